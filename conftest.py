@@ -17,13 +17,16 @@ torch.set_num_threads(1)
 # How long an example takes is the machine's affair, and no property of the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would hand on that it is ignored
+# a shell's background job would hand on that it is ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """After a failure: what drew the cases of this run."""
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
-        terminalreporter.write_line(f"cases and inputs drawn by POMONA_TEST_SEED={seed()}; set it to run the same")
+        terminalreporter.write_line(
+            f"cases and inputs drawn by POMONA_TEST_SEED={seed()}; set it to run the same"
+        )
 
 
 @pytest.fixture(autouse=True)

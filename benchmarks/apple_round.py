@@ -1,9 +1,10 @@
-"""Cost of APPLE's personalization: its round against FedAvg's, interleaved in one process with one thread.
+"""Cost of APPLE's personalization: its round against FedAvg's, interleaved in one process with one
+thread.
 
     python benchmarks/apple_round.py [--quick] [key=value ...]
 
-LeNet 20-50-500, batch 256, 12 clients, noise images. Each turn runs one training round of each method on the same
-clients' data. No evaluation.
+LeNet 20-50-500, batch 256, 12 clients, noise images. Each turn runs one training round of each
+method on the same clients' data. No evaluation.
 """
 
 from dataclasses import dataclass
@@ -41,11 +42,16 @@ QUICK = Size(32, 2)
 def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    configs = [resolve(SETTINGS, {"method": {"name": m}}, read_overrides(words)) for m in ("apple", "fedavg")]
+    configs = [
+        resolve(SETTINGS, {"method": {"name": m}}, read_overrides(words))
+        for m in ("apple", "fedavg")
+    ]
     c = configs[0]
     dataset = noise(size.images * c.clients)
     runs = {c.method.name: Rounds(scenario_of(c, dataset)) for c in configs}
-    times = Times.interleaved({name: partial(seconds, r.run) for name, r in runs.items()}, size.turns)
+    times = Times.interleaved(
+        {name: partial(seconds, r.run) for name, r in runs.items()}, size.turns
+    )
     about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients, "threads": 1}
     return [times.report("APPLE's round against FedAvg's", **about)]
 

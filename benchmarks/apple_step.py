@@ -1,11 +1,12 @@
-"""One APPLE step against that of published code, which runs all N core models forward in every step.
+"""One APPLE step against that of published code, which runs all N core models forward in every
+step.
 
     python benchmarks/apple_step.py [--quick] [key=value ...]
 
-LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the batch's images from
-their own resident data, and take the same step (the first losses are compared). Seconds are processor seconds.
-``engine=torch`` or ``precision=fp32`` measures only that; by default the native engine, if installed, and bf16, if the
-processor supports it, take turns too.
+LeNet 20-50-500, batch 256, 12 clients, momentum 0.9, images of noise, one thread. Both get the
+batch's images from their own resident data, and take the same step (the first losses are compared).
+Seconds are processor seconds. ``engine=torch`` or ``precision=fp32`` measures only that; by default
+the native engine, if installed, and bf16, if the processor supports it, take turns too.
 """
 
 from collections.abc import Callable
@@ -82,13 +83,21 @@ class ReferenceSteps:
         cores = []
         for _ in range(config.clients):
             cores.append(Cnn(20, 50, 500))
-            own = dict(zip((k for k, _ in cores[-1].named_parameters()), named.values(), strict=True))
+            own = dict(
+                zip((k for k, _ in cores[-1].named_parameters()), named.values(), strict=True)
+            )
             cores[-1].load_state_dict(own)
-        shares = torch.tensor([len(c.train) for c in scenario.partition.clients], dtype=torch.float32)
+        shares = torch.tensor(
+            [len(c.train) for c in scenario.partition.clients], dtype=torch.float32
+        )
         mixture = Mixture(cores, 0, shares / shares.sum())
-        self.client = AppleClient(mixture, config.lr, config.method.dr_lr, config.momentum, config.method.mu)
+        self.client = AppleClient(
+            mixture, config.lr, config.method.dr_lr, config.momentum, config.method.mu
+        )
         x, y = objective.data.gather(objective.data.rows["train"][0])
-        self.batches = list(zip(x.contiguous().split(config.batch_size), y.split(config.batch_size), strict=True))
+        self.batches = list(
+            zip(x.contiguous().split(config.batch_size), y.split(config.batch_size), strict=True)
+        )
 
     def run(self) -> float:
         """Run one pass over its images. Returns the steps' mean loss."""
@@ -101,8 +110,18 @@ def main(size: Size, words: list[str]) -> list[Table]:
     over = read_overrides(words)
     known = ["fp32", "bf16"] if bf16_instructions() else ["fp32"]
     precisions = [over.pop("precision")] if "precision" in over else known
-    engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
-    configs = {f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, over) for p in precisions for e in engines}
+    engines = (
+        [over.pop("engine")]
+        if "engine" in over
+        else ["torch", "native"]
+        if release()
+        else ["torch"]
+    )
+    configs = {
+        f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, over)
+        for p in precisions
+        for e in engines
+    }
     c = next(iter(configs.values()))
     images = noise(c.clients * size.steps * c.batch_size * 5 // 4)
     scenarios = {p: scenario_of(config, images) for p, config in configs.items()}
@@ -111,8 +130,16 @@ def main(size: Size, words: list[str]) -> list[Table]:
         **{f"pomona {p}": PomonaSteps(s) for p, s in scenarios.items()},
     }
     first = {name: round(run.run(), 5) for name, run in runs.items()}
-    times = Times.interleaved({name: partial(_a_step, run.run, size.steps) for name, run in runs.items()}, size.turns)
-    about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients, "threads": 1, "first_losses": first}
+    times = Times.interleaved(
+        {name: partial(_a_step, run.run, size.steps) for name, run in runs.items()}, size.turns
+    )
+    about = {
+        "model": c.model.name,
+        "batch": c.batch_size,
+        "clients": c.clients,
+        "threads": 1,
+        "first_losses": first,
+    }
     return [times.report("A step of APPLE", **about)]
 
 

@@ -1,10 +1,12 @@
-"""The demo over several seeds: accuracy of every method, and whether APPLE's relationships find the hidden groups.
+"""The demo over several seeds: accuracy of every method, and whether APPLE's relationships find the
+hidden groups.
 
     python benchmarks/demo_seeds.py [--quick] [key=value ...]
 
-Prints, one row per method, mean and standard deviation over seeds of the mean client test accuracy (headline model of
-each method; in the last and the best validation round), the same on validation, and for APPLE the mean
-directed relationship of clients in one group and in different groups, without the own core.
+Prints, one row per method, mean and standard deviation over seeds of the mean client test accuracy
+(headline model of each method; in the last and the best validation round), the same on validation,
+and for APPLE the mean directed relationship of clients in one group and in different groups,
+without the own core.
 """
 
 from dataclasses import dataclass
@@ -44,7 +46,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
     for method in DEMO_METHODS:
         last, best, validation, dr = [], [], [], []
         for seed in range(size.seeds):
-            result = pomona.run(resolve(DEMO, {"method": method, "seed": seed}, size.changes, read_overrides(words)))
+            result = pomona.run(
+                resolve(DEMO, {"method": method, "seed": seed}, size.changes, read_overrides(words))
+            )
             figures = result.summary["models"][result.summary["headline"]]
             last.append(figures["last"]["test"])
             best.append(figures["best_validation"]["test"])

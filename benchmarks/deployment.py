@@ -1,14 +1,17 @@
-"""A federation of real processes on this machine: start, seconds and bytes per round, memory; and needs of large ones.
+"""A federation of real processes on this machine: start, seconds and bytes per round, memory; and
+needs of large ones.
 
     python benchmarks/deployment.py [--quick] [CASE ...]
 
-Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one node per silo, with TLS and keys, then
-the simulator on the same files, with its seconds per round beside. Images of noise, 17 training images per silo, one
-local epoch: this measures the exchange, not the training. The silos share this machine's cores, each message starts a
-process, and every process imports PyTorch: seconds are upper bounds for silos on separate machines. Bytes are those of
-messages as sent, without the overhead of HTTP and Flower, beside the method's formula. The first round is separate: all
-silos start from one model, which is sent once. "memory" is the largest resident set of a process of each kind, sampled
-five times a second, shared pages included. CASE: names as in the first column; all cases by default.
+Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one node per silo, with TLS
+and keys, then the simulator on the same files, with its seconds per round beside. Images of noise,
+17 training images per silo, one local epoch: this measures the exchange, not the training. The
+silos share this machine's cores, each message starts a process, and every process imports PyTorch:
+seconds are upper bounds for silos on separate machines. Bytes are those of messages as sent,
+without the overhead of HTTP and Flower, beside the method's formula. The first round is separate:
+all silos start from one model, which is sent once. "memory" is the largest resident set of a
+process of each kind, sampled five times a second, shared pages included. CASE: names as in the
+first column; all cases by default.
 
 The last table is computed from shapes, without a run.
 """
@@ -61,7 +64,9 @@ FEDAVG: Tree = {"name": "fedavg"}
 LENET, MNIST = {"name": "lenet"}, (28, 28, 1)
 RESNET, CIFAR = {"name": "resnet18"}, (32, 32, 3)
 FULL = {
-    "small mlp, 4 silos, apple M=1": Case(4, _apple(1), {"name": "mlp", "hidden": [8]}, (8, 8, 1), 8),
+    "small mlp, 4 silos, apple M=1": Case(
+        4, _apple(1), {"name": "mlp", "hidden": [8]}, (8, 8, 1), 8
+    ),
     **{
         f"lenet, {silos} silos, {name}": Case(silos, method, LENET, MNIST)
         for silos in (6, 12)
@@ -146,18 +151,24 @@ def _say(text: str) -> None:
 LARGE = {
     f"{silos} silos, {numbers / 1e6:g} M numbers, {name}": (silos, numbers, method)
     for silos, numbers in ((12, 11_200_000), (100, 11_200_000), (100, 100_000_000))
-    for name, method in {"fedavg": FEDAVG, "apple M=5": _apple(5), f"apple M={silos - 1}": _apple(silos - 1)}.items()
+    for name, method in {
+        "fedavg": FEDAVG,
+        "apple M=5": _apple(5),
+        f"apple M={silos - 1}": _apple(silos - 1),
+    }.items()
 }
 SLOW, FAST = 100e6, 1e9  # bits a second
 KEPT_BY_SERVER, KEPT_BY_SILO = 2, 3  # checkpoints
 
 
 def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
-    """Needs of a federation in fp32: bytes a round, seconds on lines with no other traffic, states and checkpoints.
+    """Needs of a federation in fp32: bytes a round, seconds on lines with no other traffic, states
+    and checkpoints.
 
-    The states are the method's own, as shapes without memory. The server's working memory is everything in use at the
-    end of a round: its state before and after, the uplinks as bytes and as tensors, and their product: the rows as
-    bytes, or for a mean as much again as the uplinks (measured with ResNet-18, N = 4 and 6).
+    The states are the method's own, as shapes without memory. The server's working memory is
+    everything in use at the end of a round: its state before and after, the uplinks as bytes and as
+    tensors, and their product: the rows as bytes, or for a mean as much again as the uplinks
+    (measured with ResNet-18, N = 4 and 6).
     """
     config = resolve({"method": method, "model": {"name": "logistic"}, "clients": silos})
     initial = _without_memory(numbers)
@@ -175,7 +186,8 @@ def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
         "server GB": every / GIGABYTE,
         "server s at 1 Gbit/s": 8 * every / FAST,
         "server state GB": server / GIGABYTE,
-        "server memory GB": (2 * server + (3 if "budget" in method else 4) * silos * model) / GIGABYTE,
+        "server memory GB": (2 * server + (3 if "budget" in method else 4) * silos * model)
+        / GIGABYTE,
         "server disk GB": (KEPT_BY_SERVER * server + 2 * silos * model) / GIGABYTE,
         "silo state GB": silo / GIGABYTE,
         "silo disk GB": (KEPT_BY_SILO * (silo + model) + down) / GIGABYTE,
@@ -200,7 +212,9 @@ def main(cases: dict[str, Case], words: list[str]) -> Iterator[Table]:
         if not words or name in words:
             title = "A federation of real processes"
             yield publish(title, {name: measure(case)}, 1, rounds=case.rounds, images_a_silo=IMAGES)
-    yield publish("On paper", {name: needs(*large) for name, large in LARGE.items()}, 1, wire="fp32")
+    yield publish(
+        "On paper", {name: needs(*large) for name, large in LARGE.items()}, 1, wire="fp32"
+    )
 
 
 if __name__ == "__main__":

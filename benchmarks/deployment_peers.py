@@ -1,17 +1,21 @@
-"""Four silos of real processes with almost no computation: Pomona beside plain Flower and NVFlare, in one run.
+"""Four silos of real processes with almost no computation: Pomona beside plain Flower and NVFlare,
+in one run.
 
     python benchmarks/deployment_peers.py [--quick] [nvflare=PYTHON] [turns=3] [silos=4]
 
-The candidates take turns, each from a cold start: "ready s" is from the first process to the start of the first round,
-"round s" the median of the rounds after the first. Each sends one row of 610 numbers to every silo and back:
+The candidates take turns, each from a cold start: "ready s" is from the first process to the start
+of the first round, "round s" the median of the rounds after the first. Each sends one row of 610
+numbers to every silo and back:
 
-- pomona: ``pomona deploy rehearse``'s federation, APPLE with M = 1 on a small network, TLS and node keys; it trains on
-  17 images, evaluates, signs, checks, writes a checkpoint, as usual. "resume s": the server is stopped by Ctrl-C after
-  half of the rounds; from `pomona server resume` until the next round is committed, the silos having stayed.
-- flower: SuperLink, SuperNodes and an app that echoes its input (``peers_deployment/flower_noop.py``), TLS and
-  node keys, default isolation: a process a message.
-- nvflare: its proof-of-concept mode with a client that sends back what it gets (``peers_deployment/nvflare_job.py``),
-  mutual TLS, FedAvg; only where PYTHON is the interpreter of an environment that has it, made by
+- pomona: ``pomona deploy rehearse``'s federation, APPLE with M = 1 on a small network, TLS and node
+  keys; it trains on 17 images, evaluates, signs, checks, writes a checkpoint, as usual. "resume s":
+  the server is stopped by Ctrl-C after half of the rounds; from `pomona server resume` until the
+  next round is committed, the silos having stayed.
+- flower: SuperLink, SuperNodes and an app that echoes its input
+  (``peers_deployment/flower_noop.py``), TLS and node keys, default isolation: a process a message.
+- nvflare: its proof-of-concept mode with a client that sends back what it gets
+  (``peers_deployment/nvflare_job.py``), mutual TLS, FedAvg; only where PYTHON is the interpreter of
+  an environment that has it, made by
 
     python -m venv FOLDER && FOLDER/bin/pip install nvflare==2.9.0
 
@@ -58,7 +62,9 @@ FULL, QUICK = Size(3, 4, 8), Size(1, 2, 4)
 def pomona(folder: Path, silos: int, rounds: int) -> Table:
     """Pomona's federation, stopped and resumed half way."""
     case = Case(silos, {"name": "apple", "budget": 1}, MLP, (8, 8, 1), 2 * rounds)
-    with local_federation(Scenario.prepare(config(case, folder)), folder / "out", **OPTIONS) as local:
+    with local_federation(
+        Scenario.prepare(config(case, folder)), folder / "out", **OPTIONS
+    ) as local:
         began = time.time()
         for who in ("server", *local.names):
             local.start(who)
@@ -73,7 +79,10 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
         again, words = time.time(), ["server", "resume", "--folder", str(local.server)]
         with (folder / "resumed.log").open("wb") as log:
             resumed = subprocess.Popen(
-                [sys.executable, "-m", "pomona", *words], env=environment(folder), stdout=log, stderr=log
+                [sys.executable, "-m", "pomona", *words],
+                env=environment(folder),
+                stdout=log,
+                stderr=log,
             )
         try:
             while not (local.status and local.status.round > reached):
@@ -97,14 +106,21 @@ def nvflare(python: str) -> Measure:
     """NVFlare's federation, with a client that does nothing."""
 
     def measure(folder: Path, silos: int, rounds: int) -> Table:
-        job, out = Path(__file__).parent / "peers_deployment" / "nvflare_job.py", folder / "marks.json"
+        job, out = (
+            Path(__file__).parent / "peers_deployment" / "nvflare_job.py",
+            folder / "marks.json",
+        )
         with (folder / "nvflare.log").open("wb") as log:
             words = [python, str(job), str(out), str(silos), str(rounds)]
             subprocess.run(words, cwd=folder, stdout=log, stderr=log, check=True, timeout=900)
         found = json.loads(out.read_text())
         marks = found["received"]
         seconds = [after - before for before, after in pairwise(marks)]
-        return {"ready s": marks[0] - found["began"], "round s": median(seconds[1:]), "resume s": None}
+        return {
+            "ready s": marks[0] - found["began"],
+            "round s": median(seconds[1:]),
+            "resume s": None,
+        }
 
     return measure
 
@@ -123,8 +139,13 @@ def main(size: Size, words: list[str]) -> list[Table]:
             with tempfile.TemporaryDirectory() as folder:
                 found[name].append(measure(Path(folder), silos, size.rounds))
             print(name, found[name][-1], file=sys.stderr, flush=True)
-    rows = {name: {key: _median([row[key] for row in rows]) for key in rows[0]} for name, rows in found.items()}
-    return [publish("Federations that do next to nothing", rows, turns, silos=silos, rounds=size.rounds)]
+    rows = {
+        name: {key: _median([row[key] for row in rows]) for key in rows[0]}
+        for name, rows in found.items()
+    }
+    return [
+        publish("Federations that do next to nothing", rows, turns, silos=silos, rounds=size.rounds)
+    ]
 
 
 def _median(values: list[object]) -> object:

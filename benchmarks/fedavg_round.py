@@ -2,12 +2,12 @@
 
     python benchmarks/fedavg_round.py [--quick] [key=value ...]
 
-MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one local epoch, the network
-``cnn`` (582,026 parameters), the global model evaluated on all test data in each round: the set-up in which users of
-the published simulators report their seconds. Images of noise stand in for MNIST where POMONA_DATA is not set. The
-reference runs in two processes of one thread: the same code in one process with two threads is slower.
-``precision=fp32`` or ``engine=torch`` measures only that; by default bf16 and the native engine, if installed, take
-turns too.
+MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one local
+epoch, the network ``cnn`` (582,026 parameters), the global model evaluated on all test data in each
+round: the set-up in which users of the published simulators report their seconds. Images of noise
+stand in for MNIST where POMONA_DATA is not set. The reference runs in two processes of one thread:
+the same code in one process with two threads is slower. ``precision=fp32`` or ``engine=torch``
+measures only that; by default bf16 and the native engine, if installed, take turns too.
 """
 
 import os
@@ -40,7 +40,9 @@ CORES = 2
 
 @dataclass(frozen=True)
 class Size:
-    """Total images (all of MNIST's if unset); turns; the partition's concentration, which few images limit."""
+    """Total images (all of MNIST's if unset); turns; the partition's concentration, which few
+    images limit.
+    """
 
     images: int | None
     turns: int
@@ -61,7 +63,8 @@ def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
         return x.contiguous(), y
 
     return [
-        Client(make, part("train", i), part("test", i), config.batch_size, config.lr) for i in range(config.clients)
+        Client(make, part("train", i), part("test", i), config.batch_size, config.lr)
+        for i in range(config.clients)
     ]
 
 
@@ -70,13 +73,23 @@ def main(size: Size, words: list[str]) -> list[Table]:
     real = "POMONA_DATA" in os.environ
     over = read_overrides(words)
     precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
-    engines = [over.pop("engine")] if "engine" in over else ["torch", "native"] if release() else ["torch"]
+    engines = (
+        [over.pop("engine")]
+        if "engine" in over
+        else ["torch", "native"]
+        if release()
+        else ["torch"]
+    )
     data = (
-        {"name": "mnist", "train_limit": size.images, "test_limit": size.images} if real else {"name": "rounds:noise"}
+        {"name": "mnist", "train_limit": size.images, "test_limit": size.images}
+        if real
+        else {"name": "rounds:noise"}
     )
     common: Tree = {"data": data, "partition": {"beta": size.beta}}
     configs = {
-        f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, over) for p in precisions for e in engines
+        f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, over)
+        for p in precisions
+        for e in engines
     }
     config = next(iter(configs.values()))
     dataset = read(config.data) if real else noise(size.images or 70_000)
@@ -85,7 +98,8 @@ def main(size: Size, words: list[str]) -> list[Table]:
     torch.set_num_threads(1)  # before anything forks
     two = Processes(make, clients(scenario, make), CORES)
     pomona = {
-        p: Rounds(Scenario(c, dataset, scenario.partition), CORES, frozenset({"received"})) for p, c in configs.items()
+        p: Rounds(Scenario(c, dataset, scenario.partition), CORES, frozenset({"received"}))
+        for p, c in configs.items()
     }
     times = Times.interleaved(
         {
@@ -103,7 +117,10 @@ def main(size: Size, words: list[str]) -> list[Table]:
         test_images=sum(len(c.test) for c in scenario.partition.clients),
         clients=config.clients,
         batch=config.batch_size,
-        accuracy={"reference": round(two.accuracy, 4), **{p: round(r.accuracy, 4) for p, r in pomona.items()}},
+        accuracy={
+            "reference": round(two.accuracy, 4),
+            **{p: round(r.accuracy, 4) for p, r in pomona.items()},
+        },
     )
     return [table]
 

@@ -1,10 +1,12 @@
-"""Savings from training only the head on features computed once: against the whole network, and without caching.
+"""Savings from training only the head on features computed once: against the whole network, and
+without caching.
 
     python benchmarks/frozen_features.py [--quick] [key=value ...]
 
-ResNet-18 on noise of CIFAR-10's size, FedAvg and APPLE, one process, one thread, no evaluation. The four variants of
-each method take turns; "CPU s" is this process's own time, which other load affects less. The features are computed
-once, before the first round: "s features". Bytes are those of all clients in a round.
+ResNet-18 on noise of CIFAR-10's size, FedAvg and APPLE, one process, one thread, no evaluation. The
+four variants of each method take turns; "CPU s" is this process's own time, which other load
+affects less. The features are computed once, before the first round: "s features". Bytes are those
+of all clients in a round.
 """
 
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ WAYS: dict[str, Tree] = {
     "whole": {},
     "head, features each time": {"train": "head", "cache_features": "off"},
     "head, features once": {"train": "head"},
-    "LoRA on the last block, features once": {"train": {"lora": {"rank": 4, "on": ["layer4.1.residual.conv?"]}}},
+    "LoRA on the last block, features once": {
+        "train": {"lora": {"rank": 4, "on": ["layer4.1.residual.conv?"]}}
+    },
 }
 
 

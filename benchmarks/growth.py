@@ -2,12 +2,14 @@
 
     python benchmarks/growth.py [--quick] [key=value ...]
 
-Clients: FedAvg and APPLE (M = 5) at batch 32, the same total number of training images, spread over more and more
-clients; again with a network so small that 500 clients' copies of 500 cores fit into memory. Parameters: the same two
-with wider and wider hidden layers. M: APPLE under larger and larger budgets. One process with one thread, images of
-noise, no evaluation; within a table all take turns. The growth is the ratio of medians to the method's first line.
-Cases that would keep more bytes than a third of the free memory are skipped with a note: "kept" is the largest total
-that the clients keep from round to round. For the copies of single clients and their growth see ``kept_copies.py``.
+Clients: FedAvg and APPLE (M = 5) at batch 32, the same total number of training images, spread over
+more and more clients; again with a network so small that 500 clients' copies of 500 cores fit into
+memory. Parameters: the same two with wider and wider hidden layers. M: APPLE under larger and
+larger budgets. One process with one thread, images of noise, no evaluation; within a table all take
+turns. The growth is the ratio of medians to the method's first line. Cases that would keep more
+bytes than a third of the free memory are skipped with a note: "kept" is the largest total that the
+clients keep from round to round. For the copies of single clients and their growth see
+``kept_copies.py``.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +40,9 @@ SMALL: Tree = {"name": "mlp", "hidden": [2]}
 
 @dataclass(frozen=True)
 class Size:
-    """The growing quantities, total training images, the network if it does not grow, a small one for copies, turns."""
+    """The growing quantities, total training images, the network if it does not grow, a small one
+    for copies, turns.
+    """
 
     clients: tuple[int, ...]
     hidden: tuple[int, ...]
@@ -49,9 +53,14 @@ class Size:
     turns: int
 
 
-# 15,000: thirty a client of 500, within one batch although clients differ by a few, so that nobody takes more steps.
-FULL = Size((12, 50, 100, 500), (64, 256, 1024, 4096), (1, 2, 5, 11), 15_000, {"name": "cnn"}, SMALL, 3)
-QUICK = Size((3, 4), (4, 8), (1,), 24, {"name": "mlp", "hidden": [4]}, {"name": "mlp", "hidden": [2]}, 1)
+# 15,000: thirty a client of 500, within one batch although clients differ by a few, so that nobody
+# takes more steps.
+FULL = Size(
+    (12, 50, 100, 500), (64, 256, 1024, 4096), (1, 2, 5, 11), 15_000, {"name": "cnn"}, SMALL, 3
+)
+QUICK = Size(
+    (3, 4), (4, 8), (1,), 24, {"name": "mlp", "hidden": [4]}, {"name": "mlp", "hidden": [2]}, 1
+)
 
 
 def kept(scenario: Scenario, rounds: int) -> int:
@@ -61,7 +70,9 @@ def kept(scenario: Scenario, rounds: int) -> int:
     initial = replace(real, make=lambda _: torch.empty_like(shape, device="meta"))
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
     half = config.method.method().client
-    state = sum(t.nbytes for t in flatten(half.start(initial, roster, (0,), config.seed), "state").values())
+    state = sum(
+        t.nbytes for t in flatten(half.start(initial, roster, (0,), config.seed), "state").values()
+    )
     copies = matrix_bytes(half.keeps, initial, roster) * min(rounds + 1, config.clients)
     return config.clients * state + copies
 
@@ -74,8 +85,12 @@ def free() -> int:
     return found[0] if found else 2**62
 
 
-def compare(title: str, configs: dict[str, Config], images: int, turns: int, target: float | None = None) -> Table:
-    """One table; a line's name begins with the method's, and is compared with that method's first line."""
+def compare(
+    title: str, configs: dict[str, Config], images: int, turns: int, target: float | None = None
+) -> Table:
+    """One table; a line's name begins with the method's, and is compared with that method's first
+    line.
+    """
     dataset = noise(round(images / (1 - TEST)))
     scenarios = {name: scenario_of(config, dataset) for name, config in configs.items()}
     bytes_ = {name: kept(scenario, turns + 1) for name, scenario in scenarios.items()}
@@ -85,7 +100,10 @@ def compare(title: str, configs: dict[str, Config], images: int, turns: int, tar
         if 2 * (bytes_[name] + sum(bytes_[other] for other in runs)) <= limit:
             runs[name] = Rounds(scenario)
     wall, cpu = measured({name: run.run for name, run in runs.items()}, turns)
-    first = {name: next(other for other in configs if other.split()[0] == name.split()[0]) for name in configs}
+    first = {
+        name: next(other for other in configs if other.split()[0] == name.split()[0])
+        for name in configs
+    }
     last = {first[name]: name for name in configs}
     rows = {
         name: {
@@ -98,7 +116,15 @@ def compare(title: str, configs: dict[str, Config], images: int, turns: int, tar
         for name in configs
     }
     c = next(iter(configs.values()))
-    return publish(title, rows, wall.turns, model=c.model.name, batch=c.batch_size, training_images=images, threads=1)
+    return publish(
+        title,
+        rows,
+        wall.turns,
+        model=c.model.name,
+        batch=c.batch_size,
+        training_images=images,
+        threads=1,
+    )
 
 
 def main(size: Size, words: list[str]) -> list[Table]:
@@ -112,14 +138,21 @@ def main(size: Size, words: list[str]) -> list[Table]:
     fixed, target = size.clients[0], TARGET if size.clients[-1] == MANY else None
 
     def clients(model: Tree) -> dict[str, Config]:
-        return {f"{m}, {n} clients": config(how, n, model) for m, how in METHODS.items() for n in size.clients}
+        return {
+            f"{m}, {n} clients": config(how, n, model)
+            for m, how in METHODS.items()
+            for n in size.clients
+        }
 
     widths = {
         f"{m}, {h} hidden units": config(how, fixed, {"name": "mlp", "hidden": [h]})
         for m, how in METHODS.items()
         for h in size.hidden
     }
-    budgets = {f"apple, M = {M}": config({"name": "apple", "budget": M}, fixed, size.model) for M in size.budgets}
+    budgets = {
+        f"apple, M = {M}": config({"name": "apple", "budget": M}, fixed, size.model)
+        for M in size.budgets
+    }
     title = "Clients: a round at the same number of images in all"
     return [
         compare(title, clients(size.model), size.images, size.turns, target),

@@ -1,12 +1,15 @@
-"""APPLE under a budget: versions of cores that clients keep, their memory, and growth of a round with clients.
+"""APPLE under a budget: versions of cores that clients keep, their memory, and growth of a round
+with clients.
 
     python benchmarks/kept_copies.py [--quick] [key=value ...]
 
-Versions: after R rounds of N clients that download M cores each per round, the number of distinct cores kept as copies,
-over the N x N copies. Requests are drawn by the method's rule; no client trains, and the relationships stay at p_0.
-Rounds: M = 5, batch 32, the same total number of training images, spread over more and more clients; one process with
-one thread, images of noise, no evaluation. Processor seconds are those of the last of several rounds; "a step" includes
-a client's work once per round. The bank's bytes are those of its rows, each counted once.
+Versions: after R rounds of N clients that download M cores each per round, the number of distinct
+cores kept as copies, over the N x N copies. Requests are drawn by the method's rule; no client
+trains, and the relationships stay at p_0.
+Rounds: M = 5, batch 32, the same total number of training images, spread over more and more
+clients; one process with one thread, images of noise, no evaluation. Processor seconds are those of
+the last of several rounds; "a step" includes a client's work once per round. The bank's bytes are
+those of its rows, each counted once.
 """
 
 from dataclasses import dataclass
@@ -51,7 +54,9 @@ QUICK = Size(((4, 1), (4, 2)), (2, 3), (3, 4), 2, 24, {"name": "mlp", "hidden": 
 
 
 def versions(N: int, M: int, after: tuple[int, ...]) -> list[int]:
-    """Number of distinct cores that N clients keep copies of, including the initial ones, after given rounds."""
+    """Number of distinct cores that N clients keep copies of, including the initial ones, after
+    given rounds.
+    """
     settings, roster, p = APPLE(budget=M), Roster((1,) * N), torch.full((N,), 1 / N)
     seen, came, counts = torch.zeros(N, N, dtype=torch.bool), np.zeros((N, N), dtype=np.int64), []
     for number in range(2, max(after) + 1):  # in round 1 nothing comes
@@ -70,7 +75,9 @@ def alive(size: Size) -> Table:
     rows = {}
     for N, M in size.federations:
         counts = versions(N, M, size.after)
-        rows[f"N = {N}, M = {M}"] = {f"after {r}": c / N**2 for r, c in zip(size.after, counts, strict=True)}
+        rows[f"N = {N}, M = {M}"] = {
+            f"after {r}": c / N**2 for r, c in zip(size.after, counts, strict=True)
+        }
     return publish("Versions that somebody keeps, over N x N copies", rows, 1)
 
 
@@ -79,7 +86,9 @@ def growth(size: Size, words: list[str]) -> Table:
     over, dataset = read_overrides(words), noise(round(size.images / (1 - TEST)))
     rows, first = {}, 0.0
     for n in size.clients:
-        run = Rounds(scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, over), dataset))
+        run = Rounds(
+            scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, over), dataset)
+        )
         for _ in range(size.rounds):
             began = process_time()
             run.run()
@@ -94,7 +103,12 @@ def growth(size: Size, words: list[str]) -> Table:
             "N x N GB": n * n * 4 * d / 1e9,
         }
     config = run.config
-    about = {"model": config.model.name, "batch": config.batch_size, "training_images": size.images, "threads": 1}
+    about = {
+        "model": config.model.name,
+        "batch": config.batch_size,
+        "training_images": size.images,
+        "threads": 1,
+    }
     return publish(f"APPLE, M = 5: round {size.rounds}", rows, 1, **about)
 
 

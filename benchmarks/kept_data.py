@@ -2,10 +2,10 @@
 
     python benchmarks/kept_data.py [--quick]
 
-A CSV of random numbers and a kit that reads it. For every message a process is forked, as the worker does,
-which makes the silo's scenario (``own_scenario``: the data read, checked and split) and ends; "s" is from the fork to
-its end. "anew" reads the file in each process, "kept" inherits the data from the forking process. The two take turns.
-"kept MB" is the arrays' size.
+A CSV of random numbers and a kit that reads it. For every message a process is forked, as the
+worker does, which makes the silo's scenario (``own_scenario``: the data read, checked and split)
+and ends; "s" is from the fork to its end. "anew" reads the file in each process, "kept" inherits
+the data from the forking process. The two take turns. "kept MB" is the arrays' size.
 """
 
 import os
@@ -32,7 +32,9 @@ def kit(folder: Path, rows: int, columns: int) -> Path:
     """A silo's folder with a two-class table of this many rows and columns."""
     (folder / "state").mkdir(parents=True)
     draw = stream(0, "noise")
-    table = np.column_stack([draw.standard_normal((rows, columns)).round(6), draw.integers(0, 2, rows)])
+    table = np.column_stack(
+        [draw.standard_normal((rows, columns)).round(6), draw.integers(0, 2, rows)]
+    )
     names = [*(f"c{k}" for k in range(columns)), "label"]
     np.savetxt(folder / "rows.csv", table, "%.6g", ",", header=",".join(names), comments="")
     data = {"name": "csv", "path": "rows.csv", "label_column": "label", "classes": ["0", "1"]}
@@ -55,7 +57,9 @@ def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
         code = 1
         try:
             kept_data.use(keeper)
-            own_scenario(SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own)
+            own_scenario(
+                SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own
+            )
             code = 0
         finally:
             os._exit(code)

@@ -1,14 +1,16 @@
-"""Cost of many silos at the server's SuperLink: light silos in one process against a real SuperLink behind our gate.
+"""Cost of many silos at the server's SuperLink: light silos in one process against a real SuperLink
+behind our gate.
 
     python benchmarks/light_silos.py [--quick] [silos=100] [size=610]
 
-Every light silo is a thread with Flower's own connection, as a silo's node has it: it activates its node, signs its
-requests, sends heartbeats, fetches each message with its objects, and pushes an answer of the same size. Only the
-silo's process and its computation are left out. The run's ServerApp sends one row of ``size`` numbers to every silo
-through our bus, and takes the answers. "CPU s" is SuperLink's processor time from the start of the first round to the
-end of the last, per silo and round; "requests" are those of the silos, per silo and round; "MB" is SuperLink's high-
-water mark (VmHWM), "MB before" the same before the first round. "round s" is a median; all of these share the machine's
-cores. Linux only.
+Every light silo is a thread with Flower's own connection, as a silo's node has it: it activates its
+node, signs its requests, sends heartbeats, fetches each message with its objects, and pushes an
+answer of the same size. Only the silo's process and its computation are left out. The run's
+ServerApp sends one row of ``size`` numbers to every silo through our bus, and takes the answers.
+"CPU s" is SuperLink's processor time from the start of the first round to the end of the last, per
+silo and round; "requests" are those of the silos, per silo and round; "MB" is SuperLink's high-
+water mark (VmHWM), "MB before" the same before the first round. "round s" is a median; all of these
+share the machine's cores. Linux only.
 """
 
 import logging
@@ -113,7 +115,9 @@ def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
     key: Any = load_ssh_private_key((kit / "keys" / "silo.key").read_bytes(), None)
     store = ObjectStoreFactory()
     state, objects = NodeStateFactory(store).state(), store.store()
-    with http_request_response(address, False, str(kit / "certs" / "ca.crt"), (key, key.public_key())) as connection:
+    with http_request_response(
+        address, False, str(kit / "certs" / "ca.crt"), (key, key.public_key())
+    ) as connection:
         number, receive, send, get_run, get_fab, pull_object, push_object, confirm = connection
         state.set_node_id(number)
         while not over:
@@ -125,14 +129,29 @@ def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
                 into.extend([found[0]] if found else [])
                 return found
 
-            more = {"trusted_entities": None, "node_config": {}, "confirm_message_received": confirm}
-            calls = {"receive": receiving, "get_run": get_run, "get_fab": get_fab, "pull_object": pull_object}
-            if node._pull_and_store_message(state=state, object_store=objects, **calls, **more) is None:
-                time.sleep(0.0 if time.monotonic() - began > 0.25 else 3.0)  # as a silo's, where nothing was held
+            more = {
+                "trusted_entities": None,
+                "node_config": {},
+                "confirm_message_received": confirm,
+            }
+            calls = {
+                "receive": receiving,
+                "get_run": get_run,
+                "get_fab": get_fab,
+                "pull_object": pull_object,
+            }
+            if (
+                node._pull_and_store_message(state=state, object_store=objects, **calls, **more)
+                is None
+            ):
+                # as a silo's, where nothing was held
+                time.sleep(0.0 if time.monotonic() - began > 0.25 else 3.0)
                 continue
             content = packed(Message("answer", "{}", "", {"uplink": bytes(4 * numbers)}))
             node._insert_message(FlowerMessage(content, reply_to=got[0]), state, objects)
-            node._push_messages(state=state, object_store=objects, send=send, push_object=push_object)
+            node._push_messages(
+                state=state, object_store=objects, send=send, push_object=push_object
+            )
 
 
 def measure(size: Size) -> Table:
@@ -147,13 +166,20 @@ def measure(size: Size) -> Table:
         os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
         requests, over = Requests(), list[bool]()
         with flower_noop.processes(folder) as running, requests.counted():
-            link = running.start("link", superlink.command(server, Federation.read(server / "federation.toml")))
+            link = running.start(
+                "link", superlink.command(server, Federation.read(server / "federation.toml"))
+            )
             client = flower_noop.connected(address, server / "certs" / "ca.crt")
             for k in range(size.silos):
                 client.register(f"silo-{k}", pem((server / "keys" / f"silo-{k}.pub").read_text()))
                 how = (made / f"silo-{k}", address, size.numbers, over)
                 Thread(target=light_silo, args=how, daemon=True).start()
-            words = {"out": str(out), "silos": size.silos, "rounds": size.rounds, "size": size.numbers}
+            words = {
+                "out": str(out),
+                "silos": size.silos,
+                "rounds": size.rounds,
+                "size": size.numbers,
+            }
             run = client.submit(content, words)
             process = psutil.Process(link.pid)
 
@@ -164,7 +190,11 @@ def measure(size: Size) -> Table:
                     assert run in client.unfinished(), (folder / "link.log").read_text()[-3000:]
                     time.sleep(0.2)
                 spent = process.cpu_times()
-                return spent.user + spent.system, requests.number, field(str(link.pid), "status", "VmHWM")
+                return (
+                    spent.user + spent.system,
+                    requests.number,
+                    field(str(link.pid), "status", "VmHWM"),
+                )
 
             before, after = reached(1), reached(size.rounds + 1)
             over.append(True)
@@ -186,7 +216,11 @@ def main(size: Size, words: list[str]) -> list[Table]:
     assert given.keys() <= {"silos", "size"}, given
     chosen_size = Size(given.get("silos", size.silos), size.rounds, given.get("size", size.numbers))
     row = measure(chosen_size)
-    return [publish("SuperLink with light silos", {f"{chosen_size.silos} silos": row}, 1, rounds=size.rounds)]
+    return [
+        publish(
+            "SuperLink with light silos", {f"{chosen_size.silos} silos": row}, 1, rounds=size.rounds
+        )
+    ]
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""Peak resident memory of whole runs: APPLE with 100 clients and under a budget, 40 clients, ResNet-18.
+"""Peak resident memory of whole runs: APPLE with 100 clients and under a budget, 40 clients,
+ResNet-18.
 
     python benchmarks/memory.py [--quick] [key=value ...]
 
-Each case is a separate run in a fresh process tree, on images of noise, with few samples per client. The peak is that
-of PSS (proportional set size: shared pages count once), summed over all processes of the run and read repeatedly from
-/proc/PID/smaps_rollup; beside it the sum of each process's own high-water mark (VmHWM), which counts shared pages once
-per process and is an upper bound. "over imports" is the peak minus the command's memory before it makes any data. "not
-in files" is the peak of memory that the system cannot write back to a file and reclaim: private memory, and memory
-shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the high-water mark of the command's first
-process: with two workers it is the server half, with all uplinks and without training; with one it is everything.
-"models" counts the parameters' bytes once per client, "files" are those of clients' states (``state_memory``). Linux
-only.
+Each case is a separate run in a fresh process tree, on images of noise, with few samples per
+client. The peak is that of PSS (proportional set size: shared pages count once), summed over all
+processes of the run and read repeatedly from /proc/PID/smaps_rollup; beside it the sum of each
+process's own high-water mark (VmHWM), which counts shared pages once per process and is an upper
+bound. "over imports" is the peak minus the command's memory before it makes any data. "not in
+files" is the peak of memory that the system cannot write back to a file and reclaim: private
+memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the
+high-water mark of the command's first
+process: with two workers it is the server half, with all uplinks and without training; with one it
+is everything. "models" counts the parameters' bytes once per client, "files" are those of clients'
+states (``state_memory``). Linux only.
 """
 
 import json
@@ -37,7 +40,15 @@ SETTINGS = [
 ]
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
-WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]  # 1,628,170 numbers
+# 1,628,170 numbers
+WIDE = [
+    "model=mlp",
+    "model.hidden=[2048]",
+    "clients=40",
+    "rounds=2",
+    "eval_every=2",
+    "workers=2",
+]
 BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 COPIES = ["method=apple", "model=cnn", "method.budget=5", "workers=2", "rounds=3", "eval_every=3"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
@@ -49,7 +60,9 @@ GIGABYTE = 1e9
 
 @dataclass(frozen=True)
 class Case:
-    """One run: settings, whether it keeps its record (with checkpoints) on disk, and the target in bytes."""
+    """One run: settings, whether it keeps its record (with checkpoints) on disk, and the target in
+    bytes.
+    """
 
     words: tuple[str, ...]
     recorded: bool = False
@@ -62,7 +75,9 @@ def case_of(*parts: list[str], recorded: bool = False, target: float | None = No
 
 
 def _hundred(workers: int, recorded: bool) -> Case:
-    return case_of(APPLE, ["clients=100", f"workers={workers}"], recorded=recorded, target=3 * GIGABYTE)
+    return case_of(
+        APPLE, ["clients=100", f"workers={workers}"], recorded=recorded, target=3 * GIGABYTE
+    )
 
 
 FULL = {
@@ -72,13 +87,21 @@ FULL = {
     "apple, 20 clients, M = 5, 2 workers, recorded": case_of(
         APPLE, ["clients=20", "method.budget=5", "workers=2"], recorded=True
     ),
-    **{f"apple, {n} clients of the cnn, M = 5": case_of(COPIES, [f"clients={n}"]) for n in (50, 100, 500)},
+    **{
+        f"apple, {n} clients of the cnn, M = 5": case_of(COPIES, [f"clients={n}"])
+        for n in (50, 100, 500)
+    },
     "apple, 50 clients, M = 5, states in memory": case_of(FIFTY),
     "apple, 50 clients, M = 5, states in files": case_of(FIFTY, FILES),
     "apple, 30 clients, M = 5, states in memory, recorded": case_of(THIRTY, recorded=True),
     "apple, 30 clients, M = 5, states in files, recorded": case_of(THIRTY, FILES, recorded=True),
-    **{f"{m}, 40 clients of 1.6 M, recorded": case_of(WIDE, [f"method={m}"], recorded=True) for m in MANY},
-    "resnet18, fedavg, 20 clients, 2 workers, recorded": case_of(RESNET, ["method=fedavg", "workers=2"], recorded=True),
+    **{
+        f"{m}, 40 clients of 1.6 M, recorded": case_of(WIDE, [f"method={m}"], recorded=True)
+        for m in MANY
+    },
+    "resnet18, fedavg, 20 clients, 2 workers, recorded": case_of(
+        RESNET, ["method=fedavg", "workers=2"], recorded=True
+    ),
     "resnet18, apple, 20 clients, 2 workers": case_of(RESNET, ["method=apple", "workers=2"]),
 }
 QUICK = {
@@ -133,29 +156,47 @@ def run(words: list[str]) -> None:
     models, files = config.clients * scenario.initial().nbytes, result.summary["state_files_bytes"]
     last = result.rounds[-1]
     traffic = {"down": sum(last.bytes_down), "up": sum(last.bytes_up)}
-    print(json.dumps({"models": models, "files": files, **traffic, "a_round": last.seconds}), flush=True)
+    print(
+        json.dumps({"models": models, "files": files, **traffic, "a_round": last.seconds}),
+        flush=True,
+    )
 
 
 def measure(case: Case) -> Peak:
     """Run a case and observe its processes until it ends."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, RUN, folder if case.recorded else "", *case.words]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stdout.readline().strip() == READY
-            before, marks, peak, unfiled, began = pss(process.pid), dict[int, int](), 0, 0, monotonic()
+            before, marks, peak, unfiled, began = (
+                pss(process.pid),
+                dict[int, int](),
+                0,
+                0,
+                monotonic(),
+            )
             process.stdin.write("\n")
             process.stdin.flush()
             while process.poll() is None:
                 peak = max(peak, sum(map(pss, family(process.pid))))
-                unfiled = max(unfiled, sum(pss(pid, "Pss_Anon", "Pss_Shmem") for pid in family(process.pid)))
-                marks |= {pid: max(marks.get(pid, 0), field(pid, "status", "VmHWM")) for pid in family(process.pid)}
+                unfiled = max(
+                    unfiled, sum(pss(pid, "Pss_Anon", "Pss_Shmem") for pid in family(process.pid))
+                )
+                marks |= {
+                    pid: max(marks.get(pid, 0), field(pid, "status", "VmHWM"))
+                    for pid in family(process.pid)
+                }
                 sleep(EVERY)
             assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
             said = json.loads(process.stdout.readline())
             own = marks[process.pid]
-            return Peak(before, peak, unfiled, sum(marks.values()), own, **said, seconds=monotonic() - began)
+            return Peak(
+                before, peak, unfiled, sum(marks.values()), own, **said, seconds=monotonic() - began
+            )
 
 
 def family(pid: int) -> Iterator[int]:
@@ -183,7 +224,9 @@ def field(pid: int | str, name: str, key: str) -> int:
 
 def report(cases: dict[str, Case], words: list[str]) -> Table:
     """Measure these runs, with further settings, and print."""
-    peaks = {name: measure(Case((*case.words, *words), case.recorded)) for name, case in cases.items()}
+    peaks = {
+        name: measure(Case((*case.words, *words), case.recorded)) for name, case in cases.items()
+    }
     rows = {
         name: {
             "peak GB": p.pss / GIGABYTE,

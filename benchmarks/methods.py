@@ -2,11 +2,12 @@
 
     python benchmarks/methods.py [--quick] [key=value ...]
 
-Three tables: LeNet with batch 256 and the ``cnn`` with batch 10, twelve clients, for the methods with a target;
-then all registered methods at a small size. Images of noise, no evaluation, no differential privacy. The cost is the
-ratio of medians, of wall time and of CPU time. FedFomo downloads five models; ALA's first stage ends before the
-first counted turn. "one call" has all clients as rows of one call. ``key=value`` changes settings of all three:
-``engine=native`` uses the native engine where possible.
+Three tables: LeNet with batch 256 and the ``cnn`` with batch 10, twelve clients, for the methods
+with a target; then all registered methods at a small size. Images of noise, no evaluation, no
+differential privacy. The cost is the ratio of medians, of wall time and of CPU time. FedFomo
+downloads five models; ALA's first stage ends before the first counted turn. "one call" has all
+clients as rows of one call. ``key=value`` changes settings of all three: ``engine=native`` uses the
+native engine where possible.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from timing import Table, chosen, measured, publish
 
 FIRST = "fedavg"
 TOGETHER = ", one call"  # all clients train as rows of one call
-DATA: Tree = {"lr": 0.01, "data": {"name": "rounds:noise", "test_share": 0.2, "validation_share": 0.15}}
+DATA: Tree = {
+    "lr": 0.01,
+    "data": {"name": "rounds:noise", "test_share": 0.2, "validation_share": 0.15},
+}
 KEPT = 0.8 * 0.85  # of a client's images, for training
 FILLED = 0.97  # of the batches, so that no client has a sample over: that would be a step more
 
@@ -60,7 +64,9 @@ FULL = (
 )
 QUICK = (
     Comparison("Batch 10", {**CNN, "model": {"name": "mlp"}, "clients": 3}, 1, FULL[1].targets, 1),
-    Comparison("All methods, batch 4", {"model": {"name": "mlp"}, "batch_size": 4, "clients": 3}, 1, ALL, 1),
+    Comparison(
+        "All methods, batch 4", {"model": {"name": "mlp"}, "batch_size": 4, "clients": 3}, 1, ALL, 1
+    ),
 )
 
 
@@ -69,8 +75,12 @@ def settings_of(line: str, clients: int) -> Tree:
     name = line.removesuffix(TOGETHER)
     known = METHODS[name].model_fields
     fomo = {"budget": 5} if name.startswith("fedfomo") else {}
-    ala = {"stage_epochs": 1} if "stage_epochs" in known else {}  # later rounds are the same whatever the first took
-    return {"method": {"name": name, **fomo, **ala}, "rows_per_call": 1 if line == name else clients}
+    # later rounds are the same whatever the first took
+    ala = {"stage_epochs": 1} if "stage_epochs" in known else {}
+    return {
+        "method": {"name": name, **fomo, **ala},
+        "rows_per_call": 1 if line == name else clients,
+    }
 
 
 def measure(comparison: Comparison, words: list[str]) -> Table:

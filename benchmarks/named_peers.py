@@ -1,20 +1,23 @@
 """One round of one task, by Pomona and by other simulators, in turns.
 
-    python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto] [rounds=3] [images=N]
+    python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto]
+    [rounds=3] [images=N]
 
-The task is that of ``fedavg_round.py``: MNIST pooled and split anew, Dirichlet(0.1), 20 clients, batch 10, one local
-epoch, the network ``cnn`` (582,026 parameters), from the same first weights, all test data evaluated in every round. It
-is prepared before any measurement, in a folder that all candidates read (``peers/task.py``). Images of noise replace
-MNIST if POMONA_DATA is not set.
+The task is that of ``fedavg_round.py``: MNIST pooled and split anew, Dirichlet(0.1), 20 clients,
+batch 10, one local epoch, the network ``cnn`` (582,026 parameters), from the same first weights,
+all test data evaluated in every round. It is prepared before any measurement, in a folder that all
+candidates read (``peers/task.py``). Images of noise replace MNIST if POMONA_DATA is not set.
 
-Every candidate is a separate program in its own environment (``make peers-setup``; candidates without one are named and
-left out), started before the first turn. A round begins on request (``peers/turns.py``), while the other candidates
-sleep: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a candidate's processes.
-Accuracy is that after the same number of training rounds, over all test samples; ``--`` if a framework does not
-evaluate that model.
+Every candidate is a separate program in its own environment (``make peers-setup``; candidates
+without one are named and left out), started before the first turn. A round begins on request
+(``peers/turns.py``), while the other candidates
+sleep: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a
+candidate's processes. Accuracy is that after the same number of training rounds, over all test
+samples; ``--`` if a framework does not evaluate that model.
 
-FedAvg is measured on all images. The other methods, some of which take minutes per round elsewhere, use a quarter of
-them and one round after the warm-up, FedALA two: in its second one weights are learned for many epochs.
+FedAvg is measured on all images. The other methods, some of which take minutes per round elsewhere,
+use a quarter of them and one round after the warm-up, FedALA two: in its second one weights are
+learned for many epochs.
 """
 
 import json
@@ -89,10 +92,14 @@ PEERS = {
     "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
     "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
 }
-# Other ways of those above: slower, with less work or less precision. Measured when they are asked for.
+# Other ways of those above: slower, with less work or less precision. Measured when they are asked
+# for.
 OTHERS = {
     "pomona-native-bf16": Peer(
-        "pomona_rounds.py", "", (*TWO_PROCESSES, "--engine", "native", "--precision", "bf16"), PFLLIB
+        "pomona_rounds.py",
+        "",
+        (*TWO_PROCESSES, "--engine", "native", "--precision", "bf16"),
+        PFLLIB,
     ),
     "pfllib-1-thread": Peer("pfllib_rounds.py", "pfllib", (), PFLLIB),
     "pfllib-test-alone": Peer("pfllib_rounds.py", "pfllib", (*TWO_THREADS, "--test-alone"), PFLLIB),
@@ -105,7 +112,8 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class Size:
-    """Total images (all of MNIST's if unset) and counted rounds, for FedAvg and the others; peers and methods.
+    """Total images (all of MNIST's if unset) and counted rounds, for FedAvg and the others; peers
+    and methods.
 
     ``others``: counted rounds of other methods, if not one.
     """
@@ -128,7 +136,9 @@ def prepare(folder: Path, images: int | None, seed: int) -> task.Task:
     data: Tree = {"name": "mnist", "train_limit": train, "test_limit": images and images - train}
     # What is usual for the smallest client is out of reach in a few rows of MNIST; a batch will do.
     small: Tree = {"partition": {"min_size": min(10, images // 80)}} if real and images else {}
-    config = resolve(SETTINGS, {"data": data if real else {"name": "rounds:noise"}, "seed": seed}, small)
+    config = resolve(
+        SETTINGS, {"data": data if real else {"name": "rounds:noise"}, "seed": seed}, small
+    )
     dataset = read(config.data) if real else noise(images or 70_000)
     return written(folder, scenario_of(config, dataset))
 
@@ -139,11 +149,20 @@ def written(folder: Path, scenario: Scenario) -> task.Task:
     module = scenario.module()
     row = scenario.initial(None)
     weights = ParameterSpace(module).unpack(row)
-    rows = {f"{s}_{i}": getattr(c, s) for i, c in enumerate(scenario.partition.clients) for s in ("train", "test")}
-    rows |= {f"weights_{k}": weights[n].contiguous().numpy() for k, (n, _) in enumerate(module.named_parameters())}
+    rows = {
+        f"{s}_{i}": getattr(c, s)
+        for i, c in enumerate(scenario.partition.clients)
+        for s in ("train", "test")
+    }
+    rows |= {
+        f"weights_{k}": weights[n].contiguous().numpy()
+        for k, (n, _) in enumerate(module.named_parameters())
+    }
     rows |= {name: np.asarray(getattr(dataset, name), np.float32) for name in ("shift", "scale")}
     names = ("clients", "batch_size", "lr", "local_epochs", "seed")
-    return task.write(folder, dataset.x, dataset.y, rows, {name: getattr(config, name) for name in names})
+    return task.write(
+        folder, dataset.x, dataset.y, rows, {name: getattr(config, name) for name in names}
+    )
 
 
 class CandidateError(Exception):
@@ -156,15 +175,31 @@ class Running:
     def __init__(self, name: str, peer: Peer, at: Path, method: str, rounds: int) -> None:
         self.name, self.folder, self.done = name, at / f"{name}-turns", 0
         self.folder.mkdir()
-        env = {**os.environ, FOLDER: str(self.folder), "PFLLIB": str(set_up.checkout()), "FLWR_TELEMETRY_ENABLED": "0"}
+        env = {
+            **os.environ,
+            FOLDER: str(self.folder),
+            "PFLLIB": str(set_up.checkout()),
+            "FLWR_TELEMETRY_ENABLED": "0",
+        }
         env |= {
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "HOME": str(self.folder),
             "FLWR_HOME": str(self.folder),
         }
-        env |= {"RAY_USAGE_STATS_ENABLED": "0", "WANDB_MODE": "disabled", "PYTHONPATH": own_path(peer)}
-        words = [peer.python, str(HERE / peer.script), str(at / "task"), method, str(rounds), *peer.words]
+        env |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "WANDB_MODE": "disabled",
+            "PYTHONPATH": own_path(peer),
+        }
+        words = [
+            peer.python,
+            str(HERE / peer.script),
+            str(at / "task"),
+            method,
+            str(rounds),
+            *peer.words,
+        ]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=self.folder)
 
@@ -190,7 +225,8 @@ class Running:
         total = 0.0
         for process in process_tree(self.process.pid):
             try:
-                total += sum(process.cpu_times()[:4])  # user, system, and these of children that have ended
+                # user, system, and these of children that have ended
+                total += sum(process.cpu_times()[:4])
             except psutil.Error:  # it has just ended
                 continue
         return total
@@ -201,21 +237,31 @@ class Running:
 
     def accuracies(self) -> dict[int, float]:
         """Test accuracy by rounds of training."""
-        told, found = self.folder / "scores.jsonl", defaultdict[int, list[Mapping[str, float]]](list)
+        told, found = (
+            self.folder / "scores.jsonl",
+            defaultdict[int, list[Mapping[str, float]]](list),
+        )
         for line in told.read_text().splitlines() if told.exists() else ():
             score = json.loads(line)
             found[score["trained"]].append(score)
-        return {n: sum(s["right"] for s in ss) / sum(s["samples"] for s in ss) for n, ss in found.items()}
+        return {
+            n: sum(s["right"] for s in ss) / sum(s["samples"] for s in ss)
+            for n, ss in found.items()
+        }
 
 
 def own_path(peer: Peer) -> str:
-    """PYTHONPATH of a candidate: Pomona keeps the given one; the others' child processes find the programs."""
+    """PYTHONPATH of a candidate: Pomona keeps the given one; the others' child processes find the
+    programs.
+    """
     return str(HERE) if peer.environment else os.environ.get("PYTHONPATH", "")
 
 
 @contextmanager
 def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterator[list[Running]]:
-    """Candidates' programs, ready for their first turns; they end with the block, with all their descendants."""
+    """Candidates' programs, ready for their first turns; they end with the block, with all their
+    descendants.
+    """
     adopt()
     before, all_of_them = {*psutil.Process().children()}, list[Running]()
     try:
@@ -238,7 +284,9 @@ def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterato
         disown()
 
 
-def measure(at: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]) -> Table:
+def measure(
+    at: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]
+) -> Table:
     """All candidates' rounds of one method, in turns."""
     with running(at, method, names, rounds + 1) as candidates:
         took: dict[str, list[tuple[float, float]]] = {one.name: [] for one in candidates}
@@ -252,13 +300,19 @@ def measure(at: Path, method: str, names: Sequence[str], rounds: int, notes: Map
                     candidates.remove(one)
                     del took[one.name]
             row = {name: rounds_[-1] for name, rounds_ in took.items()}
-            print(json.dumps({"method": method, "round": number + 1, "seconds": row}), file=sys.stderr, flush=True)
+            print(
+                json.dumps({"method": method, "round": number + 1, "seconds": row}),
+                file=sys.stderr,
+                flush=True,
+            )
         judged = {one.name: one.accuracies() for one in candidates}
     first = next(iter(took))
     rows = {}
     for name, turns in took.items():
         wall, used = zip(*turns[1:], strict=True)
-        share = [own / others for (own, _), (others, _) in zip(turns[1:], took[first][1:], strict=True)]
+        share = [
+            own / others for (own, _), (others, _) in zip(turns[1:], took[first][1:], strict=True)
+        ]
         after = [judged[name].get(n) for n in range(1, rounds + 1)]
         rows[name] = {
             "median s": median(wall),
@@ -266,7 +320,9 @@ def measure(at: Path, method: str, names: Sequence[str], rounds: int, notes: Map
             "max s": max(wall),
             f"times {first}'s": median(share),
             "processor s": median(used),
-            "accuracy after 1, 2, ... rounds": " ".join("--" if a is None else f"{a:.4f}" for a in after),
+            "accuracy after 1, 2, ... rounds": " ".join(
+                "--" if a is None else f"{a:.4f}" for a in after
+            ),
             "how": " ".join({**PEERS, **OTHERS}[name].words).replace("--", ""),
         }
     return publish(f"A round of {method}", rows, rounds, **notes)
@@ -279,26 +335,38 @@ def main(size: Size, words: list[str]) -> list[Table]:
     listed: Callable[[str, tuple[str, ...]], tuple[str, ...]] = lambda key, usual: (  # noqa: E731
         tuple(given[key].split(",")) if key in given else usual
     )
-    peers, methods, seed = listed("peers", size.peers), listed("methods", size.methods), int(given.get("seed", 0))
+    peers, methods, seed = (
+        listed("peers", size.peers),
+        listed("methods", size.methods),
+        int(given.get("seed", 0)),
+    )
     here = []
     for name in peers:
         peer = {**PEERS, **OTHERS}[name]
-        print(f"{name}: {peer.missing}", file=sys.stderr, flush=True) if peer.missing else here.append(name)
+        print(
+            f"{name}: {peer.missing}", file=sys.stderr, flush=True
+        ) if peer.missing else here.append(name)
     tables = []
     for method in methods:
         able = [name for name in here if method in {**PEERS, **OTHERS}[name].methods]
         images, rounds = (size.images, size.rounds) if method == "fedavg" else (
             size.images_of_others, size.others.get(method, 1)
         )  # fmt: skip
-        images, rounds = int(given["images"]) if "images" in given else images, int(given.get("rounds", rounds))
+        images, rounds = (
+            int(given["images"]) if "images" in given else images,
+            int(given.get("rounds", rounds)),
+        )
         with ExitStack() as stack:
             at = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             made = prepare(at / "task", images, seed)
             sizes = {
-                s: sum(len(made.rows[f"{s}_{i}"]) for i in range(made.settings["clients"])) for s in ("train", "test")
+                s: sum(len(made.rows[f"{s}_{i}"]) for i in range(made.settings["clients"]))
+                for s in ("train", "test")
             }
             notes = {
-                "data": "MNIST" if "POMONA_DATA" in os.environ else "noise (POMONA_DATA is not set)",
+                "data": "MNIST"
+                if "POMONA_DATA" in os.environ
+                else "noise (POMONA_DATA is not set)",
                 "training images": sizes["train"],
                 "test images": sizes["test"],
                 "load before": os.getloadavg()[0],

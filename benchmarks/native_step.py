@@ -1,16 +1,18 @@
-"""A training step and evaluation by PyTorch and by the native engine, in turns, in fp32 and in bf16.
+"""A training step and evaluation by PyTorch and by the native engine, in turns, in fp32 and in
+bf16.
 
     python benchmarks/native_step.py [--quick] [key=value ...]
 
-One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD (``momentum=0.9`` for another),
-and the outputs of one batch of 512 images. A step gathers the batch, computes the gradient and changes the row, as
-``methods.local_sgd.sgd`` does. Times are processor times, which other work on the machine affects less than
-wall times. Without the package pomona-native only PyTorch's rows are measured.
+One thread, images of noise, ``cnn`` and ``lenet``, batches of 10 and of 256, plain SGD
+(``momentum=0.9`` for another), and the outputs of one batch of 512 images. A step gathers the
+batch, computes the gradient and changes the row, as ``methods.local_sgd.sgd`` does. Times are
+processor times, which other work on the machine affects less than wall times. Without the package
+pomona-native only PyTorch's rows are measured.
 
-The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native engine's in a network
-of one wide 1x1 convolution. Operations of a step are counted by PyTorch's flop counter, as if no factor were zero;
-the native engine skips those with a gradient that is zero behind pooling and ReLU, so its share may be
-above 1.
+The matrix rate is that of the fastest product found: PyTorch's of square matrices, and the native
+engine's in a network of one wide 1x1 convolution. Operations of a step are counted by PyTorch's
+flop counter, as if no factor were zero; the native engine skips those with a gradient that is zero
+behind pooling and ReLU, so its share may be above 1.
 """
 
 from dataclasses import dataclass
@@ -36,13 +38,19 @@ from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SETTINGS: Tree = {"lr": 0.01, "clients": 1, "data": {"name": "rounds:noise", "validation_share": 0.0}}
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "clients": 1,
+    "data": {"name": "rounds:noise", "validation_share": 0.0},
+}
 EVALUATED = 512
 
 
 @dataclass(frozen=True)
 class Size:
-    """(network, batch) of the steps, turns, and the shortest seconds of a turn, reached by repetition."""
+    """(network, batch) of the steps, turns, and the shortest seconds of a turn, reached by
+    repetition.
+    """
 
     steps: tuple[tuple[str, int], ...]
     turns: int
@@ -53,9 +61,16 @@ FULL = Size((("cnn", 10), ("cnn", 256), ("lenet", 10), ("lenet", 256)), 9, 0.1)
 QUICK = Size((("lenet", 10),), 2, 0.01)
 
 
-def scenario(model: str, batch: int, precision: str, engine: str, data: Dataset, words: list[str]) -> Scenario:
+def scenario(
+    model: str, batch: int, precision: str, engine: str, data: Dataset, words: list[str]
+) -> Scenario:
     """A scenario with one client of noise images."""
-    layer: Tree = {"model": {"name": model}, "batch_size": batch, "precision": precision, "engine": engine}
+    layer: Tree = {
+        "model": {"name": model},
+        "batch_size": batch,
+        "precision": precision,
+        "engine": engine,
+    }
     return scenario_of(resolve(SETTINGS, layer, read_overrides(words)), data)
 
 
@@ -63,7 +78,10 @@ def step(of: Scenario) -> Work:
     """A step of local SGD on one batch."""
     objective, round_ = of.objective(), round_of(of.config, 1)
     W = of.initial().unsqueeze(0)
-    velocity, indices = optimizer_state(W, round_), [objective.data.rows["train"][0][: of.config.batch_size]]
+    velocity, indices = (
+        optimizer_state(W, round_),
+        [objective.data.rows["train"][0][: of.config.batch_size]],
+    )
 
     def work() -> None:
         if objective.step(W, indices, velocity, round_) is None:
@@ -90,15 +108,24 @@ def operations(work: Work) -> int:
 def products(precision: str) -> dict[str, tuple[Work, int]]:
     """Matrix products of a precision, each with its operations."""
     side = 1024
-    a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(PRECISIONS[precision])
-    made: dict[str, tuple[Work, int]] = {"PyTorch": (partial(torch.mm, a, b, out=torch.empty_like(a)), 2 * side**3)}
-    module = nn.Sequential(nn.Conv2d(512, 32, 1), nn.MaxPool2d(14), nn.Flatten(), nn.Linear(32 * 4, 2))
+    a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(
+        PRECISIONS[precision]
+    )
+    made: dict[str, tuple[Work, int]] = {
+        "PyTorch": (partial(torch.mm, a, b, out=torch.empty_like(a)), 2 * side**3)
+    }
+    module = nn.Sequential(
+        nn.Conv2d(512, 32, 1), nn.MaxPool2d(14), nn.Flatten(), nn.Linear(32 * 4, 2)
+    )
     x = torch.rand(4, 28, 28, 512)
     data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, {}, "classes")
     space = ParameterSpace(module)
     native = NativeNetwork.of(module, space, data, cross_entropy, precision == "bf16")
     if isinstance(native, NativeNetwork):
-        made["native"] = partial(native.outputs, space.pack(module), torch.arange(4)), 2 * 4 * 28 * 28 * 512 * 32
+        made["native"] = (
+            partial(native.outputs, space.pack(module), torch.arange(4)),
+            2 * 4 * 28 * 28 * 512 * 32,
+        )
     return made
 
 
@@ -126,8 +153,14 @@ def main(size: Size, words: list[str]) -> list[Table]:
                     works[name] = make(scenario(model, batch, precision, engine, data, words))
                     flops[name] = operations(works[f"{what}, fp32, torch"])
     measured = {p: products(p) for p in PRECISIONS}
-    rated = {f"product, {p}, {name}": work for p, each in measured.items() for name, (work, _) in each.items()}
-    times = Times.interleaved({n: partial(repeated, w, size.least) for n, w in (works | rated).items()}, size.turns)
+    rated = {
+        f"product, {p}, {name}": work
+        for p, each in measured.items()
+        for name, (work, _) in each.items()
+    }
+    times = Times.interleaved(
+        {n: partial(repeated, w, size.least) for n, w in (works | rated).items()}, size.turns
+    )
     rates = {
         p: max(count / times.median(f"product, {p}, {name}") for name, (_, count) in each.items())
         for p, each in measured.items()
@@ -136,14 +169,19 @@ def main(size: Size, words: list[str]) -> list[Table]:
         name: {
             "median ms": 1e3 * times.median(name),
             "min ms": 1e3 * min(times.of[name]),
-            "times as fast as torch fp32": times.median(f"{name.split(', ')[0]}, fp32, torch") / times.median(name),
-            "share of the matrix rate": flops[name] / times.median(name) / rates[name.split(", ")[1]],
+            "times as fast as torch fp32": times.median(f"{name.split(', ')[0]}, fp32, torch")
+            / times.median(name),
+            "share of the matrix rate": flops[name]
+            / times.median(name)
+            / rates[name.split(", ")[1]],
         }
         for name in works
     }
     notes = {f"matrix rate {p}, GFLOP/s": f"{rate / 1e9:.4g}" for p, rate in rates.items()}
     title = "A step and the outputs of a batch, by PyTorch and by the native engine"
-    return [publish(title, rows, times.turns, threads=1, native=release() or "not installed", **notes)]
+    return [
+        publish(title, rows, times.turns, threads=1, native=release() or "not installed", **notes)
+    ]
 
 
 if __name__ == "__main__":

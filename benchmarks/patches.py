@@ -2,10 +2,10 @@
 
     python benchmarks/patches.py [--quick] [key=value ...]
 
-One volume of noise with a mask for each of training, validation and test, one client. Each case is a fresh process: a
-training step of one volume, then the outputs of the test volume. "peak GB" is the process's own high-water mark after
-each of the two (VmHWM); "ready GB" is the mark after the check of settings, for which a sample, or patch, of zeros
-passes through the network. Linux only.
+One volume of noise with a mask for each of training, validation and test, one client. Each case is
+a fresh process: a training step of one volume, then the outputs of the test volume. "peak GB" is
+the process's own high-water mark after each of the two (VmHWM); "ready GB" is the mark after the
+check of settings, for which a sample, or patch, of zeros passes through the network. Linux only.
 """
 
 import json
@@ -90,12 +90,26 @@ def main(size: Size, words: list[str]) -> list[Table]:
     patch = [f"model.patch.size={[size.patch] * 3}"]
     rows = {}
     for name, own in (("whole", []), ("patches", patch)):
-        command = [sys.executable, __file__, CASE, str(size.side), *SETTINGS, *network, *own, *words]
+        command = [
+            sys.executable,
+            __file__,
+            CASE,
+            str(size.side),
+            *SETTINGS,
+            *network,
+            *own,
+            *words,
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         said = json.loads(done.stdout)
         ready, step, outputs = (mark / GIGABYTE for mark in said["marks"])
         times = dict(zip(("s a step", "s for outputs"), said["seconds"], strict=True))
-        rows[name] = {"ready GB": ready, "peak GB, a step": step, "peak GB, then outputs": outputs, **times}
+        rows[name] = {
+            "ready GB": ready,
+            "peak GB, a step": step,
+            "peak GB, then outputs": outputs,
+            **times,
+        }
     notes = {"side": size.side, "patch": size.patch, "width": size.width, "changed": words}
     return [publish("Peak resident memory of a volume through a 3-D U-Net", rows, 1, **notes)]
 

@@ -2,10 +2,11 @@
 
     POMONA_DATA=folder python benchmarks/precision.py [--quick] [key=value ...]
 
-MNIST and CIFAR-10 cut down, FedAvg, APPLE, Ditto and FedALA, 8 clients with Dirichlet(0.5) labels. Last-round test
-accuracy of each method's headline model, mean over clients. ``engine=native`` for the native engine, ``data=mnist`` for
-one data set alone. Without bf16 arithmetic in the processor it is emulated: the numbers are those of bf16, the time is
-not. ``--quick`` needs no data: it uses scikit-learn's digits.
+MNIST and CIFAR-10 cut down, FedAvg, APPLE, Ditto and FedALA, 8 clients with Dirichlet(0.5) labels.
+Last-round test accuracy of each method's headline model, mean over clients. ``engine=native`` for
+the native engine, ``data=mnist`` for one data set alone. Without bf16 arithmetic in the processor
+it is emulated: the numbers are those of bf16, the time is not. ``--quick`` needs no data: it uses
+scikit-learn's digits.
 """
 
 import statistics
@@ -26,7 +27,10 @@ BASE: Tree = {
     "partition": {"name": "dirichlet", "beta": 0.5},
 }
 DATA: dict[str, Tree] = {
-    "mnist": {"data": {"name": "mnist", "train_limit": 3_000, "test_limit": 2_000}, "model": {"name": "lenet"}},
+    "mnist": {
+        "data": {"name": "mnist", "train_limit": 3_000, "test_limit": 2_000},
+        "model": {"name": "lenet"},
+    },
     "cifar10": {
         "data": {"name": "cifar10", "train_limit": 8_000, "test_limit": 2_000},
         "model": {"name": "fomo-cnn"},
@@ -50,7 +54,10 @@ class Size:
     data: dict[str, Tree]
 
 
-FULL, QUICK = Size(5, DATA), Size(1, {"digits": {"data": {"name": "digits"}, "model": {"name": "mlp"}, "rounds": 2}})
+FULL, QUICK = (
+    Size(5, DATA),
+    Size(1, {"digits": {"data": {"name": "digits"}, "model": {"name": "mlp"}, "rounds": 2}}),
+)
 
 
 def accuracy(*layers: Tree) -> float:
@@ -69,13 +76,18 @@ def main(size: Size, words: list[str]) -> list[Table]:
             continue
         for method, how in METHODS.items():
             fp32, bf16 = (
-                [accuracy(where, how, {"seed": seed, "precision": p}, over) for seed in range(size.seeds)]
+                [
+                    accuracy(where, how, {"seed": seed, "precision": p}, over)
+                    for seed in range(size.seeds)
+                ]
                 for p in ("fp32", "bf16")
             )
             rows[f"{data}, {method}"] = {
                 "fp32 %": 100 * statistics.mean(fp32),
                 "bf16 %": 100 * statistics.mean(bf16),
-                "bf16 - fp32, by seed": ", ".join(f"{100 * (b - a):+.2f}" for a, b in zip(fp32, bf16, strict=True)),
+                "bf16 - fp32, by seed": ", ".join(
+                    f"{100 * (b - a):+.2f}" for a, b in zip(fp32, bf16, strict=True)
+                ),
             }
     return [publish("Accuracy in bf16 and in fp32", rows, size.seeds)]
 

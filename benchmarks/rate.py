@@ -2,10 +2,11 @@
 
     python benchmarks/rate.py [--quick] [key=value ...]
 
-One thread. Products of square matrices in fp32 and bf16, and steps of local SGD (gather the batch, gradient, update)
-of ``lenet`` and ``cnn`` on images of noise, all taking turns. Operations are counted by PyTorch's flop counter on the
-step itself: those of products and convolutions, a multiplication and an addition as two. The share of a step is its
-rate over the fastest product of the same precision. Without bf16 arithmetic in the processor, bf16 is emulated.
+One thread. Products of square matrices in fp32 and bf16, and steps of local SGD (gather the batch,
+gradient, update) of ``lenet`` and ``cnn`` on images of noise, all taking turns. Operations are
+counted by PyTorch's flop counter on the step itself: those of products and convolutions, a
+multiplication and an addition as two. The share of a step is its rate over the fastest product of
+the same precision. Without bf16 arithmetic in the processor, bf16 is emulated.
 """
 
 from collections.abc import Iterable
@@ -23,12 +24,18 @@ from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SETTINGS: Tree = {"lr": 0.01, "clients": 1, "data": {"name": "rounds:noise", "validation_share": 0.0}}
+SETTINGS: Tree = {
+    "lr": 0.01,
+    "clients": 1,
+    "data": {"name": "rounds:noise", "validation_share": 0.0},
+}
 
 
 @dataclass(frozen=True)
 class Size:
-    """Sides of the matrices, (network, batch) of the steps, turns, and the least GFLOP of a turn, by repeating."""
+    """Sides of the matrices, (network, batch) of the steps, turns, and the least GFLOP of a turn,
+    by repeating.
+    """
 
     sides: tuple[int, ...]
     steps: tuple[tuple[str, int], ...]
@@ -43,7 +50,9 @@ QUICK = Size((64,), (("lenet", 10),), 2, 0.01)
 
 def product(side: int, precision: str) -> Work:
     """C = A B for square matrices."""
-    a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(PRECISIONS[precision])
+    a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(
+        PRECISIONS[precision]
+    )
     c = torch.empty_like(a)
     return partial(torch.mm, a, b, out=c)
 
@@ -51,7 +60,9 @@ def product(side: int, precision: str) -> Work:
 def step(model: str, batch: int, precision: str, words: list[str]) -> Work:
     """A step of local SGD on one batch."""
     layer: Tree = {"model": {"name": model}, "batch_size": batch, "precision": precision}
-    scenario = scenario_of(config := resolve(SETTINGS, layer, read_overrides(words)), noise(2 * batch))
+    scenario = scenario_of(
+        config := resolve(SETTINGS, layer, read_overrides(words)), noise(2 * batch)
+    )
     objective, round_ = scenario.objective(), round_of(config, 1)
     W = scenario.initial().unsqueeze(0)
     velocity, indices = optimizer_state(W, round_), [objective.data.rows["train"][0][:batch]]
@@ -78,17 +89,22 @@ def repeated(work: Work, times: int) -> float:
 
 def fastest(rates: Iterable[tuple[str, float]], precision: str) -> float:
     """The highest rate of the products in a precision."""
-    return max(rate for name, rate in rates if name.startswith("product") and name.endswith(precision))
+    return max(
+        rate for name, rate in rates if name.startswith("product") and name.endswith(precision)
+    )
 
 
 def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     works = {f"product {side}, {p}": product(side, p) for p in PRECISIONS for side in size.sides}
-    works |= {f"step {m} batch {b}, {p}": step(m, b, p, words) for p in PRECISIONS for m, b in size.steps}
+    works |= {
+        f"step {m} batch {b}, {p}": step(m, b, p, words) for p in PRECISIONS for m, b in size.steps
+    }
     flops = {name: operations(work) for name, work in works.items()}
     candidates = {
-        name: partial(repeated, work, max(1, round(size.least * 1e9 / flops[name]))) for name, work in works.items()
+        name: partial(repeated, work, max(1, round(size.least * 1e9 / flops[name])))
+        for name, work in works.items()
     }
     times = Times.interleaved(candidates, size.turns)
     rates = {name: flops[name] / times.median(name) for name in works}

@@ -1,11 +1,12 @@
 """The baseline: federated learning in plain PyTorch, organised like published research code.
 
-A module and an optimizer per client, a ``DataLoader`` over a ``TensorDataset`` of float images, Python loops over
-clients and tensors for downlinks and uplinks; convolution, ReLU, pooling in this order. It is not slowed down: the
-images are in memory as floats, and only what the comparison needs is evaluated.
+A module and an optimizer per client, a ``DataLoader`` over a ``TensorDataset`` of float images,
+Python loops over clients and tensors for downlinks and uplinks; convolution, ReLU, pooling in this
+order. It is not slowed down: the images are in memory as floats, and only what the comparison needs
+is evaluated.
 
-``Processes`` is faster than published code, which runs in one process: the clients are spread over processes of one
-thread each, so that both cores are busy all the time.
+``Processes`` is faster than published code, which runs in one process: the clients are spread over
+processes of one thread each, so that both cores are busy all the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,12 +41,18 @@ class Cnn(nn.Module):
 class Client:
     """A client of FedAvg."""
 
-    def __init__(self, make: Callable[[], nn.Module], train: Part, test: Part, batch_size: int, lr: float) -> None:
+    def __init__(
+        self, make: Callable[[], nn.Module], train: Part, test: Part, batch_size: int, lr: float
+    ) -> None:
         self.model = make()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         self.loss = nn.CrossEntropyLoss()
         self.samples = len(train[1])
-        self.train_data, self.test_data, self.batch_size = TensorDataset(*train), TensorDataset(*test), batch_size
+        self.train_data, self.test_data, self.batch_size = (
+            TensorDataset(*train),
+            TensorDataset(*test),
+            batch_size,
+        )
 
     def set_parameters(self, model: nn.Module) -> None:
         """Copy the server's model."""
@@ -98,7 +105,9 @@ class Processes:
     ``accuracy`` is that of the model that the last round sent out, over all test data.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], clients: Sequence[Client], processes: int) -> None:
+    def __init__(
+        self, make: Callable[[], nn.Module], clients: Sequence[Client], processes: int
+    ) -> None:
         self.model, self.samples, self.pipes = make(), sum(c.samples for c in clients), []
         self.accuracy = float("nan")
         context = torch.multiprocessing.get_context("fork")
@@ -119,7 +128,10 @@ class Processes:
                 client.model.load_state_dict(state)
                 models.append(client.model)
                 weights.append(client.samples / self.samples)
-            right, samples = right + sum(r for r, _ in answers), samples + sum(n for _, n in answers)
+            right, samples = (
+                right + sum(r for r, _ in answers),
+                samples + sum(n for _, n in answers),
+            )
         aggregate(self.model, models, weights)
         self.accuracy = right / max(1, samples)
 
@@ -139,7 +151,9 @@ def _serve(pipe: Any, clients: Sequence[Client]) -> None:
 
 
 class Mixture(nn.Module):
-    """APPLE's personal model as in its published code: in every layer, the p-weighted sum of all cores' outputs."""
+    """APPLE's personal model as in its published code: in every layer, the p-weighted sum of all
+    cores' outputs.
+    """
 
     def __init__(self, cores: Sequence[Cnn], own: int, p: Tensor) -> None:
         super().__init__()
@@ -166,7 +180,9 @@ class Mixture(nn.Module):
 class AppleClient:
     """APPLE's local training: an optimizer for the own core, one for the directed relationships."""
 
-    def __init__(self, mixture: Mixture, lr: float, dr_lr: float, momentum: float, mu: float) -> None:
+    def __init__(
+        self, mixture: Mixture, lr: float, dr_lr: float, momentum: float, mu: float
+    ) -> None:
         self.mixture, self.p0, self.mu = mixture, mixture.p.detach().clone(), mu
         self.loss = nn.CrossEntropyLoss()
         self.optimizers = [
@@ -178,7 +194,9 @@ class AppleClient:
         """One step on a batch. Returns its loss."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss = self.loss(self.mixture(x), y) + self.mu / 2 * (self.mixture.p - self.p0).square().sum()
+        loss = (
+            self.loss(self.mixture(x), y) + self.mu / 2 * (self.mixture.p - self.p0).square().sum()
+        )
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()

@@ -42,17 +42,27 @@ def pooled(scores: list[Score]) -> float:
 
 
 class Rounds:
-    """A method, one round at a time, in this process or in workers; ``watched`` as in ``ClientRequest``."""
+    """A method, one round at a time, in this process or in workers; ``watched`` as in
+    ``ClientRequest``.
+    """
 
-    def __init__(self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()
+    ) -> None:
         config = self.config = scenario.config
-        self.ids, self.watched, self.method = tuple(range(config.clients)), watched, config.method.method()
+        self.ids, self.watched, self.method = (
+            tuple(range(config.clients)),
+            watched,
+            config.method.method(),
+        )
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
         half, initial = self.method.client, scenario.initial
 
         def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
-            return ClientRuntime(half, scenario.objective(), initial, groups, config.seed, copies=copies)
+            return ClientRuntime(
+                half, scenario.objective(), initial, groups, config.seed, copies=copies
+            )
 
         groups = calls(config, self.roster.sizes, workers, scenario.initial().nbytes)
         if workers == 1:
@@ -65,15 +75,21 @@ class Rounds:
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0
         self.accuracy = float("nan")
-        self.accuracies: dict[tuple[str, str], float] = {}  # the same of each model and moment that was watched
+        self.accuracies: dict[
+            tuple[str, str], float
+        ] = {}  # the same of each model and moment that was watched
         self.traffic = 0, 0  # bytes down and up of all clients in the last round
 
     def run(self) -> None:
-        """Run one round: downlink, local training of all clients, evaluation of the watched moments, aggregation."""
+        """Run one round: downlink, local training of all clients, evaluation of the watched
+        moments, aggregation.
+        """
         self.number += 1
         round_ = round_of(self.config, self.number)
         down = self.method.server.down(self.state, self.ids, self.roster, round_)
-        arrivals = self.transport.visit(ClientRequest(round_, self.roster, self.ids, True, self.watched), down)
+        arrivals = self.transport.visit(
+            ClientRequest(round_, self.roster, self.ids, True, self.watched), down
+        )
         self.traffic = sum(a.bytes_down for a in arrivals), sum(a.bytes_up for a in arrivals)
         replies = [a.reply for a in arrivals]
         uplink = stack(replies, lambda r: r.uplink)
@@ -83,7 +99,9 @@ class Rounds:
         if scores:
             self.accuracy = pooled(scores)
             named = {(s.model, s.when) for s in scores}
-            self.accuracies = {n: pooled([s for s in scores if (s.model, s.when) == n]) for n in named}
+            self.accuracies = {
+                n: pooled([s for s in scores if (s.model, s.when) == n]) for n in named
+            }
 
     def close(self) -> None:
         """End the workers."""

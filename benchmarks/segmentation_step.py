@@ -1,13 +1,15 @@
-"""A step of local training on masks, and the evaluation of a model, against a plain loop in MONAI and PyTorch.
+"""A step of local training on masks, and the evaluation of a model, against a plain loop in MONAI
+and PyTorch.
 
     python benchmarks/segmentation_step.py [--quick]
 
-The same network from the same weights, the same batches and loss (MONAI's ``DiceCELoss``), SGD with momentum, one
-client, one thread. The plain loop has its batches in memory as float tensors; Pomona gathers and normalises
-each. The floor is the network's forward and backward pass alone, without loss and optimizer. Both evaluate the client's
-test images, Pomona in the batches of a run, and give the Dice of each. "apart" is the largest difference of a weight
-after all steps, or of a Dice; more than ``TOLERANCE`` ends the benchmark. Needs MONAI. Words: the cases to run, of
-``2-D``, ``own`` and ``3-D``.
+The same network from the same weights, the same batches and loss (MONAI's ``DiceCELoss``), SGD with
+momentum, one client, one thread. The plain loop has its batches in memory as float tensors; Pomona
+gathers and normalises each. The floor is the network's forward and backward pass alone, without
+loss and optimizer. Both evaluate the client's test images, Pomona in the batches of a run, and give
+the Dice of each. "apart" is the largest difference of a weight after all steps, or of a Dice; more
+than ``TOLERANCE`` ends the benchmark. Needs MONAI. Words: the cases to run, of ``2-D``, ``own`` and
+``3-D``.
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,12 @@ SETTINGS: Tree = {
     "rounds": 1,
     "lr": LR,
     "momentum": MOMENTUM,
-    "data": {"name": "rounds:noise", "targets": "segmentation", "test_share": 0.5, "validation_share": 0.0},
+    "data": {
+        "name": "rounds:noise",
+        "targets": "segmentation",
+        "test_share": 0.5,
+        "validation_share": 0.0,
+    },
 }
 
 
@@ -75,7 +82,11 @@ def monais(*channels: int, units: int) -> Tree:
     """MONAI's U-Net with these channels, halving the sides between them."""
     return {
         "name": "monai:UNet",
-        "args": {"channels": list(channels), "strides": [2] * (len(channels) - 1), "num_res_units": units},
+        "args": {
+            "channels": list(channels),
+            "strides": [2] * (len(channels) - 1),
+            "num_res_units": units,
+        },
     }
 
 
@@ -101,7 +112,9 @@ def prepared(case: Case) -> Scenario:
     """One client with as many training images as the steps need, and as many test images."""
     x, y = discs(2 * case.batch * case.steps, case.side, CLASSES, volume=case.volume)
     names = tuple(f"class {k}" for k in range(CLASSES))
-    masks = Dataset("noise", "image", x, y, names, len(x), (127.5,), (127.5,), target_kind="segmentation")
+    masks = Dataset(
+        "noise", "image", x, y, names, len(x), (127.5,), (127.5,), target_kind="segmentation"
+    )
     return scenario_of(resolve(SETTINGS, {"model": case.model, "batch_size": case.batch}), masks)
 
 
@@ -110,7 +123,10 @@ class Pomona:
 
     def __init__(self, scenario: Scenario) -> None:
         self.objective, self.round = scenario.objective(), round_of(scenario.config, 1)
-        self.roster, self.first = Roster((len(scenario.partition.clients[0].train),)), scenario.initial()
+        self.roster, self.first = (
+            Roster((len(scenario.partition.clients[0].train),)),
+            scenario.initial(),
+        )
 
     def training(self) -> LocalTraining:
         """The client in a round."""
@@ -199,7 +215,10 @@ def compare(case: Case, turns: int) -> Table:
     }
     rows: dict[str, Table] = {}
     samples = sum(len(x) for x, _ in test)
-    for what, works, count in (("a step", steps, len(training)), ("evaluation, an image", images, samples)):
+    for what, works, count in (
+        ("a step", steps, len(training)),
+        ("evaluation, an image", images, samples),
+    ):
         wall, cpu = measured(works, turns)
         for name in works:
             rows[f"{what}: {name}"] = {
@@ -209,7 +228,12 @@ def compare(case: Case, turns: int) -> Table:
                 "CPU cost": cpu.cost(name),
                 "apart": apart[what] if name == "Pomona" else None,
             }
-    about = {"parameters": space.trained, "batch": case.batch, "steps": len(training), "images": samples}
+    about = {
+        "parameters": space.trained,
+        "batch": case.batch,
+        "steps": len(training),
+        "images": samples,
+    }
     return publish(f"Segmentation: {case.name}", rows, turns, **about)
 
 

@@ -1,18 +1,21 @@
-"""Memory of a server whose silos train a ResNet-18, or 100 million parameters: its half alone, and with all silos.
+"""Memory of a server whose silos train a ResNet-18, or 100 million parameters: its half alone, and
+with all silos.
 
     python benchmarks/server_half.py [--quick]
 
-The first table is one process that holds the frozen part and does a deployed server's part of a round, except messages:
-it runs the round loop with checkpoints (downlink as bytes, uplinks from bytes into files, admission, aggregation) over
-silos that answer with noise of the right shape and keep nothing. (Under a budget M each real silo keeps a copy of all
-cores, N times the memory of one row, so 100 of them would not fit beside their server.) "before" is the process's
-resident memory when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files included), "in N d"
-the difference in rows of all silos together; "not in files" is the largest sample of memory that the system cannot
-write to a file and reclaim (RssAnon and RssShmem, every 5 ms); "s" is the last round's time, including drawing the
-noise. Files are in the temporary folder (TMPDIR), which should not be in memory.
+The first table is one process that holds the frozen part and does a deployed server's part of a
+round, except messages: it runs the round loop with checkpoints (downlink as bytes, uplinks from
+bytes into files, admission, aggregation) over silos that answer with noise of the right shape and
+keep nothing. (Under a budget M each real silo keeps a copy of all cores, N times the memory of one
+row, so 100 of them would not fit beside their server.) "before" is the process's resident memory
+when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files included), "in
+N d" the difference in rows of all silos together; "not in files" is the largest sample of memory
+that the system cannot write to a file and reclaim (RssAnon and RssShmem, every 5 ms); "s" is the
+last round's time, including drawing the noise. Files are in the temporary folder (TMPDIR), which
+should not be in memory.
 
-The second table is whole runs that train, as in ``memory.py``, the silos in two worker processes that share the frozen
-part; each silo has ten images of noise for training. Linux only.
+The second table is whole runs that train, as in ``memory.py``, the silos in two worker processes
+that share the frozen part; each silo has ten images of noise for training. Linux only.
 """
 
 import json
@@ -39,8 +42,14 @@ from pomona.methods.base import Downlink
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from timing import Table, chosen, publish
 
-# 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10 outputs above them
-WIDE = ["model.name=mlp", "model.hidden=[10000, 9100, 109]", 'model.train=["fc3.*", "fc4.*"]', "clients=100"]
+# 99,852,209 numbers, of which 993,109 are trained: 9,100 features of a sample, 109 units and 10
+# outputs above them
+WIDE = [
+    "model.name=mlp",
+    "model.hidden=[10000, 9100, 109]",
+    'model.train=["fc3.*", "fc4.*"]',
+    "clients=100",
+]
 NARROW = ["model.name=mlp", "model.hidden=[12, 8]", 'model.train=["fc2.*", "fc3.*"]', "clients=3"]
 RESNET = ["model.name=resnet18"]  # 11,167,562 numbers with one input channel and ten classes
 COMMON = ["rounds=2", "lr=0.01", "workers=2"]
@@ -77,7 +86,9 @@ QUICK = Size({"apple, M = 1": [*NARROW, *APPLE, "method.budget=1"]}, {})
 
 
 class Answers:
-    """A transport to silos that answer training requests with noise, and name other silos if integers are expected."""
+    """A transport to silos that answer training requests with noise, and name other silos if
+    integers are expected.
+    """
 
     run = SIMULATION
 
@@ -117,7 +128,9 @@ class Answers:
         return {
             name: torch.from_numpy(draw.standard_normal(like.shape, dtype="float32"))
             if like.is_floating_point()
-            else torch.from_numpy(draw.choice(others, tuple(like.shape), replace=False)).to(like.dtype)
+            else torch.from_numpy(draw.choice(others, tuple(like.shape), replace=False)).to(
+                like.dtype
+            )
             for name, like in visit.expects.items()
         }
 
@@ -135,7 +148,10 @@ def run(words: list[str]) -> None:
     torch.set_num_threads(1)
     config = resolve(read_overrides(words))
     scenario = scenario_of(config, noise(14 * config.clients))
-    roster, record = Roster(tuple(len(c.train) for c in scenario.partition.clients)), RunRecord(None, config.tree())
+    roster, record = (
+        Roster(tuple(len(c.train) for c in scenario.partition.clients)),
+        RunRecord(None, config.tree()),
+    )
     server, d = config.method.method().server, len(scenario.initial())
     with tempfile.TemporaryDirectory() as out:
         answers, commits = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
@@ -204,7 +220,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
     rows = {name: alone(case) for name, case in cases.items()}
     tables = [publish("The server half alone", rows, 1, changed=words)]
     if size.whole:
-        tables.append(report({name: case_of(COMMON, how) for name, how in size.whole.items()}, words))
+        tables.append(
+            report({name: case_of(COMMON, how) for name, how in size.whole.items()}, words)
+        )
     return tables
 
 

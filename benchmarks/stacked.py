@@ -1,9 +1,10 @@
-"""The stacked objective against the loop: gradients of many rows, and a training round of many clients in one call.
+"""The stacked objective against the loop: gradients of many rows, and a training round of many
+clients in one call.
 
     python benchmarks/stacked.py [--quick] [key=value ...]
 
-Noise images of MNIST's size, batch 10, one thread. The variants of a network take turns in one process, and are
-compared with the loop objective. ``device=cuda`` measures on a GPU.
+Noise images of MNIST's size, batch 10, one thread. The variants of a network take turns in one
+process, and are compared with the loop objective. ``device=cuda`` measures on a GPU.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ SETTINGS: Tree = {
 
 @dataclass(frozen=True)
 class Size:
-    """Networks, row counts of a gradient, clients of a round, images per client, turns of gradients and rounds."""
+    """Networks, row counts of a gradient, clients of a round, images per client, turns of gradients
+    and rounds.
+    """
 
     models: tuple[str, ...]
     rows: tuple[int, ...]
@@ -54,7 +57,9 @@ class Federation:
         loop = self.scenario.objective()
         module = self.scenario.module().to(config.device)
         self.loop: Objective = loop
-        self.stacked: Objective = StackedObjective(module, loop.space, loop.data, loop.criterion, config.precision)
+        self.stacked: Objective = StackedObjective(
+            module, loop.space, loop.data, loop.criterion, config.precision
+        )
 
     def gradient(self, objective: Objective) -> Work:
         """One gradient of every client's row on its first batch."""
@@ -71,10 +76,16 @@ class Federation:
 
         def train() -> None:
             for ids in calls:
-                state = method.client.start(self.scenario.initial, self.roster, ids, self.config.seed)
+                state = method.client.start(
+                    self.scenario.initial, self.roster, ids, self.config.seed
+                )
                 down = method.server.down(server, ids, self.roster, round_)
-                received = {k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()}
-                method.client.train(state, received, LocalTraining(objective, ids, self.roster, round_), round_)
+                received = {
+                    k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()
+                }
+                method.client.train(
+                    state, received, LocalTraining(objective, ids, self.roster, round_), round_
+                )
 
         return train
 
@@ -90,13 +101,20 @@ def timed(work: Work, device: str) -> float:
     return seconds(done)
 
 
-def compare(title: str, works: dict[str, dict[str, Work]], device: str, turns: int, **notes: object) -> Table:
+def compare(
+    title: str, works: dict[str, dict[str, Work]], device: str, turns: int, **notes: object
+) -> Table:
     """One table of several groups of candidates; those of a group take turns."""
     rows = {}
     for group, variants in works.items():
-        times = Times.interleaved({name: partial(timed, work, device) for name, work in variants.items()}, turns)
+        times = Times.interleaved(
+            {name: partial(timed, work, device) for name, work in variants.items()}, turns
+        )
         for name in variants:
-            rows[f"{group}: {name}"] = {"median ms": 1e3 * times.median(name), "times as fast": 1 / times.cost(name)}
+            rows[f"{group}: {name}"] = {
+                "median ms": 1e3 * times.median(name),
+                "times as fast": 1 / times.cost(name),
+            }
     return publish(title, rows, turns, device=device, **notes)
 
 
@@ -106,16 +124,28 @@ def main(size: Size, words: list[str]) -> list[Table]:
     over = read_overrides(words)
     config = resolve(SETTINGS, over)
     device = torch.cuda.get_device_name() if config.device == "cuda" else "cpu"
-    notes = {"name": device, "batch": config.batch_size, "precision": config.precision, "threads": 1}
+    notes = {
+        "name": device,
+        "batch": config.batch_size,
+        "precision": config.precision,
+        "threads": 1,
+    }
     gradients, rounds = dict[str, dict[str, Work]](), dict[str, dict[str, Work]]()
     for model in size.models:
         for n in size.rows:
             f = Federation(size.images, {"model": {"name": model}, "clients": n}, over)
-            gradients[f"{model}, {n} rows"] = {"loop": f.gradient(f.loop), "stacked": f.gradient(f.stacked)}
+            gradients[f"{model}, {n} rows"] = {
+                "loop": f.gradient(f.loop),
+                "stacked": f.gradient(f.stacked),
+            }
     n = size.clients
     for method in ("fedavg", "apple"):
         for model in size.models:
-            f = Federation(size.images, {"method": {"name": method}, "model": {"name": model}, "clients": n}, over)
+            f = Federation(
+                size.images,
+                {"method": {"name": method}, "model": {"name": model}, "clients": n},
+                over,
+            )
             rounds[f"{method}, {model}"] = {
                 "loop, 1 row": f.round(f.loop, 1),
                 f"loop, {n} rows": f.round(f.loop, n),

@@ -1,12 +1,13 @@
 """Time from a command to its first work: importing the package, and the first round of the demo.
 
-Then whole commands, in processor seconds: help, a short run with its page, and the page alone; the run is that of the
-README's four hospitals if ``POMONA_DATA`` has them, else of digits.
+Then whole commands, in processor seconds: help, a short run with its page, and the page alone; the
+run is that of the README's four hospitals if ``POMONA_DATA`` has them, else of digits.
 
     python benchmarks/startup.py [--quick]
 
-Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The demo has its own
-folder; its clock stops when the first round is in the record, and the process is ended.
+Fresh processes that take turns. ``import pomona`` must not import PyTorch, which is checked. The
+demo has its own folder; its clock stops when the first round is in the record, and the process is
+ended.
 """
 
 import json
@@ -25,7 +26,9 @@ from timing import Table, Times, chosen, publish, seconds
 TARGET = 5.0  # seconds from the command to the demo's first round
 SCRIPTS = {
     "python": "",
-    "import pomona": "import pomona, sys; assert 'torch' not in sys.modules, 'pomona imported torch'",
+    "import pomona": (
+        "import pomona, sys; assert 'torch' not in sys.modules, 'pomona imported torch'"
+    ),
     "import torch": "import torch",
     "pomona --help": "from pomona.cli import main; main(['--help'])",
 }
@@ -36,7 +39,9 @@ HOSPITALS = Path(__file__).parents[1] / "examples/heart-disease.toml"
 
 def script(text: str) -> float:
     """Seconds of a fresh interpreter that runs a script; raises if it fails."""
-    return seconds(lambda: subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL))
+    return seconds(
+        lambda: subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL)
+    )
 
 
 def first_round(command: tuple[str, ...] = ("demo",)) -> float:
@@ -69,9 +74,13 @@ def recorded(events: Path) -> bool:
 
 
 def processor(command: list[str], folder: Path) -> float:
-    """Processor seconds (user and system) of a whole command in a fresh process; raises if it fails."""
+    """Processor seconds (user and system) of a whole command in a fresh process; raises if it
+    fails.
+    """
     began = _spent()
-    subprocess.run([sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True
+    )
     return _spent() - began
 
 
@@ -97,7 +106,9 @@ def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
 def main(turns: int, words: list[str]) -> list[Table]:
     """Measure and print."""
     assert not words, f"no settings here: {words}"
-    candidates: dict[str, Callable[[], float]] = {name: partial(script, text) for name, text in SCRIPTS.items()}
+    candidates: dict[str, Callable[[], float]] = {
+        name: partial(script, text) for name, text in SCRIPTS.items()
+    }
     times = Times.interleaved({**candidates, FIRST_ROUND: first_round}, turns)
     rows = {
         name: {
@@ -119,7 +130,10 @@ def whole_commands(turns: int) -> Table:
             for name, command in whole(Path(folder)):
                 spent.setdefault(name, []).append(processor(command, Path(folder)))
     times = Times(spent)
-    rows = {n: {"median processor s": times.median(n), "min s": min(t), "max s": max(t)} for n, t in spent.items()}
+    rows = {
+        n: {"median processor s": times.median(n), "min s": min(t), "max s": max(t)}
+        for n, t in spent.items()
+    }
     return publish("Whole commands", rows, turns)
 
 

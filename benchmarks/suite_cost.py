@@ -1,10 +1,12 @@
-"""CPU hours of the runs of ``reproduction/apple-length.toml``, from one pass of each method over a part of the images.
+"""CPU hours of the runs of ``reproduction/apple-length.toml``, from one pass of each method over a
+part of the images.
 
     python benchmarks/suite_cost.py [--quick] [key=value ...]
 
-Each method trains twice on images of noise as large as MNIST's, one local epoch a round, its models not evaluated and
-evaluated. A run has the epochs of all of its rounds, and an evaluation every ``eval_every`` rounds, in proportion to
-the images; fine-tuning for an evaluation counts as part of it. ``engine=native`` measures that engine.
+Each method trains twice on images of noise as large as MNIST's, one local epoch a round, its models
+not evaluated and evaluated. A run has the epochs of all of its rounds, and an evaluation every
+``eval_every`` rounds, in proportion to the images; fine-tuning for an evaluation counts as part of
+it. ``engine=native`` measures that engine.
 """
 
 from dataclasses import dataclass
@@ -41,7 +43,10 @@ def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     images = size.images * (TRAIN + TEST) // TRAIN
-    small = {"local_epochs": 1, "data": {"name": "rounds:noise", "test_share": TEST / (TRAIN + TEST)}}
+    small = {
+        "local_epochs": 1,
+        "data": {"name": "rounds:noise", "test_share": TEST / (TRAIN + TEST)},
+    }
     suite = read_suite(SUITE)
     whole = suite.config("full", "mnist-pathological", "separate", {}, 0)
     settings = merged(merged(small, size.settings), read_overrides(words))
@@ -49,12 +54,20 @@ def main(size: Size, words: list[str]) -> list[Table]:
     rows = {}
     for method, row in suite.method.items():
         config = suite.config("full", "mnist-pathological", method, {}, 0)
-        runs = [Rounds(scenario_of(config, noise(images)), watched=seen) for seen in (frozenset(), EVALUATED)]
+        runs = [
+            Rounds(scenario_of(config, noise(images)), watched=seen)
+            for seen in (frozenset(), EVALUATED)
+        ]
         plain, watched = map(_seconds, runs)
         epochs, looks = whole.rounds * whole.local_epochs, whole.rounds // whole.eval_every
         hours = share * (epochs * plain + looks * max(0.0, watched - plain)) / 3600
         rows[row.row] = {"s a pass": plain, "s a pass and an evaluation": watched, "h a run": hours}
-    about = {"engine": config.engine, "images": size.images, "model": config.model.name, "batch": config.batch_size}
+    about = {
+        "engine": config.engine,
+        "images": size.images,
+        "model": config.model.name,
+        "batch": config.batch_size,
+    }
     return [publish("CPU time of a run of apple-length, size full", rows, 1, **about)]
 
 

@@ -1,4 +1,6 @@
-"""Measurement for all benchmarks: candidates take turns in one run; medians and their ratios are reported."""
+"""Measurement for all benchmarks: candidates take turns in one run; medians and their ratios are
+reported.
+"""
 
 import json
 import os
@@ -25,8 +27,12 @@ def machine() -> Table:
     """Hardware and software of the measurement."""
     names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     return {
-        "processor": names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": names[0].partition(":")[2].strip()
+        if names
+        else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "bf16 in hardware": bf16_instructions() or "none",
         "system": platform.system(),
         "python": platform.python_version(),
@@ -59,7 +65,9 @@ def cpu_seconds(work: Work) -> float:
 
 
 def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
-    """Wall time and this process's CPU time of candidates that take turns, as ``Times.interleaved``."""
+    """Wall time and this process's CPU time of candidates that take turns, as
+    ``Times.interleaved``.
+    """
     cpu: dict[str, list[float]] = {name: [] for name in works}
 
     def timed(name: str, work: Work) -> float:
@@ -67,14 +75,21 @@ def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
         cpu[name].append(cpu_seconds(work))
         return perf_counter() - began
 
-    wall = Times.interleaved({name: partial(timed, name, work) for name, work in works.items()}, turns)
+    wall = Times.interleaved(
+        {name: partial(timed, name, work) for name, work in works.items()}, turns
+    )
     return wall, Times({name: times[1:] for name, times in cpu.items()})
 
 
 def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **notes: object) -> Table:
-    """Print a table with its hardware and software; also append it as JSON to the file in POMONA_BENCHMARKS."""
+    """Print a table with its hardware and software; also append it as JSON to the file in
+    POMONA_BENCHMARKS.
+    """
     about = {**machine(), **notes, "n": n}
-    print(f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in about.items()) + f"\n{_aligned(rows)}\n", flush=True)
+    print(
+        f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in about.items()) + f"\n{_aligned(rows)}\n",
+        flush=True,
+    )
     result = {"title": title, "machine": machine(), "notes": notes, "n": n, "rows": rows}
     if target := os.environ.get("POMONA_BENCHMARKS"):
         with Path(target).open("a", encoding="utf-8") as file:
@@ -85,9 +100,14 @@ def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **note
 def _aligned(rows: Mapping[str, Mapping[str, object]]) -> str:
     """Rows by name below the columns of the first; numbers to four digits."""
     columns = list(next(iter(rows.values())))
-    cells = [["", *columns], *([name, *(_cell(row[c]) for c in columns)] for name, row in rows.items())]
+    cells = [
+        ["", *columns],
+        *([name, *(_cell(row[c]) for c in columns)] for name, row in rows.items()),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
 
 
 def _cell(value: object) -> str:
@@ -102,12 +122,18 @@ class Times:
 
     @classmethod
     def interleaved(cls, candidates: Mapping[str, Callable[[], float]], turns: int) -> "Times":
-        """Let the candidates, which return their seconds, take turns; a first turn warms up and does not count."""
-        rows = [{name: candidate() for name, candidate in candidates.items()} for _ in range(turns + 1)][1:]
+        """Let the candidates, which return their seconds, take turns; a first turn warms up and
+        does not count.
+        """
+        rows = [
+            {name: candidate() for name, candidate in candidates.items()} for _ in range(turns + 1)
+        ][1:]
         return cls({name: [row[name] for row in rows] for name in candidates})
 
     def ratios(self, name: str) -> list[float]:
-        """The first candidate's seconds over another's, turn by turn: above 1, the other is faster."""
+        """The first candidate's seconds over another's, turn by turn: above 1, the other is
+        faster.
+        """
         first = next(iter(self.of.values()))
         return [a / b for a, b in zip(first, self.of[name], strict=True)]
 
@@ -125,7 +151,9 @@ class Times:
         return self.median(name) / self.median(against or next(iter(self.of)))
 
     def report(self, title: str, **notes: object) -> Table:
-        """Report medians, and each candidate's speed relative to the first, by the median of the turns' ratios."""
+        """Report medians, and each candidate's speed relative to the first, by the median of the
+        turns' ratios.
+        """
         rows = {
             name: {
                 "median s": statistics.median(times),

@@ -1,10 +1,11 @@
-"""FedALA's first weight learning: features of the lower layers kept between epochs, against recomputed in each.
+"""FedALA's first weight learning: features of the lower layers kept between epochs, against
+recomputed in each.
 
     python benchmarks/weight_learning.py [--quick] [key=value ...]
 
-A round in which all clients learn their weights for ``stage_epochs``, beside the previous round, which only trains. One
-process with one thread, images of noise, no evaluation; both give bit-identical numbers, which is checked. All take
-turns.
+A round in which all clients learn their weights for ``stage_epochs``, beside the previous round,
+which only trains. One process with one thread, images of noise, no evaluation; both give
+bit-identical numbers, which is checked. All take turns.
 """
 
 from unittest.mock import patch
@@ -28,10 +29,15 @@ QUICK = ({"clients": 2, "model": "mlp", "method": {"name": "fedala", "stage_epoc
 
 
 class Stage:
-    """The second round of a federation that starts anew each time; ``keeps``: whether features are kept."""
+    """The second round of a federation that starts anew each time; ``keeps``: whether features are
+    kept.
+    """
 
     def __init__(self, config: Config, images: int, keeps: bool) -> None:
-        self.scenario, self.keeps = scenario_of(config, noise(images * config.clients * 4 // 3)), keeps
+        self.scenario, self.keeps = (
+            scenario_of(config, noise(images * config.clients * 4 // 3)),
+            keeps,
+        )
         self.model = torch.empty(0)
 
     def ready(self) -> None:
@@ -65,10 +71,19 @@ def main(size: tuple[Tree, int, int], words: list[str]) -> list[Table]:
     assert torch.equal(kept.model, anew.model), "the two must give the same numbers"
     first = next(iter(works))
     rows = {
-        name: {"median s": wall.median(name), "median cpu s": cpu.median(name), "cpu, cost": cpu.cost(name, first)}
+        name: {
+            "median s": wall.median(name),
+            "median cpu s": cpu.median(name),
+            "cpu, cost": cpu.cost(name, first),
+        }
         for name in works
     }
-    about = {"model": config.model.name, "batch": config.batch_size, "clients": config.clients, "images": images}
+    about = {
+        "model": config.model.name,
+        "batch": config.batch_size,
+        "clients": config.clients,
+        "images": images,
+    }
     return [publish("FedALA's first weight learning", rows, turns, **about, threads=1)]
 
 

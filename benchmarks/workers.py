@@ -2,8 +2,9 @@
 
     python benchmarks/workers.py [--quick] [key=value ...]
 
-FedAvg and APPLE, Dirichlet(0.1), 20 clients, batch 10, the network ``cnn``, images of noise; the received model is
-evaluated on all test data. Each process computes with one thread. Tests check that results are bit-identical.
+FedAvg and APPLE, Dirichlet(0.1), 20 clients, batch 10, the network ``cnn``, images of noise; the
+received model is evaluated on all test data. Each process computes with one thread. Tests check
+that results are bit-identical.
 """
 
 import os
@@ -66,7 +67,15 @@ def main(size: Size, words: list[str]) -> list[Table]:
     }
     c = configs[METHODS[0]]
     about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients}
-    return [publish("Workers: a round by one process and by several", rows, times.turns, images=size.images, **about)]
+    return [
+        publish(
+            "Workers: a round by one process and by several",
+            rows,
+            times.turns,
+            images=size.images,
+            **about,
+        )
+    ]
 
 
 if __name__ == "__main__":

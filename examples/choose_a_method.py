@@ -1,11 +1,13 @@
-"""The measured table of docs/guides/choose-a-method.md: methods on three small federations, tuned alike, over seeds.
+"""The measured table of docs/guides/choose-a-method.md: methods on three small federations, tuned
+alike, over seeds.
 
     python examples/choose_a_method.py runs/choose-a-method           # 450 short runs; resumable
     python examples/choose_a_method.py runs/smoke --size smoke        # a look in a minute
 
-The runs are those of the suite choose-a-method, which comes with the package. A cell is the last-round test accuracy
-in % of the model that the method's paper reports, averaged over clients, as mean and standard deviation (ddof = 1)
-over seeds; in brackets the share of clients that do worse than with local training on the same data, over all seeds.
+The runs are those of the suite choose-a-method, which comes with the package. A cell is the
+last-round test accuracy in % of the model that the method's paper reports, averaged over clients,
+as mean and standard deviation (ddof = 1) over seeds; in brackets the share of clients that do worse
+than with local training on the same data, over all seeds.
 """
 
 import argparse
@@ -22,12 +24,15 @@ ALONE = "separate"
 
 
 def accuracies(made: experiments.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
-    """(scenario, method) -> seed -> last-round test accuracy (clients,) of the headline model, NaN for none."""
+    """(scenario, method) -> seed -> last-round test accuracy (clients,) of the headline model, NaN
+    for none.
+    """
     found = {}
     for result in made.results["results"]:
         cells = [(int(c["seed"]), c["figures"]) for c in result["cells"] if c["figures"]]
         found[result["scenario"], result["method"]] = {
-            seed: np.array(f["models"][f["headline"]]["last"]["accuracy"], dtype=float) for seed, f in cells
+            seed: np.array(f["models"][f["headline"]]["last"]["accuracy"], dtype=float)
+            for seed, f in cells
         }
     return found
 

@@ -1,12 +1,14 @@
-"""The measured tables of docs/guides/own-data.md: four hospitals' raw files to personal models, several seeds.
+"""The measured tables of docs/guides/own-data.md: four hospitals' raw files to personal models,
+several seeds.
 
-    python examples/heart_disease.py            # beside the folder heart_disease of examples/heart-disease.toml
+    python examples/heart_disease.py  # beside folder heart_disease of examples/heart-disease.toml
     python examples/heart_disease.py --seeds 1  # a look
 
-Each seed draws new training and test rows. The first table has the last-round test AUROC of each hospital, by the model
-that the method's paper reports, as mean and standard deviation (ddof = 1) over seeds. The second has each hospital's
-gain over local training on the same test rows: for seed 0 with its paired 95 % interval, and over all seeds the mean
-and the number of intervals above 0 and below.
+Each seed draws new training and test rows. The first table has the last-round test AUROC of each
+hospital, by the model that the method's paper reports, as mean and standard deviation (ddof = 1)
+over seeds. The second has each hospital's gain over local training on the same test rows: for seed
+0 with its paired 95 % interval, and over all seeds the mean and the number of intervals above 0 and
+below.
 """
 
 import argparse
@@ -35,7 +37,9 @@ def spread(values: np.ndarray) -> str:
 
 
 def told(gains: Sequence[pomona.Gain | None]) -> str:
-    """A hospital's gains by seed, as a cell: seed 0 with interval, the mean, and intervals above and below 0."""
+    """A hospital's gains by seed, as a cell: seed 0 with interval, the mean, and intervals above
+    and below 0.
+    """
     known = [gain for gain in gains if gain]
     if not known:
         return "undefined"
@@ -44,7 +48,11 @@ def told(gains: Sequence[pomona.Gain | None]) -> str:
     mean = np.mean([gain.value for gain in known])
     own = "undefined"
     if first:
-        own = f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]" if first.ends else f"{first.value:+.3f} [-]"
+        own = (
+            f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]"
+            if first.ends
+            else f"{first.value:+.3f} [-]"
+        )
     return f"{own}; {mean:+.3f}, {more} above, {less} below"
 
 
@@ -66,7 +74,9 @@ def tables(seeds: int, rounds: int | None = None) -> Iterator[str]:
     yield f"| gain over training alone | {' | '.join([*hospitals, 'mean'])} |"
     yield "| --- |" + " --- |" * (len(hospitals) + 1)
     for method in METHODS:
-        each = [pomona.gains(run, alone) for run, alone in zip(runs[method], runs[ALONE], strict=True)]
+        each = [
+            pomona.gains(run, alone) for run, alone in zip(runs[method], runs[ALONE], strict=True)
+        ]
         columns = [[clients[k] for clients, _ in each] for k in range(len(hospitals))]
         yield f"| {method} | {' | '.join(map(told, [*columns, [mean for _, mean in each]]))} |"
 

@@ -1,12 +1,13 @@
 """Interpolated: each client starts from a fixed mixture of the received model and its own last one.
 
-After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with applications to federated learning. arXiv
-2002.10619 (model interpolation), with one share for all clients.
+After Mansour, Mohri, Ro, Suresh. Three approaches for personalization with applications to
+federated learning. arXiv 2002.10619 (model interpolation), with one share for all clients.
 
     client           u_i = w + share (v_i - w);  v_i <- SGD(u_i; E epochs on D_i)
     server           w   <- sum_i n_i / n v_i        over the cohort, as FedAvg
 
-Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 is Separate, to the bit.
+Named models: ``global`` is w, ``personal`` is u_i. Share 0 is FedAvg, share 1 is Separate, to the
+bit.
 """
 
 from pydantic import Field
@@ -46,6 +47,9 @@ CARD = base.Card(
     summary="each client starts from a fixed mixture of the received model and its last one",
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its model"),
     headline=("personal", "received"),
-    joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
+    joining=(
+        "a newcomer starts from the global model; unseen: as a newcomer, under the standing "
+        "global model"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -1,12 +1,14 @@
-"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it: head, LoRA, whole network.
+"""Pretrain a ResNet-18 on CIFAR-10, then start federations on CIFAR-100 from it: head, LoRA, whole
+network.
 
     python examples/pretrained_resnet.py pretrain resnet18-cifar10.safetensors --epochs 20
     python examples/pretrained_resnet.py federate resnet18-cifar10.safetensors --rounds 10
 
-The first command trains on all 50,000 images in one place (one client, ``separate``) and writes the weights as
-safetensors; on one core an epoch takes minutes. The second prints the cost of a round and the results for twelve
-clients of CIFAR-100 (``trained_parts.py``), from these weights and, with --random, from random ones. POMONA_DATA names
-the folder with both data sets. Further words are settings: ``data.train_limit=300`` for a look in a minute.
+The first command trains on all 50,000 images in one place (one client, ``separate``) and writes the
+weights as safetensors; on one core an epoch takes minutes. The second prints the cost of a round
+and the results for twelve clients of CIFAR-100 (``trained_parts.py``), from these weights and, with
+--random, from random ones. POMONA_DATA names the folder with both data sets. Further words are
+settings: ``data.train_limit=300`` for a look in a minute.
 """
 
 import argparse
@@ -42,7 +44,8 @@ def pretrain(weights: Path, epochs: int, more: Tree) -> float:
     }
     scenario = Scenario.prepare(resolve(settings, more))
     result = simulate(scenario)
-    module = scenario.module()  # what a model file lacks, as counters of batches, is the network's own
+    # what a model file lacks, as counters of batches, is the network's own
+    module = scenario.module()
     module.load_state_dict(result.models[0], strict=False)
     save_file(module.state_dict(), weights)
     return float(result.summary["models"][result.summary["headline"]]["last"]["test"])
@@ -50,17 +53,24 @@ def pretrain(weights: Path, epochs: int, more: Tree) -> float:
 
 def main() -> None:
     """Pretrain or federate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("pretrain", "federate"))
     parser.add_argument("weights", type=Path)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--random", action="store_true", help="federate: from random weights, for comparison")
+    parser.add_argument(
+        "--random", action="store_true", help="federate: from random weights, for comparison"
+    )
     asked, words = parser.parse_known_args()
     torch.set_num_threads(1)
     more = read_overrides(words)
     if asked.what == "pretrain":
-        print(f"test accuracy {100 * pretrain(asked.weights, asked.epochs, more):.1f} %, written {asked.weights}")
+        print(
+            f"test accuracy {100 * pretrain(asked.weights, asked.epochs, more):.1f} %, written "
+            f"{asked.weights}"
+        )
         return
     start: Tree = {} if asked.random else {"init": str(asked.weights), "init_skip": ["fc.*"]}
     data: Tree = {"data": {"name": "cifar100"}}

@@ -1,17 +1,20 @@
-"""Vessels of the retina, photographed by three cameras: one file per camera and part, ready for ``data.clients``.
+"""Vessels of the retina, photographed by three cameras: one file per camera and part, ready for
+``data.clients``.
 
     python examples/retina_vessels.py retina256.npz [FOLDER]
 
-The archive has, for each photograph, ``site`` (the camera), ``id``, ``image`` (256, 256, 3) uint8 and ``vessel1``
-(256, 256) uint8, the share of each pixel that the first observer marked as vessel, 0 to 255. It is made from STARE
-(20 photographs), CHASE_DB1 (28) and HRF (45): each cropped to its field of view, padded to a square and averaged down
-to 256 pixels a side. Sides are halved once more here, and the middle of 64 x 64 is kept; a pixel of which a quarter or
-more is vessel is vessel. Every fourth person is for testing: CHASE_DB1 has both eyes of each child.
+The archive has, for each photograph, ``site`` (the camera), ``id``, ``image`` (256, 256, 3) uint8
+and ``vessel1`` (256, 256) uint8, the share of each pixel that the first observer marked as vessel,
+0 to 255. It is made from STARE (20 photographs), CHASE_DB1 (28) and HRF (45): each cropped to its
+field of view, padded to a square and averaged down to 256 pixels a side. Sides are halved once more
+here, and the middle of 64 x 64 is kept; a pixel of which a quarter or more is vessel is vessel.
+Every fourth person is for testing: CHASE_DB1 has both eyes of each child.
 
-Sources: STARE (https://cecas.clemson.edu/~ahoover/stare/, Hoover et al., 2000), CHASE_DB1 (Kingston University, CC BY
-4.0), HRF (Erlangen, CC BY 4.0; photographs and masks at a quarter of their size). Vessels of HRF are all coloured
-pixels of the artery and vein maps of Hemelings et al., 2019 (https://github.com/agaldran/lwnet, which also has the
-fields of view of CHASE_DB1). An archive made anew will have slightly other pixels and numbers.
+Sources: STARE (https://cecas.clemson.edu/~ahoover/stare/, Hoover et al., 2000), CHASE_DB1 (Kingston
+University, CC BY 4.0), HRF (Erlangen, CC BY 4.0; photographs and masks at a quarter of their size).
+Vessels of HRF are all coloured pixels of the artery and vein maps of Hemelings et al., 2019
+(https://github.com/agaldran/lwnet, which also has the fields of view of CHASE_DB1). An archive made
+anew will have slightly other pixels and numbers.
 """
 
 import sys
@@ -26,11 +29,16 @@ def halved(images: np.ndarray) -> np.ndarray:
 
 
 def main(source: str, folder: str = ".") -> None:
-    """Write FOLDER/SITE-train.npz and FOLDER/SITE-test.npz, each with x (n, 64, 64, 3) and y (n, 64, 64)."""
+    """Write FOLDER/SITE-train.npz and FOLDER/SITE-test.npz, each with x (n, 64, 64, 3) and y (n,
+    64, 64).
+    """
     with np.load(source) as archive:
         site, names, image, vessel = (archive[key] for key in ("site", "id", "image", "vessel1"))
     middle = np.s_[:, 32:96, 32:96]
-    x, y = halved(image).round().astype(np.uint8)[middle], (halved(vessel) >= 64).astype(np.uint8)[middle]
+    x, y = (
+        halved(image).round().astype(np.uint8)[middle],
+        (halved(vessel) >= 64).astype(np.uint8)[middle],
+    )
     for camera in np.unique(site):
         own = np.flatnonzero(site == camera)
         people = [str(name)[:8] if camera == "chase_db1" else str(name) for name in names[own]]

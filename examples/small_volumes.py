@@ -1,8 +1,10 @@
-"""Small volumes of two hospitals, one with NIfTI files and one with DICOM series, and their manifest.
+"""Small volumes of two hospitals, one with NIfTI files and one with DICOM series, and their
+manifest.
 
     python examples/small_volumes.py
 
-Half of the 24 volumes have a bright block. The files are for trying docs/guides/own-data.md without data of your own.
+Half of the 24 volumes have a bright block. The files are for trying docs/guides/own-data.md without
+data of your own.
 """
 
 import sys
@@ -19,10 +21,18 @@ def write_slice(path: Path, pixels: np.ndarray, k: int) -> None:
     meta = pydicom.dataset.FileMetaDataset()
     meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = ExplicitVRLittleEndian, CTImageStorage
     file = pydicom.dataset.FileDataset(str(path), {}, file_meta=meta, preamble=bytes(128))
-    file.SOPClassUID, file.SOPInstanceUID, file.SeriesInstanceUID = CTImageStorage, f"1.2.3.{k}", "1.2.3"
+    file.SOPClassUID, file.SOPInstanceUID, file.SeriesInstanceUID = (
+        CTImageStorage,
+        f"1.2.3.{k}",
+        "1.2.3",
+    )
     file.Rows, file.Columns, file.SamplesPerPixel = *pixels.shape, 1
     file.BitsAllocated, file.BitsStored, file.HighBit, file.PixelRepresentation = 16, 12, 11, 0
-    file.PhotometricInterpretation, file.RescaleSlope, file.RescaleIntercept = "MONOCHROME2", 1, -1024
+    file.PhotometricInterpretation, file.RescaleSlope, file.RescaleIntercept = (
+        "MONOCHROME2",
+        1,
+        -1024,
+    )
     file.ImagePositionPatient, file.ImageOrientationPatient = [0, 0, 3 * k], [1, 0, 0, 0, 1, 0]
     file.PixelData = pixels.tobytes()
     file.save_as(path, enforce_file_format=True)
@@ -39,12 +49,16 @@ def main(folder: str = ".") -> None:
         site, name = ("north", f"volumes/{k}.nii.gz") if k < 12 else ("south", f"volumes/{k}")
         if site == "north":
             hounsfield = stored.transpose(2, 1, 0).astype(np.int16) - 1024  # x, y, z
-            nibabel.save(nibabel.Nifti1Image(hounsfield, np.diag([1.0, 1.0, 3.0, 1.0])), home / name)
+            nibabel.save(
+                nibabel.Nifti1Image(hounsfield, np.diag([1.0, 1.0, 3.0, 1.0])), home / name
+            )
         else:
             (home / name).mkdir(exist_ok=True)
             for z in range(5):
                 write_slice(home / name / f"{z}.dcm", stored[z], z)
-        lines.append(f"{name},{('healthy', 'lesion')[k % 2]},{site},{'test' if k % 12 > 8 else 'train'}")
+        lines.append(
+            f"{name},{('healthy', 'lesion')[k % 2]},{site},{'test' if k % 12 > 8 else 'train'}"
+        )
     (home / "volumes.csv").write_text("\n".join(lines) + "\n")
 
 

@@ -2,8 +2,8 @@
 
     python examples/tcga_regions.py tcga_brca
 
-The folder has ``brca.csv`` and ``train_test_split.csv`` of Fed-TCGA-BRCA from https://github.com/owkin/FLamby. Patients
-whose time is 0 have no follow-up and are left out.
+The folder has ``brca.csv`` and ``train_test_split.csv`` of Fed-TCGA-BRCA from
+https://github.com/owkin/FLamby. Patients whose time is 0 have no follow-up and are left out.
 """
 
 import csv
@@ -14,7 +14,10 @@ from pathlib import Path
 def main(source: str, folder: str = "tcga") -> None:
     """Write FOLDER/train_0.csv to FOLDER/test_5.csv."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with Path(source, "brca.csv").open() as patients, Path(source, "train_test_split.csv").open() as split:
+    with (
+        Path(source, "brca.csv").open() as patients,
+        Path(source, "train_test_split.csv").open() as split,
+    ):
         known = {row.pop("pid"): row for row in csv.DictReader(patients)}
         parts = [(row["pid"], row["fold2"]) for row in csv.DictReader(split)]
     for part in sorted({part for _, part in parts}):

@@ -1,12 +1,14 @@
-"""Cost and benefit of training part of a pretrained network: methods times parts, on one federation.
+"""Cost and benefit of training part of a pretrained network: methods times parts.
 
-    python examples/trained_parts.py --model efficientnet-lite0 --init pretrained/efficientnet-lite0.safetensors \
-        --data cifar100 --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
+    python examples/trained_parts.py --model efficientnet-lite0 \
+        --init pretrained/efficientnet-lite0.safetensors --data cifar100 \
+        --rounds 8 data.train_limit=3000 data.test_limit=1200 data.resize=64
 
-Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": trained parameters; "MB down, up": all clients
-in the last round; "CPU s" and "s": median of a round, in this process's time, which other work on the machine hardly
-changes, and in wall time; for rounds without evaluation (all but the first and the last), and without "CPU s features",
-which are spent once. The accuracy is that of the model that the method's paper reports, on the clients' test samples
+Twelve clients, Dirichlet(0.3), one process, one thread, seed 0. "row": trained parameters; "MB
+down, up": all clients in the last round; "CPU s" and "s": median of a round, in this process's
+time, which other work on the machine hardly changes, and in wall time; for rounds without
+evaluation (all but the first and the last), and without "CPU s features", which are spent once.
+The accuracy is that of the model that the method's paper reports, on the clients' test samples
 after the last round, averaged over clients. Further words are settings of all runs.
 """
 
@@ -41,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Network:
-    """A network's classifier, which starts at random, and the layers below it that get low-rank changes; globs."""
+    """A network's classifier, which starts at random, and layers with low-rank changes; globs."""
 
     classifier: str
     changed: tuple[str, ...]
@@ -63,7 +65,7 @@ NETWORKS = {
 
 @dataclass
 class Watch(NullCallback):
-    """Seconds of each round (CPU time of this process and wall time), and whether models were evaluated in it."""
+    """Seconds of each round (CPU time and wall time), and whether models were evaluated in it."""
 
     began: float = 0.0
     rounds: list[tuple[float, float, bool]] = field(default_factory=list)
@@ -79,7 +81,7 @@ class Watch(NullCallback):
         self.began = now
 
     def medians(self) -> list[str]:
-        """Median CPU and wall seconds of rounds without evaluation, or of all rounds if every one has it."""
+        """Median CPU and wall seconds of rounds without evaluation; of all if every one has it."""
         plain = [each for each in self.rounds if not each[-1]] or self.rounds
         return [f"{median(each[k] for each in plain):.2f}" for k in (0, 1)]
 
@@ -87,7 +89,7 @@ class Watch(NullCallback):
 def rows(
     dataset: Dataset, model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree
 ) -> Iterator[list[str]]:
-    """The cells of one federation's row, method by method; the frozen part's outputs are shared by all."""
+    """The cells of one federation's row, by method; all share the frozen part's outputs."""
     features = None
     once = "-"
     for method in methods:
@@ -124,29 +126,46 @@ def rows(
         ]
 
 
-def table(model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, more: Tree) -> Iterator[str]:
+def table(
+    model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, more: Tree
+) -> Iterator[str]:
     """The table's lines, in Markdown."""
-    yield "| trained | method | row | MB down, up | CPU s features | CPU s | s | rounds | test accuracy, % |"
+    yield (
+        "| trained | method | row | MB down, up | CPU s features | CPU s | s | rounds | test "
+        "accuracy, % |"
+    )
     yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     dataset = read(resolve(more).data)
     for name in parts:
-        for cells in rows(dataset, model, NETWORKS[model["name"]].parts[name], methods, rounds, more):
+        for cells in rows(
+            dataset, model, NETWORKS[model["name"]].parts[name], methods, rounds, more
+        ):
             yield f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=NETWORKS, required=True)
-    parser.add_argument("--init", type=Path, required=True, help="safetensors file of the network's weights")
+    parser.add_argument(
+        "--init", type=Path, required=True, help="safetensors file of the network's weights"
+    )
     parser.add_argument("--data", required=True)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("settings", nargs="*", help="key=value, before the options that take several words")
+    parser.add_argument(
+        "settings", nargs="*", help="key=value, before the options that take several words"
+    )
     asked = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    model: Tree = {"name": asked.model, "init": str(asked.init), "init_skip": [NETWORKS[asked.model].classifier]}
+    model: Tree = {
+        "name": asked.model,
+        "init": str(asked.init),
+        "init_skip": [NETWORKS[asked.model].classifier],
+    }
     more: Tree = {"data": {"name": asked.data}}
     merge(more, read_overrides(asked.settings))
     for line in table(model, asked.parts, asked.methods, asked.rounds, more):

@@ -14,7 +14,21 @@ def compiled(text, folder):
     (folder / "tables.tex").write_text(text)
     main = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{tables.tex}\clearpage\end{document}"
     (folder / "main.tex").write_text(main)
-    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "main.tex"]
-    done = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120)
+    words = [
+        "pdflatex",
+        "-interaction=nonstopmode",
+        "-halt-on-error",
+        "-no-shell-escape",
+        "main.tex",
+    ]
+    done = subprocess.run(
+        words,
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout[-2000:]
     assert not re.findall(r"Overfull \\hbox.*|Float too large.*", done.stdout)

@@ -10,7 +10,18 @@ from pomona.testing.conformance import small
 from pomona.testing.problems import passes as of_settings
 from pomona.testing.problems import same, states, uneven
 
-__all__ = ["Federation", "Quadratics", "a_round", "judged", "passes", "quadratics", "same", "states", "tiny", "uneven"]
+__all__ = [
+    "Federation",
+    "Quadratics",
+    "a_round",
+    "judged",
+    "passes",
+    "quadratics",
+    "same",
+    "states",
+    "tiny",
+    "uneven",
+]
 
 
 def tiny(name: str, settings: dict | None = None, **over: object) -> Config:

@@ -1,4 +1,6 @@
-"""Representative cases of a matrix run in the gate; the rest are marked slow and run with `make test-slow`."""
+"""Representative cases of a matrix run in the gate; the rest are marked slow and run with `make
+test-slow`.
+"""
 
 import hashlib
 import os
@@ -12,11 +14,14 @@ from typing import Any
 import pytest
 
 KINDS_OF_METHOD = ("apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "ifca", "scaffold")
-"""One method for each kind of state: copies of others, own models, gates, none, a server's, an optimizer's, clusters."""
+"""One method for each kind of state: copies of others, own models, gates, none, a server's, an
+optimizer's, clusters.
+"""
 
 
 def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """The cases as parameters, with all but the kept ones marked slow; a tuple is a case of several names.
+    """The cases as parameters, with all but the kept ones marked slow; a tuple is a case of several
+    names.
 
     A kept case must be in the matrix.
     """
@@ -25,7 +30,9 @@ def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
     return [_parameter(case, case in kept) for case in cases]
 
 
-def drawn(cases: Iterable[Any], count: int = 1, group: Callable[[Any], object] = lambda _: "") -> list[Any]:
+def drawn(
+    cases: Iterable[Any], count: int = 1, group: Callable[[Any], object] = lambda _: ""
+) -> list[Any]:
     """The cases as parameters, with all but ``count`` of each group marked slow.
 
     The commit's tree draws which: each change runs others, and a tree always the same.
@@ -39,7 +46,9 @@ def drawn(cases: Iterable[Any], count: int = 1, group: Callable[[Any], object] =
 
 @cache
 def seed() -> str:
-    """What draws: ``POMONA_TEST_SEED``, else the tree of the commit, which stays the same when the commit is rebased."""
+    """What draws: ``POMONA_TEST_SEED``, else the tree of the commit, which stays the same when the
+    commit is rebased.
+    """
     chosen = os.environ.get("POMONA_TEST_SEED")
     if not chosen:
         asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD^{tree}"]

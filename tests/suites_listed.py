@@ -6,7 +6,9 @@ import re
 def listed(page):
     """The rows of a page's table of suites, by suite."""
     rows = (line.strip("| ").split(" | ") for line in page.splitlines())
-    return {row[0].strip("` "): row for row in rows if len(row) == 5 and row[0] not in ("suite", "---")}
+    return {
+        row[0].strip("` "): row for row in rows if len(row) == 5 and row[0] not in ("suite", "---")
+    }
 
 
 def assert_runs(row, suite, planned):

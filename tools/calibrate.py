@@ -1,14 +1,16 @@
-"""Error rates of gain intervals: equal models and models with a known difference, over sites of many sizes.
+"""Error rates of gain intervals: equal models and models with a known difference, over sites of
+many sizes.
 
-    python tools/calibrate.py                     # all cells, the table of docs/internals/statistics.md
+    python tools/calibrate.py             # all cells: the table of docs/internals/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
     python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
 
-Each repeat draws new test samples of every client of a cell and two models' answers to them, and passes them to the
-functions that ``pomona.gains`` uses. *False claims*: how often the interval excludes 0 although both models are equally
-good. *Coverage*: how often it contains the true gain, here for models of which one is better. *Power*: how often it
-then excludes 0. Beside them the same rates of the usual test, which has no minimum size of a site: DeLong's for AUROC,
-else Student's paired t over samples (strata: clients).
+Each repeat draws new test samples of every client of a cell and two models' answers to them, and
+passes them to the functions that ``pomona.gains`` uses. *False claims*: how often the interval
+excludes 0 although both models are equally good. *Coverage*: how often it contains the true gain,
+here for models of which one is better. *Power*: how often it then excludes 0. Beside them the same
+rates of the usual test, which has no minimum size of a site: DeLong's for AUROC, else Student's
+paired t over samples (strata: clients).
 """
 
 import argparse
@@ -27,11 +29,14 @@ from pomona.record.paired_gain import evidence
 from pomona.tasks import TASKS, Task, task_of
 
 Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]  # predictions of both models, targets
-Draw = Callable[[np.random.Generator, int, int, float], Drawn]  # samples, events, how much better a is
+# samples, events, how much better a is
+Draw = Callable[[np.random.Generator, int, int, float], Drawn]
 
 
 def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Each model is correct on 80 %, and one in five answers differs; a is correct on ``better`` more."""
+    """Each model is correct on 80 %, and one in five answers differs; a is correct on ``better``
+    more.
+    """
     kind = draw.random(n)
     a_only, b_only = kind < 0.1 + better / 2, kind > 0.9 + better / 2
     both = draw.random(n) < 0.875
@@ -58,7 +63,9 @@ def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Dra
     """Normal scores, higher for events, with half of the noise shared."""
     y = (np.arange(n) < events).astype(np.int64)
     noise = draw.normal(size=(3, n))
-    scores = [(1.0 + more) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, more in ((1, better), (2, 0.0))]
+    scores = [
+        (1.0 + more) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, more in ((1, better), (2, 0.0))
+    ]
     a, b = (np.stack([-s, s], 1) for s in scores)
     return a, b, y
 
@@ -69,32 +76,44 @@ def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Draw
     time = draw.exponential(size=n) * np.exp(-risk)
     seen = np.zeros(n)
     seen[draw.permutation(n)[:events]] = 1
-    scores = [risk + 0.7 * noise[0] + (0.7 - less) * noise[k] for k, less in ((1, better), (2, 0.0))]
+    scores = [
+        risk + 0.7 * noise[0] + (0.7 - less) * noise[k] for k, less in ((1, better), (2, 0.0))
+    ]
     a, b = (np.exp(-np.exp(s))[:, None] for s in scores)
     return a, b, np.stack([time, seen], 1)
 
 
 def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
-    """Pixels of a region found, falsely found and missed, in images that are easy or hard for both models."""
+    """Pixels of a region found, falsely found and missed, in images that are easy or hard for both
+    models.
+    """
     ease, size = draw.beta(8, 2, n), draw.integers(50, 500, n)
     counts = []
     for more in (better, 0.0):
         found = draw.binomial(size, np.clip(ease + more + draw.normal(0, 0.05, n), 0, 1))
         false = draw.binomial(size, 0.1, n)
-        counts.append(np.stack([0 * size, found, 0 * size, false, 0 * size, size - found], 1).astype(float))
+        counts.append(
+            np.stack([0 * size, found, 0 * size, false, 0 * size, size - found], 1).astype(float)
+        )
     return counts[0], counts[1], np.stack([1000 - size, size], 1)
 
 
-def seeded(name: str, draw: np.random.Generator, n: int, events: int, shifts: np.ndarray) -> list[Drawn]:
+def seeded(
+    name: str, draw: np.random.Generator, n: int, events: int, shifts: np.ndarray
+) -> list[Drawn]:
     """Accuracy or AUROC of two models of several seeds (S, 2), the better the higher their shift.
 
-    A third of the scores' noise is common to all, a third to a model's seeds, and a third independent.
+    A third of the scores' noise is common to all, a third to a model's seeds, and a third
+    independent.
     """
     y = (np.arange(n) < events).astype(np.int64)
     both, own = draw.normal(size=(2, n)), draw.normal(size=(len(shifts), 2, n))
     scores = 1 + shifts[:, :, None] + 0.6 * (draw.normal(size=n) + both + own)
     if name == "accuracy":  # right where the score is above 0
-        return [(np.stack([a, 1 - a], 1), np.stack([b, 1 - b], 1), 0 * y) for a, b in (scores > 0).astype(float)]
+        return [
+            (np.stack([a, 1 - a], 1), np.stack([b, 1 - b], 1), 0 * y)
+            for a, b in (scores > 0).astype(float)
+        ]
     signed = np.where(y, scores, scores - 1 - shifts[:, :, None])
     return [(np.stack([-a, a], 1), np.stack([-b, b], 1), y) for a, b in signed]
 
@@ -110,21 +129,39 @@ METRIC: dict[str, tuple[Task, Draw, float]] = {
 CGD = (1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 6, 8)
 MIXED = (1, 2, 5, 30, 200)
 SITES: dict[str, Sequence[int]] = {
-    "1 x 30": (30,), "1 x 200": (200,), "1 x 8": (8,), "3 x 8": (8,) * 3,
-    "3 x 30": (30,) * 3, "3 x 200": (200,) * 3, "1, 2, 5, 30, 200": MIXED,
-    "13 of 1 to 8": CGD, "20 x 1": (1,) * 20, "13 x 2": (2,) * 13, "13 x 5": (5,) * 13, "13 x 30": (30,) * 13,
-    "13 mixed": MIXED * 2 + (30,) * 3, "65 x 1": (1,) * 65, "65 x 2": (2,) * 65, "65 x 30": (30,) * 65,
+    "1 x 30": (30,),
+    "1 x 200": (200,),
+    "1 x 8": (8,),
+    "3 x 8": (8,) * 3,
+    "3 x 30": (30,) * 3,
+    "3 x 200": (200,) * 3,
+    "1, 2, 5, 30, 200": MIXED,
+    "13 of 1 to 8": CGD,
+    "20 x 1": (1,) * 20,
+    "13 x 2": (2,) * 13,
+    "13 x 5": (5,) * 13,
+    "13 x 30": (30,) * 13,
+    "13 mixed": MIXED * 2 + (30,) * 3,
+    "65 x 1": (1,) * 65,
+    "65 x 2": (2,) * 65,
+    "65 x 30": (30,) * 65,
     "65 mixed": MIXED * 13,
-}  # fmt: skip
+}
 EVENTS: dict[str, Sequence[tuple[int, int]]] = {
-    "1 x 200, 20 events": ((200, 20),), "1 x 200, 10": ((200, 10),), "1 x 60, 6": ((60, 6),),
-    "3 x 100, 20": ((100, 20),) * 3, "3 x 60, 6": ((60, 6),) * 3,
+    "1 x 200, 20 events": ((200, 20),),
+    "1 x 200, 10": ((200, 10),),
+    "1 x 60, 6": ((60, 6),),
+    "3 x 100, 20": ((100, 20),) * 3,
+    "3 x 60, 6": ((60, 6),) * 3,
     "5 of 5 %: 12, 8, 4, 2, 2": ((240, 12), (160, 8), (80, 4), (40, 2), (40, 2)),
     "6 of 1, 2, 3, 4, 10, 20": ((9, 1), (20, 2), (30, 3), (40, 4), (60, 10), (100, 20)),
-    "12 x 30, 1": ((30, 1),) * 12, "13 x 30, 3": ((30, 3),) * 13, "13 x 30, 6": ((30, 6),) * 13,
-    "13 x 100, 20": ((100, 20),) * 13, "65 x 10, 1": ((10, 1),) * 65,
+    "12 x 30, 1": ((30, 1),) * 12,
+    "13 x 30, 3": ((30, 3),) * 13,
+    "13 x 30, 6": ((30, 6),) * 13,
+    "13 x 100, 20": ((100, 20),) * 13,
+    "65 x 10, 1": ((10, 1),) * 65,
     "65 mixed": ((30, 1), (30, 3), (60, 6), (100, 10), (9, 1)) * 13,
-}  # fmt: skip
+}
 SHIFT, SPREAD = 0.5, 0.15  # of the better model, and between the seeds of either
 SEEDED = {  # numbers of seeds, and clients
     "accuracy": [(5, "13 x 30"), (3, "13 x 30"), (2, "13 x 30"), (5, "1, 2, 5, 30, 200")],
@@ -144,7 +181,11 @@ class Rates:
 
 
 def once(
-    name: str, sizes: Sequence[tuple[int, int]], better: float, draw: np.random.Generator, seeds: int = 1
+    name: str,
+    sizes: Sequence[tuple[int, int]],
+    better: float,
+    draw: np.random.Generator,
+    seeds: int = 1,
 ) -> list[Evidence]:
     """New test samples of all clients and, with more than one seed, new models."""
     task, made, _ = METRIC[name]
@@ -158,7 +199,9 @@ def once(
 
 
 def usual(known: Sequence[Evidence]) -> bool:
-    """Whether the usual test claims a difference: clients are strata, and strata of one sample add no variance."""
+    """Whether the usual test claims a difference: clients are strata, and strata of one sample add
+    no variance.
+    """
     k = len(known)
     parts = [part for one in known for part in one.strata or ((),)]
     variance = sum(np.var(part, ddof=1) / len(part) for part in parts if len(part) > 1) / k**2
@@ -169,7 +212,9 @@ def usual(known: Sequence[Evidence]) -> bool:
     return bool(abs(value) > limit * np.sqrt(variance))
 
 
-def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0, seeds: int = 1) -> Rates:
+def rates(
+    name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0, seeds: int = 1
+) -> Rates:
     """A cell's rates."""
     found = {}
     for better in (0.0, METRIC[name][2]):
@@ -180,7 +225,11 @@ def rates(name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int =
         ends = np.array([one.interval or (-np.inf, np.inf) for one in made])
         claimed = (ends[:, 0] > 0) | (ends[:, 1] < 0)
         covered = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-        found[better > 0] = claimed.mean(), covered.mean(), np.mean([usual(known) for known in each])
+        found[better > 0] = (
+            claimed.mean(),
+            covered.mean(),
+            np.mean([usual(known) for known in each]),
+        )
     false, _, usual_false = found[False]
     power, coverage, usual_power = found[True]
     return Rates(*map(float, (false, coverage, power, usual_false, usual_power)))
@@ -194,7 +243,10 @@ def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, 
         if name == "r2":  # of one row it is undefined
             sites = {key: sizes for key, sizes in sites.items() if max(sizes) > (1, 0)}
         yield from ((name, key, sizes, 1) for key, sizes in sites.items())
-        yield from ((name, f"{seeds} seeds: {key}", sites[key], seeds) for seeds, key in SEEDED.get(name, ()))
+        yield from (
+            (name, f"{seeds} seeds: {key}", sites[key], seeds)
+            for seeds, key in SEEDED.get(name, ())
+        )
 
 
 def main() -> None:
@@ -206,7 +258,10 @@ def main() -> None:
     parser.add_argument("--cell", help="only the cells of these clients, as in the table")
     asked = parser.parse_args()
     began = process_time()
-    print("| metric | clients x test samples | false claims | coverage | power | usual test: false | power |")
+    print(
+        "| metric | clients x test samples | false claims | coverage | power | usual test: false "
+        "| power |"
+    )
     print("| --- |" + " --- |" * 6)
     for name, sites, sizes, seeds in cells(asked.metrics or list(METRIC)):
         if asked.cell not in (None, sites):
@@ -219,7 +274,10 @@ def main() -> None:
             f"{process_time() - start:.0f} s",
             flush=True,
         )
-    print(f"{asked.repeats} repeats a cell, seed {asked.seed}, {process_time() - began:.0f} s of one processor")
+    print(
+        f"{asked.repeats} repeats a cell, seed {asked.seed}, {process_time() - began:.0f} s of "
+        "one processor"
+    )
 
 
 if __name__ == "__main__":

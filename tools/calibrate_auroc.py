@@ -1,10 +1,12 @@
-"""The interval of one client's AUROC gain against DeLong's test, with many more draws than ``calibrate.py`` affords.
+"""The interval of one client's AUROC gain against DeLong's test, with many more draws than
+``calibrate.py`` affords.
 
     python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
     python tools/calibrate_auroc.py --repeats 500 # a look
 
-DeLong's components and the rules of ``gain_interval`` are computed here for 500 draws at once, and so are random signs.
-*At its size*: DeLong's power with the limit at which its false claims are as frequent as the product's.
+DeLong's components and the rules of ``gain_interval`` are computed here for 500 draws at once, and
+so are random signs. *At its size*: DeLong's power with the limit at which its false claims are as
+frequent as the product's.
 """
 
 import argparse
@@ -22,7 +24,9 @@ _BLOCK = 500
 
 @dataclass(frozen=True)
 class Cell:
-    """Normal scores that an event raises by ``raised``, and for the better model by ``more`` in addition."""
+    """Normal scores that an event raises by ``raised``, and for the better model by ``more`` in
+    addition.
+    """
 
     rows: int
     events: int
@@ -38,7 +42,9 @@ CELLS = (
 
 
 def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.ndarray]:
-    """Each event's (_BLOCK, events) and each other sample's contribution to the difference; and both models' AUROC."""
+    """Each event's (_BLOCK, events) and each other sample's contribution to the difference; and
+    both models' AUROC.
+    """
     y, noise = np.arange(cell.rows) < cell.events, draw.normal(size=(_BLOCK, 3, cell.rows))
     both, own = np.sqrt(cell.shared), np.sqrt(1 - cell.shared)
     wins = []
@@ -50,7 +56,9 @@ def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.
 
 
 def holds(units: np.ndarray) -> np.ndarray:
-    """Whether a difference holds against random signs (R,), if few units carry it: see ``gain_interval``."""
+    """Whether a difference holds against random signs (R,), if few units carry it: see
+    ``gain_interval``.
+    """
     squares = units**2
     known: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)
     few = units[~known]
@@ -63,7 +71,9 @@ def holds(units: np.ndarray) -> np.ndarray:
 
 
 def drawn(cell: Cell, better: float, repeats: int) -> tuple[np.ndarray, ...]:
-    """For each repeat: the difference, its error, degrees of freedom, whether it holds, both AUROCs."""
+    """For each repeat: the difference, its error, degrees of freedom, whether it holds, both
+    AUROCs.
+    """
     draw, found = stream(0, "areas", cell.rows, cell.events, int(better > 0)), []
     for _ in range(0, repeats, _BLOCK):
         *parts, a, b = components(cell, better, draw)

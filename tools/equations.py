@@ -1,8 +1,10 @@
-"""Equations of docstrings as TeX: plain text in, Markdown with ``$...$`` out, as GitHub and MathJax show it.
+"""Equations of docstrings as TeX: plain text in, Markdown with ``$...$`` out, as GitHub and MathJax
+show it.
 
-A docstring writes ``w_i <- w_i - lr (g_i(v) + lambda (v - w))``. Names of one letter, Greek letters, names with
-subscripts and operators are mathematics; other words are prose. TeX made here has no backslash before punctuation, and
-no underscore behind a brace, which Markdown would read as its own.
+A docstring writes ``w_i <- w_i - lr (g_i(v) + lambda (v - w))``. Names of one letter, Greek
+letters, names with subscripts and operators are mathematics; other words are prose. TeX made here
+has no backslash before punctuation, and no underscore behind a brace, which Markdown would read as
+its own.
 """
 
 import re
@@ -51,7 +53,9 @@ OPERATORS = {
     "{": r"\lbrace",
     "}": r"\rbrace",
 }
-VERBS = frozenset(("the", "is", "are", "at", "of", "in", "and", "or", "for", "to", "be", "starts", "moves"))
+VERBS = frozenset(
+    ("the", "is", "are", "at", "of", "in", "and", "or", "for", "to", "be", "starts", "moves")
+)
 """Words after which a letter is a name, and no article."""
 TOKEN = re.compile(
     r"""(?P<code>``.+?``)
@@ -71,12 +75,16 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 SUBSCRIPT = re.compile(r"_(?:\{((?:[^{}]|\{[^{}]*\})*)\}|([A-Za-z0-9]+(?:,[a-z](?![a-z]))?))")
-SUPERSCRIPT = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|\(([^()]*)\)|(-?\w+?(?:_\w+)?(?!\w))|\|([^|]*)\|)")
+SUPERSCRIPT = re.compile(
+    r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|\(([^()]*)\)|(-?\w+?(?:_\w+)?(?!\w))|\|([^|]*)\|)"
+)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a line, as prose and as TeX; one is ``strong`` if what is around it is mathematics too."""
+    """A piece of a line, as prose and as TeX; one is ``strong`` if what is around it is mathematics
+    too.
+    """
 
     prose: str
     tex: str
@@ -108,7 +116,9 @@ def _run(run: list[Token]) -> str:
         return "".join(token.prose for token in run)
     outside = {"", ",", ";", ":", "."}
     begin = next(k for k, token in enumerate(run) if token.prose.strip() not in {*outside, ")"})
-    left = next(k for k, token in enumerate(reversed(run)) if token.prose.strip() not in {*outside, "("})
+    left = next(
+        k for k, token in enumerate(reversed(run)) if token.prose.strip() not in {*outside, "("}
+    )
     end = len(run) - left
     before, after = ("".join(t.prose for t in part) for part in (run[:begin], run[end:]))
     tex = " ".join(t.tex for t in run[begin:end] if t.tex.strip())
@@ -126,7 +136,9 @@ def _closed(run: list[Token]) -> bool:
 
 
 def _tight(tex: str) -> str:
-    """Return TeX without spaces that brackets and commas need not have, and with one behind an upright name."""
+    """Return TeX without spaces that brackets and commas need not have, and with one behind an
+    upright name.
+    """
     tex = re.sub(r"(\\mathrm\{(?:lr|penalty)[^}]*\}\}?) (?=[\\\w])", r"\1 \\ ", tex)
     return re.sub(r"(?<=[\[(]) | (?=[\]),;])|(?<=[\w}]) (?=\()", "", tex)
 
@@ -158,7 +170,9 @@ def _tokens(text: str) -> list[Token]:
         elif kind in {"plain", "other"}:
             word = True
         elif kind == "number":
-            tex, at = _scripts(text, at, re.sub(r"^1?e(-?\d+)$", r"10^{\1}", re.sub(r"^1e", "e", tex)))
+            tex, at = _scripts(
+                text, at, re.sub(r"^1?e(-?\d+)$", r"10^{\1}", re.sub(r"^1e", "e", tex))
+            )
             piece = text[match.start() : at]
         elif piece in {")", "]"}:
             tex, at = _scripts(text, at, tex)
@@ -195,7 +209,9 @@ def _plain(name: str) -> str:
 
 
 def _prose(piece: str, after: str) -> bool:
-    """Return whether what may be mathematics is a word: an article, or a sum of what is in words."""
+    """Return whether what may be mathematics is a word: an article, or a sum of what is in
+    words.
+    """
     following = re.match(r" (``|[A-Za-z][A-Za-z-]+)", after)
     if piece in {"a", "A", "I"}:
         word = following.group(1) if following else ""
@@ -229,7 +245,11 @@ def _scripts(text: str, at: int, tex: str) -> tuple[str, int]:
             upper = rf"\vert {_inner(inner)} \vert" if match.group(4) else _inner(inner)
         elif match := re.match(r"'(?![a-z])", rest):
             primes += 1
-        elif not star and tex[-1:].isalnum() and (match := re.match(r"\*(?=[_,;)|]| =| [a-z]{2,})", rest)):
+        elif (
+            not star
+            and tex[-1:].isalnum()
+            and (match := re.match(r"\*(?=[_,;)|]| =| [a-z]{2,})", rest))
+        ):
             star = True
         elif lower and (match := re.match(r"\+(?=[ )])", rest)):
             upper = "+"

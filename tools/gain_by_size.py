@@ -1,11 +1,12 @@
-"""Draw each client's gain over training alone against the size of its data, over many draws of clients.
+"""Draw each client's gain over training alone against the size of its data, over many draws of
+clients.
 
-    python tools/gain_by_size.py runs/apple-draws  # of a bench with one scenario: writes clients.csv and the figure
+    python tools/gain_by_size.py runs/apple-draws  # a bench of one scenario: table and figure
     python tools/gain_by_size.py                   # the figure again, from clients.csv
 
-A gain is the difference of a client's test accuracies, each in its method's best validation round, in points. The table
-has a line for each method, draw and client; the figure a dot for each, and means over clients of like size with their
-standard error over draws.
+A gain is the difference of a client's test accuracies, each in its method's best validation round,
+in points. The table has a line for each method, draw and client; the figure a dot for each, and
+means over clients of like size with their standard error over draws.
 """
 
 import csv
@@ -32,7 +33,9 @@ Key = tuple[str, int, int]  # method, seed, client
 
 
 def measured(bench: Path) -> Iterable[dict[str, Any]]:
-    """Yield method, seed, client, its training samples and its test accuracy in the best validation round."""
+    """Yield method, seed, client, its training samples and its test accuracy in the best validation
+    round.
+    """
     known = json.loads((bench / "results.json").read_text(encoding="utf-8"))
     for entry in known["results"]:
         for cell in entry["cells"]:
@@ -41,14 +44,23 @@ def measured(bench: Path) -> Iterable[dict[str, Any]]:
             values = figures["models"][figures["headline"]]["best_validation"]["accuracy"]
             for client, (train, accuracy) in enumerate(zip(sizes, values, strict=True)):
                 row = known["methods"][entry["method"]]["row"]
-                yield {"method": row, "seed": cell["seed"], "client": client, "train": train, "accuracy": accuracy}
+                yield {
+                    "method": row,
+                    "seed": cell["seed"],
+                    "client": client,
+                    "train": train,
+                    "accuracy": accuracy,
+                }
 
 
 def gains(rows: Iterable[Mapping[str, str]]) -> dict[str, np.ndarray]:
     """Return (clients over all draws, 3) seed, training samples and gain in points, by method."""
     known: dict[Key, tuple[int, float]] = {}
     for row in rows:
-        known[row["method"], int(row["seed"]), int(row["client"])] = int(row["train"]), float(row["accuracy"])
+        known[row["method"], int(row["seed"]), int(row["client"])] = (
+            int(row["train"]),
+            float(row["accuracy"]),
+        )
     return {
         method: np.array(
             [
@@ -82,7 +94,13 @@ def figure(points: Mapping[str, np.ndarray]) -> None:
         axes.plot(found[:, 1], found[:, 2], ".", color=colour.get_color(), alpha=0.15, markersize=4)
         size, mean, error = means(found).T
         axes.errorbar(
-            size * shift, mean, error, color=colour.get_color(), marker=MARKERS[method], capsize=3, label=method
+            size * shift,
+            mean,
+            error,
+            color=colour.get_color(),
+            marker=MARKERS[method],
+            capsize=3,
+            label=method,
         )
     axes.set_xscale("log")
     axes.set_xlabel("training images of the client")
@@ -108,7 +126,11 @@ def main(*benches: str) -> None:
         points = gains(csv.DictReader(file))
     figure(points)
     for method, found in points.items():
-        print(method, *(f"{size:.0f}: {mean:+.1f} +- {error:.1f}" for size, mean, error in means(found)), sep="  ")
+        print(
+            method,
+            *(f"{size:.0f}: {mean:+.1f} +- {error:.1f}" for size, mean, error in means(found)),
+            sep="  ",
+        )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def pages() -> dict[str, str]:
     modules: defaultdict[str, list[str]] = defaultdict(list)
     for name, settings in METHODS.items():
         modules[settings.__module__].append(name)
-    made = {f"{module.rpartition('.')[2]}.md": _page(module, names, measured) for module, names in modules.items()}
+    made = {
+        f"{module.rpartition('.')[2]}.md": _page(module, names, measured)
+        for module, names in modules.items()
+    }
     introduction = INTRODUCTION.replace("COMMAND", EXAMPLE.format(name="apple"))
     return {"README.md": introduction + _index(modules), **made}
 
@@ -78,7 +81,10 @@ def _index(modules: Mapping[str, list[str]]) -> str:
             card = METHODS[name]().method().card
             down, up = card.exchange.down, card.exchange.up
             page = f"{module.rpartition('.')[2]}.md"
-            lines.append(f"| [{name}]({page}) | {card.summary} | {down} | {up} | {', '.join(card.headline)} |")
+            lines.append(
+                f"| [{name}]({page}) | {card.summary} | {down} | {up} | "
+                f"{', '.join(card.headline)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -128,7 +134,9 @@ def _linked(source: str) -> str:
 def _prose(paragraph: str) -> str:
     """Return a paragraph or list with its mathematics typeset."""
     lines = re.sub(r"\n(?:  )?(?!- )", " ", paragraph).split("\n")
-    return "\n".join("- " + typeset(line[2:]) if line.startswith("- ") else typeset(line) for line in lines)
+    return "\n".join(
+        "- " + typeset(line[2:]) if line.startswith("- ") else typeset(line) for line in lines
+    )
 
 
 def _equations(block: str) -> str:
@@ -149,14 +157,18 @@ def _equations(block: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return one line of a block; wide gaps in it separate equations from each other and from remarks."""
+    """Return one line of a block; wide gaps in it separate equations from each other and from
+    remarks.
+    """
     text = re.sub(r" {2,}(?=(?:<-|=|-|\+) )", " ", text)  # aligned below each other
     text = re.sub(r"(min_(?:\{[^}]*\}|\w+)) {2,}", r"\1 ", text)
     return " &emsp; ".join(typeset(part) for part in re.split(r" {2,}", text.strip()))
 
 
 def _about(card: Card, alone: bool) -> Iterator[str]:
-    """Yield a method's facts; the title and the source of a page of one method say the first two."""
+    """Yield a method's facts; the title and the source of a page of one method say the first
+    two.
+    """
     if not alone:
         yield f"- **paper**: {card.paper}"
         yield f"- **does**: {card.summary}"

@@ -17,13 +17,18 @@ WANTED = ("digits", "MNIST", "CIFAR10", "AG News", "FashionMNIST", "CIFAR100")
 
 
 def gains() -> dict[str, dict[str, float]]:
-    """For each data set and setting, each method's mean accuracy less that of training alone, in points."""
+    """For each data set and setting, each method's mean accuracy less that of training alone, in
+    points.
+    """
     found: dict[str, dict[str, float]] = {}
     for table in TABLES:
         for row in csv.DictReader(table.read_text().splitlines()):
             name = f"{row['dataset']}, {row['setting']}"
             found.setdefault(name, {})[row["row"]] = 100 * float(row["best_validation_mean"])
-    return {name: {row: value - of["Separate"] for row, value in of.items()} for name, of in found.items()}
+    return {
+        name: {row: value - of["Separate"] for row, value in of.items()}
+        for name, of in found.items()
+    }
 
 
 def main() -> None:
@@ -33,7 +38,14 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     axes.axvline(0, color="0.4", linewidth=1)
     for method, marker in MARKERS.items():
-        axes.plot([points[n][method] for n in names], range(len(names)), marker, label=method, markersize=7, alpha=0.85)
+        axes.plot(
+            [points[n][method] for n in names],
+            range(len(names)),
+            marker,
+            label=method,
+            markersize=7,
+            alpha=0.85,
+        )
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("test accuracy above training alone, in percentage points")
     axes.grid(axis="both", color="0.9")

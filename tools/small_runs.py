@@ -1,7 +1,8 @@
-"""The small runs that ``same_results.py`` repeats; the only module there that knows the command line.
+"""The small runs that ``same_results.py`` repeats; the only module there that knows the command
+line.
 
-A run is a folder with a few files and the ``pomona`` commands executed in it, one after the other. The output of a
-command with ``--json`` counts as well as its files.
+A run is a folder with a few files and the ``pomona`` commands executed in it, one after the other.
+The output of a command with ``--json`` counts as well as its files.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,10 @@ from dataclasses import dataclass, field
 
 METHODS = "methods --json"
 """The command that prints a JSON object with a key for each method."""
-TINY = "clients=4 batch_size=16 lr=0.3 model.hidden=[8] data.train_limit=200 data.test_limit=80 workers=1"
+TINY = (
+    "clients=4 batch_size=16 lr=0.3 model.hidden=[8] data.train_limit=200 data.test_limit=80 "
+    "workers=1"
+)
 FEDERATED = f"{TINY} rounds=3 --no-report --out run"
 SKEWED = "--partition dirichlet partition.beta=0.5"
 EARLY = {
@@ -44,21 +48,27 @@ VARIANTS = {
     "participation": f"apple {SKEWED} participation=0.5 {EARLY['apple']}",
     "participation-scaffold": f"scaffold {SKEWED} participation=0.5",
     "membership": f"apple {SKEWED} membership.joins.3=2 membership.leaves.0=2",
-    "membership-fedfomo": f"fedfomo {SKEWED} membership.joins.3=2 membership.leaves.0=2 method.budget=2",
+    "membership-fedfomo": (
+        f"fedfomo {SKEWED} membership.joins.3=2 membership.leaves.0=2 method.budget=2"
+    ),
     "unseen": f"fedala {SKEWED} membership.unseen=[3] membership.adapt_rounds=2",
     "budget": f"apple {SKEWED} method.budget=2",
     "local-step": f"apple {SKEWED} method.core_step=local method.budget=2",
     "attention": "fedamp method.attention=mcp method.gradient=exact method.start=cloud",
     "hessian": "per-fedavg method.order=exact",
     "distance": "fedphp method.transfer=mmd",
-    "momentum": "fedprox momentum=0.9 weight_decay=0.001 lr_decay=0.9 largest_share=0.3 eval_every=2",
+    "momentum": (
+        "fedprox momentum=0.9 weight_decay=0.001 lr_decay=0.9 largest_share=0.3 eval_every=2"
+    ),
     "auto": "fedavg lr=auto rounds=2",
     "bf16": f"fedavg {SKEWED} precision=bf16",
     "stacked": f"apple {SKEWED} rows_per_call=4",
     "stacked-fedprox": f"fedprox {SKEWED} rows_per_call=3",
     "disk": f"scaffold {SKEWED} state_memory=1e-9",
     "convolutions": "fedrep model=small rounds=2",
-    "batch-norm": "partialfed model=resnet18 clients=2 rounds=1 data.train_limit=40 method.rule=local-norm",
+    "batch-norm": (
+        "partialfed model=resnet18 clients=2 rounds=1 data.train_limit=40 method.rule=local-norm"
+    ),
     "buffers": "fedavg model=resnet18 clients=2 rounds=1 data.train_limit=40 buffers=average",
     "classes": "fedavg rounds=1 --partition classes",
     "pathological": "fedavg rounds=1 --partition pathological",
@@ -70,7 +80,8 @@ VARIANTS = {
 """By name, other ways to run: a method and its settings, which win over those of ``FEDERATED``."""
 
 NOISE = (
-    "privacy.noise_multiplier=1 privacy.max_grad_norm=1 privacy.delta=0.001 privacy.epsilon_budget=1000 privacy.seed=1 "
+    "privacy.noise_multiplier=1 privacy.max_grad_norm=1 privacy.delta=0.001 "
+    "privacy.epsilon_budget=1000 privacy.seed=1 "
     """'privacy.acknowledge=["sample-counts", "metrics"]'"""
 )
 OWN = """import torch
@@ -124,14 +135,22 @@ name = "south"
 
 def _table(head: str, row: str) -> str:
     """A CSV of 120 lines; ``row`` is a format with two numbers a, b and the line number k."""
-    lines = (row.format(a=k * 7 % 61, b=k * 13 % 29, k=k, odd=k % 2, high=int(k * 7 % 61 > 30)) for k in range(120))
+    lines = (
+        row.format(a=k * 7 % 61, b=k * 13 % 29, k=k, odd=k % 2, high=int(k * 7 % 61 > 30))
+        for k in range(120)
+    )
     return "\n".join([head, *lines]) + "\n"
 
 
 def _own_data() -> Iterable[Run]:
     """Numbers, flags and texts from files."""
     kinds = {
-        "regression": ("a,b,y", "{a},{b},{a}{odd}", "apple", "csv data.label_column=y data.targets=regression"),
+        "regression": (
+            "a,b,y",
+            "{a},{b},{a}{odd}",
+            "apple",
+            "csv data.label_column=y data.targets=regression",
+        ),
         "multilabel": (
             "a,b,u,v",
             "{a},{b},{odd},{high}",
@@ -142,7 +161,8 @@ def _own_data() -> Iterable[Run]:
             "mood,text",
             "m{high},word{a} word{b} stay",
             "fedavg-ft",
-            """csv-text data.label_column=mood 'data.text_columns=["text"]' data.sequence_length=4 model=fasttext""",
+            "csv-text data.label_column=mood 'data.text_columns=[\"text\"]' data.sequence_length=4 "
+            "model=fasttext",
         ),
         "natural": (
             "a,b,site,y",
@@ -160,7 +180,12 @@ def _rehearsal(method: str, wire: str) -> Run:
     """A federation of real processes; their models, and the simulator's run."""
     command = "deploy rehearse federation.toml --out out"
     kept = ("out/simulation/**/*", "out/kits/*/state/models/*")
-    return Run(f"rehearse-{method}", (command,), {"federation.toml": FEDERATION.format(method=method, wire=wire)}, kept)
+    return Run(
+        f"rehearse-{method}",
+        (command,),
+        {"federation.toml": FEDERATION.format(method=method, wire=wire)},
+        kept,
+    )
 
 
 def runs(methods: Iterable[str]) -> list[Run]:
@@ -169,7 +194,9 @@ def runs(methods: Iterable[str]) -> list[Run]:
     Args:
         methods: names of all methods; each gets a run.
     """
-    pair = [f"run {m} {TINY} rounds=2 {SKEWED} --no-report --out {m}" for m in ("separate", "apple")]
+    pair = [
+        f"run {m} {TINY} rounds=2 {SKEWED} --no-report --out {m}" for m in ("separate", "apple")
+    ]
     longer = [f"run {{}} {FEDERATED} {SKEWED}", f"run {{}} {FEDERATED} {SKEWED} rounds=4 --resume"]
     return [
         _rehearsal("apple", "fp32"),
@@ -179,7 +206,10 @@ def runs(methods: Iterable[str]) -> list[Run]:
             ("bench suite.toml --size smoke --jobs 2 --out out --json", "report out --json"),
             {"suite.toml": SUITE},
         ),
-        Run("report", (*pair, "report separate apple --out page --json", "compare separate apple --json")),
+        Run(
+            "report",
+            (*pair, "report separate apple --out page --json", "compare separate apple --json"),
+        ),
         Run(
             "predict",
             (
@@ -189,8 +219,14 @@ def runs(methods: Iterable[str]) -> list[Run]:
             ),
             {"rows.csv": _table("a,b,y", "{a},{b},c{high}")},
         ),
-        *(Run(f"resume-{m}", tuple(c.format(m) for c in longer)) for m in ("apple", "fedfomo", "feddyn")),
-        *(Run(f"private-{m}", (f"run {m} {FEDERATED} {SKEWED} {NOISE}",)) for m in ("fedavg", "apple", "ditto")),
+        *(
+            Run(f"resume-{m}", tuple(c.format(m) for c in longer))
+            for m in ("apple", "fedfomo", "feddyn")
+        ),
+        *(
+            Run(f"private-{m}", (f"run {m} {FEDERATED} {SKEWED} {NOISE}",))
+            for m in ("fedavg", "apple", "ditto")
+        ),
         Run(
             "refused",
             (f"run fedavg {FEDERATED} --partition pathological clients=6 model.loss=own:loss",),
@@ -198,5 +234,8 @@ def runs(methods: Iterable[str]) -> list[Run]:
         ),
         *(Run(name, (f"run {FEDERATED} --method {words}",)) for name, words in VARIANTS.items()),
         *_own_data(),
-        *(Run(f"method-{m}", (f"run {m} {FEDERATED} {SKEWED} {EARLY.get(m, '')}",)) for m in methods),
+        *(
+            Run(f"method-{m}", (f"run {m} {FEDERATED} {SKEWED} {EARLY.get(m, '')}",))
+            for m in methods
+        ),
     ]

@@ -1,4 +1,5 @@
-"""FLGo on the task: python flgo_rounds.py TASK fedavg ROUNDS --threads 2: FedAvg by its own server and client.
+"""FLGo on the task: python flgo_rounds.py TASK fedavg ROUNDS --threads 2: FedAvg by its own server
+and client.
 
 ``--processes`` above 1: its pool of processes, which it starts anew in each round.
 """
@@ -50,8 +51,12 @@ def main() -> None:
     folder = task.folder / "flgo"
     folder.mkdir(exist_ok=True)
     names = [f"Client{i}" for i in range(s["clients"])]
-    ends = torch.tensor([len(task.rows[f"train_{i}"]) for i in range(s["clients"])]).cumsum(0).tolist()
-    held = {n: {"data": [*range(a, b)]} for n, a, b in zip(names, [0, *ends[:-1]], ends, strict=True)}
+    ends = (
+        torch.tensor([len(task.rows[f"train_{i}"]) for i in range(s["clients"])]).cumsum(0).tolist()
+    )
+    held = {
+        n: {"data": [*range(a, b)]} for n, a, b in zip(names, [0, *ends[:-1]], ends, strict=True)
+    }
     (folder / "info").write_text(
         json.dumps({"benchmark": "flgo_task", "scene": "horizontal", "num_clients": len(names)})
     )

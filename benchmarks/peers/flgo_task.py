@@ -41,7 +41,9 @@ class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
 def load(task: Task) -> None:
     """Set this module's data to a task's; FLGo expects a module ``core`` in it."""
     globals().update(
-        given=task, train_data=TensorDataset(*task.joined("train")), test_data=TensorDataset(*task.joined("test"))
+        given=task,
+        train_data=TensorDataset(*task.joined("train")),
+        test_data=TensorDataset(*task.joined("test")),
     )
     sys.modules[f"{__name__}.core"] = sys.modules[__name__]
 

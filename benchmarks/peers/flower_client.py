@@ -1,4 +1,6 @@
-"""The ClientApp of Flower's simulation, in a module of its own: Ray's actors cannot import the program itself."""
+"""The ClientApp of Flower's simulation, in a module of its own: Ray's actors cannot import the
+program itself.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -35,5 +37,8 @@ def train(message: Message, context: Any) -> Message:
     net = Cnn()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     train_locally(net, x, y, task.settings)
-    reply = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
+    reply = {
+        "arrays": ArrayRecord(net.state_dict()),
+        "metrics": MetricRecord({"num-examples": len(y)}),
+    }
     return Message(RecordDict(reply), reply_to=message)

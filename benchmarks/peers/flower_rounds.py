@@ -1,6 +1,8 @@
-"""Flower's simulation on the task: python flower_rounds.py TASK fedavg ROUNDS --processes 2 --threads 1: FedAvg.
+"""Flower's simulation on the task: python flower_rounds.py TASK fedavg ROUNDS --processes 2
+--threads 1: FedAvg.
 
-Ray with as many actors of one processor each; an actor reads the data once. The server evaluates the mean.
+Ray with as many actors of one processor each; an actor reads the data once. The server evaluates
+the mean.
 """
 
 from typing import Any
@@ -33,7 +35,9 @@ def main(grid: Any, context: Any) -> None:
         turns.begin(number + 1)
         return MetricRecord({})
 
-    FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n).start(
+    FedAvg(
+        fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n
+    ).start(
         grid=grid,
         initial_arrays=ArrayRecord(TASK.start(Cnn()).state_dict()),
         train_config=ConfigRecord({"task": str(TASK.folder), "threads": GIVEN.threads}),

@@ -1,6 +1,7 @@
 """fluke on the task: python fluke_rounds.py TASK METHOD ROUNDS --threads 2.
 
-One process; models stay in memory; accuracy is the only metric. fluke leaves out a last batch of one sample.
+One process; models stay in memory; accuracy is the only metric. fluke leaves out a last batch of
+one sample.
 """
 
 from typing import Any
@@ -22,8 +23,14 @@ from task import AT_ONCE, CLASSES, METHODS, Cnn, Task, arguments
 from torchmetrics import Accuracy
 
 ALGORITHMS = {"fedavg": FedAVG, "fedala": FedALA, "ditto": Ditto, "apfl": APFL, "fedamp": FedAMP}
-# Which model a method's clients have evaluated, and after how many rounds of training in round n: n - this.
-MOMENTS = {"fedala": ("pre_fit", 1), "fedamp": ("pre_fit", 1), "ditto": ("post_fit", 0), "apfl": ("post_fit", 0)}
+# Which model a method's clients have evaluated, and after how many rounds of training in round n: n
+# - this.
+MOMENTS = {
+    "fedala": ("pre_fit", 1),
+    "fedamp": ("pre_fit", 1),
+    "ditto": ("post_fit", 0),
+    "apfl": ("post_fit", 0),
+}
 
 
 class Split:
@@ -38,10 +45,15 @@ class Split:
         """The clients' loaders of training and test data, and the server's of test data."""
 
         def loaders(parts: Any, size: int, shuffle: bool) -> list[Any]:
-            return [FastDataLoader(x, y, num_labels=CLASSES, batch_size=size, shuffle=shuffle) for x, y in parts]
+            return [
+                FastDataLoader(x, y, num_labels=CLASSES, batch_size=size, shuffle=shuffle)
+                for x, y in parts
+            ]
 
         test = loaders(self.task.parts("test"), AT_ONCE, False) if self.personal else [None] * n
-        all_of_it = None if self.personal else loaders([self.task.joined("test")], AT_ONCE, False)[0]
+        all_of_it = (
+            None if self.personal else loaders([self.task.joined("test")], AT_ONCE, False)[0]
+        )
         return (loaders(self.task.parts("train"), batch_size, True), test), all_of_it
 
 
@@ -58,12 +70,18 @@ class Watch(FederationObserver, ServerObserver, ClientObserver):
     def server_evaluation(self, round: int, eval_type: str, evals: Any, **_: Any) -> None:  # noqa: A002
         """Called after the global model was evaluated in a round."""
         if eval_type == "global":
-            turns.tell(round, evals["accuracy"], sum(len(self.task.rows[f"test_{i}"]) for i in range(self.clients)))
+            turns.tell(
+                round,
+                evals["accuracy"],
+                sum(len(self.task.rows[f"test_{i}"]) for i in range(self.clients)),
+            )
 
     def client_evaluation(self, round: int, client_id: int, evals: Any, **_: Any) -> None:  # noqa: A002
         """Called after a client's model was evaluated."""
         if round > 0:
-            turns.tell(round - self.before, evals["accuracy"], len(self.task.rows[f"test_{client_id}"]))
+            turns.tell(
+                round - self.before, evals["accuracy"], len(self.task.rows[f"test_{client_id}"])
+            )
 
     @property
     def clients(self) -> int:
@@ -84,11 +102,18 @@ def parameters(task: Task, method: str) -> Any:
     servers = {"apfl": {"tau": 1}, "fedamp": {"sigma": known.get("sigma"), "alpha": 1.0}}
     network = task.start(Cnn())
     model = EncoderHeadNet(network[0], network[1])
-    client = {"batch_size": s["batch_size"], "local_epochs": epochs, "loss": "CrossEntropyLoss", **own}
+    client = {
+        "batch_size": s["batch_size"],
+        "local_epochs": epochs,
+        "loss": "CrossEntropyLoss",
+        **own,
+    }
     client |= {"optimizer": DDict(lr=lr), "scheduler": DDict(gamma=1, step_size=1)}
     if method not in ("fedavg", "fedala"):
         client["model"] = model
-    return DDict(client=DDict(**client), server=DDict(weighted=True, **servers.get(method, {})), model=model)
+    return DDict(
+        client=DDict(**client), server=DDict(weighted=True, **servers.get(method, {})), model=model
+    )
 
 
 def main() -> None:
@@ -101,9 +126,18 @@ def main() -> None:
     fluke.set_seed(task.settings["seed"])
     fluke.set_inmemory(True)
     fluke.set_evaluator(
-        ClassificationEval(eval_every=1, n_classes=CLASSES, accuracy=Accuracy(task="multiclass", num_classes=CLASSES))
+        ClassificationEval(
+            eval_every=1,
+            n_classes=CLASSES,
+            accuracy=Accuracy(task="multiclass", num_classes=CLASSES),
+        )
     )
-    fluke.set_eval_cfg(server=not personal, locals=False, pre_fit=moment == "pre_fit", post_fit=moment == "post_fit")
+    fluke.set_eval_cfg(
+        server=not personal,
+        locals=False,
+        pre_fit=moment == "pre_fit",
+        post_fit=moment == "post_fit",
+    )
     settings = parameters(task, given.method)
     run = ALGORITHMS[given.method](task.settings["clients"], Split(task, personal), settings)
     run.set_callbacks(Watch(task, before))

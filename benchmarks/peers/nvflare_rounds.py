@@ -1,7 +1,9 @@
-"""NVFlare's simulator on the task: python nvflare_rounds.py TASK fedavg ROUNDS --processes 2: FedAvg.
+"""NVFlare's simulator on the task: python nvflare_rounds.py TASK fedavg ROUNDS --processes 2:
+FedAvg.
 
-The clients, ``nvflare_client.py``, evaluate the model that they receive on their own test data, then train it; the
-simulator runs as many at a time as there are processes. Its workspace is in the task's folder.
+The clients, ``nvflare_client.py``, evaluate the model that they receive on their own test data,
+then train it; the simulator runs as many at a time as there are processes. Its workspace is in the
+task's folder.
 """
 
 from pathlib import Path
@@ -25,7 +27,11 @@ def main() -> None:
         train_script=str(Path(__file__).with_name("nvflare_client.py")),
         train_args=f"{folder} {given.method} {given.rounds} --threads {given.threads}",
     )
-    recipe.execute(SimEnv(num_clients=clients, num_threads=given.processes, workspace_root=str(folder / "nvflare")))
+    recipe.execute(
+        SimEnv(
+            num_clients=clients, num_threads=given.processes, workspace_root=str(folder / "nvflare")
+        )
+    )
 
 
 if __name__ == "__main__":

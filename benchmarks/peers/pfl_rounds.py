@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc_per_node=2 pfl_rounds.py TASK fedavg ROUNDS --processes 2
 
-It evaluates each user's training data before and after training in the rounds that its evaluation frequency names; that
-is switched off but for the first round, which does not count.
+It evaluates each user's training data before and after training in the rounds that its evaluation
+frequency names; that is switched off but for the first round, which does not count.
 """
 
 import os
@@ -47,7 +47,9 @@ class Net(Cnn):
 
 
 class Evaluated(CentralEvaluationCallback):
-    """Evaluation on all test data after every round, divided among the processes; then the next round."""
+    """Evaluation on all test data after every round, divided among the processes; then the next
+    round.
+    """
 
     def after_central_iteration(self, _: Any, model: Any, *, central_iteration: int) -> Any:
         """Called after a round."""
@@ -71,19 +73,29 @@ def main() -> None:
     """Run."""
     given = arguments()
     if given.processes > 1 and "RANK" not in os.environ:
-        launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={given.processes}")
+        launch = (
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc_per_node={given.processes}",
+        )
         os.execv(sys.executable, [sys.executable, *launch, *sys.argv])
     torch.set_num_threads(given.threads)
     task = Task(given.folder)
     s, test = task.settings, task.joined("test")
     net = task.start(Net())
     users = FederatedDataset.from_slices(
-        dict(enumerate(task.parts("train"))), get_user_sampler("minimize_reuse", list(range(s["clients"])))
+        dict(enumerate(task.parts("train"))),
+        get_user_sampler("minimize_reuse", list(range(s["clients"]))),
     )
     model = PyTorchModel(
-        model=net, local_optimizer_create=torch.optim.SGD, central_optimizer=torch.optim.SGD(net.parameters(), 1.0)
+        model=net,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(net.parameters(), 1.0),
     )
-    evaluated = Evaluated(Dataset(raw_data=test), model_eval_params=NNEvalHyperParams(local_batch_size=AT_ONCE))
+    evaluated = Evaluated(
+        Dataset(raw_data=test), model_eval_params=NNEvalHyperParams(local_batch_size=AT_ONCE)
+    )
     evaluated.samples = len(test[1])
     together()
     turns.begin(1)
@@ -94,10 +106,14 @@ def main() -> None:
             train_cohort_size=s["clients"],
             val_cohort_size=0,
         ),
-        backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]),
+        backend=SimulatedBackend(
+            training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]
+        ),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_learning_rate=s["lr"], local_num_epochs=s["local_epochs"], local_batch_size=s["batch_size"]
+            local_learning_rate=s["lr"],
+            local_num_epochs=s["local_epochs"],
+            local_batch_size=s["batch_size"],
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=AT_ONCE),
         callbacks=[evaluated],

@@ -1,8 +1,9 @@
-"""PFLlib on the task: python pfllib_rounds.py TASK METHOD ROUNDS --threads 2; PFLLIB names its checkout.
+"""PFLlib on the task: python pfllib_rounds.py TASK METHOD ROUNDS --threads 2; PFLLIB names its
+checkout.
 
-Its own servers, clients and evaluation, which reads each client's file anew for each pass, drops the last incomplete
-batch of training, and evaluates on all training data as well as on all test data. ``--test-alone`` leaves the training
-data out of evaluation, for which PFLlib has no option.
+Its own servers, clients and evaluation, which reads each client's file anew for each pass, drops
+the last incomplete batch of training, and evaluates on all training data as well as on all test
+data. ``--test-alone`` leaves the training data out of evaluation, for which PFLlib has no option.
 """
 
 import os
@@ -29,7 +30,9 @@ SERVERS = {
 
 
 def files(task: Task) -> Path:
-    """Write the task as a PFLlib data set; returns the working folder, like the folder ``system`` of its programs."""
+    """Write the task as a PFLlib data set; returns the working folder, like the folder ``system``
+    of its programs.
+    """
     root = task.folder / "pfllib"
     for split in ("train", "test"):
         folder = root / "dataset" / DATA / split
@@ -65,25 +68,50 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
         "save_folder_name": "items",
         "goal": "test",
     }
-    off = ("random_join_ratio", "few_shot", "time_select", "auto_break", "client_drop_rate", "train_slow_rate")
-    off += ("send_slow_rate", "dlg_eval", "num_new_clients", "fine_tuning_epoch_new", "learning_rate_decay")
+    off = (
+        "random_join_ratio",
+        "few_shot",
+        "time_select",
+        "auto_break",
+        "client_drop_rate",
+        "train_slow_rate",
+    )
+    off += (
+        "send_slow_rate",
+        "dlg_eval",
+        "num_new_clients",
+        "fine_tuning_epoch_new",
+        "learning_rate_decay",
+    )
     own: dict[str, dict[str, Any]] = {
-        "fedala": {"eta": of["fedala"]["eta"], "rand_percent": int(100 * of["fedala"]["share"]), "layer_idx": 2},
+        "fedala": {
+            "eta": of["fedala"]["eta"],
+            "rand_percent": int(100 * of["fedala"]["share"]),
+            "layer_idx": 2,
+        },
         "ditto": {"mu": of["ditto"]["lambda"], "plocal_epochs": s["local_epochs"]},
         "apfl": {"alpha": of["apfl"]["alpha"]},
         "fedamp": {"alphaK": 1.0, "lamda": of["fedamp"]["lambda"], "sigma": of["fedamp"]["sigma"]},
-        "apple": {"dr_learning_rate": of["apple"]["dr_lr"], "mu": of["apple"]["mu"], "L": of["apple"]["L"]},
+        "apple": {
+            "dr_learning_rate": of["apple"]["dr_lr"],
+            "mu": of["apple"]["mu"],
+            "L": of["apple"]["L"],
+        },
     }
     return Namespace(**general, **dict.fromkeys(off, 0), **own.get(method, {}))
 
 
 def turned(server: Any, samples: int, test_alone: bool) -> Any:
-    """A server class whose rounds wait for their turn; a round begins with the selection of its clients."""
+    """A server class whose rounds wait for their turn; a round begins with the selection of its
+    clients.
+    """
 
     class Turned(server):  # type: ignore[misc]
         def select_clients(self) -> Any:
             over = len(self.Budget)
-            if over:  # it evaluates what is sent out, or was trained before; the last of several is the personal model
+            # it evaluates what is sent out, or was trained before; the last of several is the
+            # personal model
+            if over:
                 turns.tell(over - 1, float(self.rs_test_acc[-1]), samples)
             turns.begin(over + 1)
             return super().select_clients()
@@ -107,7 +135,8 @@ def main() -> None:
     module, name = SERVERS[given.method]
     server = getattr(__import__(f"flcore.servers.{module}", fromlist=[name]), name)
     samples = sum(len(task.rows[f"test_{i}"]) for i in range(task.settings["clients"]))
-    args = settings(task, given.method, given.rounds)  # it runs one round more than this, which never gets its turn
+    # it runs one round more than this, which never gets its turn
+    args = settings(task, given.method, given.rounds)
     run = turned(server, samples, given.test_alone)(args, 0)
     seed = task.settings["seed"]
     random.seed(seed)

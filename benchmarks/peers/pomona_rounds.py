@@ -1,6 +1,7 @@
 """Pomona on the task: python pomona_rounds.py TASK METHOD ROUNDS [--processes 2] [--engine native].
 
-The rounds are those of ``pomona run``, without its record and its evaluations of models that no other peer evaluates.
+The rounds are those of ``pomona run``, without its record and its evaluations of models that no
+other peer evaluates.
 """
 
 import sys
@@ -39,8 +40,12 @@ def scenario(task: Task, config: Config) -> Scenario:
     s, none = task.rows, np.empty(0, np.int64)
     shift, scale = (tuple(s[name].tolist()) for name in ("shift", "scale"))
     images, labels = np.asarray(task.images), np.asarray(task.labels)
-    dataset = Dataset("task", "image", images, labels, tuple("0123456789"), len(labels), shift, scale)
-    clients = tuple(ClientRows(s[f"train_{i}"], none, s[f"test_{i}"]) for i in range(config.clients))
+    dataset = Dataset(
+        "task", "image", images, labels, tuple("0123456789"), len(labels), shift, scale
+    )
+    clients = tuple(
+        ClientRows(s[f"train_{i}"], none, s[f"test_{i}"]) for i in range(config.clients)
+    )
     return Scenario(config, dataset, Partition(clients, {}))
 
 

@@ -1,10 +1,12 @@
-"""Environments for other simulators, separate from Pomona's: python benchmarks/peers/set_up.py [NAME ...]
+"""Environments for other simulators, separate from Pomona's: python benchmarks/peers/set_up.py
+[NAME ...]
 
-Each is created in ``.venv/peers/NAME`` (PEERS_FOLDER replaces ``.venv/peers``), with the versions in
-``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder ``PFLlib`` of its
-environment, at the commit below; if its public address cannot be reached, PFLLIB names a local clone. pfl needs
-Python below 3.13: PYTHON names another interpreter. Installed by uv, which is among Pomona's development tools and
-takes settings from its own variables: UV_TORCH_BACKEND=cpu saves some GB if PyTorch would come with CUDA.
+Each is created in ``.venv/peers/NAME`` (PEERS_FOLDER replaces ``.venv/peers``), with the versions
+in ``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder
+``PFLlib`` of its environment, at the commit below; if its public address cannot be reached, PFLLIB
+names a local clone. pfl needs Python below 3.13: PYTHON names another interpreter. Installed by uv,
+which is among Pomona's development tools and takes settings from its own variables:
+UV_TORCH_BACKEND=cpu saves some GB if PyTorch would come with CUDA.
 """
 
 import os
@@ -42,14 +44,23 @@ def set_up(name: str) -> None:
     done.unlink(missing_ok=True)
     uv = [sys.executable, "-m", "uv", "--quiet"]
     if not python(name).exists():
-        subprocess.run([*uv, "venv", "--python", os.environ.get("PYTHON", sys.executable), str(folder)], check=True)
-    subprocess.run([*uv, "pip", "install", "--python", str(python(name)), "-r", str(HERE / f"{name}.txt")], check=True)
+        subprocess.run(
+            [*uv, "venv", "--python", os.environ.get("PYTHON", sys.executable), str(folder)],
+            check=True,
+        )
+    subprocess.run(
+        [*uv, "pip", "install", "--python", str(python(name)), "-r", str(HERE / f"{name}.txt")],
+        check=True,
+    )
     if name == "pfllib":
         git = ["git", "-C", str(checkout())]
         if not checkout().exists():
             where = os.environ.get("PFLLIB", PFLLIB)
-            subprocess.run(["git", "clone", "--quiet", "--no-checkout", where, str(checkout())], check=True)
-        subprocess.run([*git, "checkout", "--quiet", COMMIT, "--", "system"], check=True)  # its programs alone
+            subprocess.run(
+                ["git", "clone", "--quiet", "--no-checkout", where, str(checkout())], check=True
+            )
+        # its programs alone
+        subprocess.run([*git, "checkout", "--quiet", COMMIT, "--", "system"], check=True)
     done.touch()
 
 

@@ -1,12 +1,13 @@
-"""The task of all simulators: a folder with samples, their assignment to clients, first weights and settings.
+"""The task of all simulators: a folder with samples, their assignment to clients, first weights and
+settings.
 
     images.npy  (N, 28, 28, 1) uint8      labels.npy  (N,) int64
-    rows.npz    train_0, test_0, train_1, ...: rows of each client; weights_0, ...: the network's parameters in
+    rows.npz    train_0, test_0, train_1, ...: rows of each client; weights_0, ...: parameters in
                 PyTorch's order, float32; shift and scale: the network sees (images - shift) / scale
     settings.json
 
-NumPy and PyTorch only: the other environments do not have Pomona. The images are memory-mapped, so that a process that
-serves one client reads no other client's.
+NumPy and PyTorch only: the other environments do not have Pomona. The images are memory-mapped, so
+that a process that serves one client reads no other client's.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from torch import Tensor, nn
 
 CLASSES = 10
 AT_ONCE = 512  # images in a batch of evaluation, where the framework lets us choose
-# In the papers' symbols, the same for all who have the method. FedAMP's alpha is left to each: there it is a step that
-# the method itself bounds.
+# In the papers' symbols, the same for all who have the method. FedAMP's alpha is left to each:
+# there it is a step that the method itself bounds.
 METHODS: dict[str, dict[str, float]] = {
     "fedavg": {},
     "fedala": {"share": 0.8, "eta": 1.0},  # weights of the last layer
@@ -36,12 +37,21 @@ METHODS: dict[str, dict[str, float]] = {
 
 
 class Cnn(nn.Sequential):
-    """Two 5x5 convolutions and two linear layers for 28x28 images, 582,026 parameters, as published code writes it."""
+    """Two 5x5 convolutions and two linear layers for 28x28 images, 582,026 parameters, as published
+    code writes it.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             nn.Sequential(
-                *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                *(
+                    nn.Conv2d(1, 32, 5),
+                    nn.ReLU(),
+                    nn.MaxPool2d(2),
+                    nn.Conv2d(32, 64, 5),
+                    nn.ReLU(),
+                    nn.MaxPool2d(2),
+                ),
                 *(nn.Flatten(), nn.Linear(1024, 512), nn.ReLU()),
             ),
             nn.Linear(512, CLASSES),
@@ -76,9 +86,13 @@ class Task:
         return np.load(self.folder / "labels.npy", mmap_mode="r")
 
     def normalised(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Images (n, 1, 28, 28) float32 as the network takes them, and classes (n,) int64, of these rows."""
+        """Images (n, 1, 28, 28) float32 as the network takes them, and classes (n,) int64, of these
+        rows.
+        """
         x = torch.from_numpy(np.asarray(self.images[rows])).movedim(-1, 1).float()
-        shift, scale = (torch.from_numpy(self.rows[name]).view(-1, 1, 1) for name in ("shift", "scale"))
+        shift, scale = (
+            torch.from_numpy(self.rows[name]).view(-1, 1, 1) for name in ("shift", "scale")
+        )
         return ((x - shift) / scale).contiguous(), torch.from_numpy(np.asarray(self.labels[rows]))
 
     def part(self, split: str, client: int) -> tuple[Tensor, Tensor]:
@@ -91,7 +105,9 @@ class Task:
 
     def joined(self, split: str) -> tuple[Tensor, Tensor]:
         """All clients' samples in one, in id order."""
-        return self.normalised(np.concatenate([self.rows[f"{split}_{i}"] for i in range(self.settings["clients"])]))
+        return self.normalised(
+            np.concatenate([self.rows[f"{split}_{i}"] for i in range(self.settings["clients"])])
+        )
 
     def start(self, network: nn.Module) -> nn.Module:
         """Give a network the task's first weights; returns it."""
@@ -101,7 +117,11 @@ class Task:
 
 
 def write(
-    folder: Path, images: np.ndarray, labels: np.ndarray, rows: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+    folder: Path,
+    images: np.ndarray,
+    labels: np.ndarray,
+    rows: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
 ) -> Task:
     """Write a task; the arguments are described at the top of this file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,11 +147,16 @@ def train(network: nn.Module, x: Tensor, y: Tensor, settings: Mapping[str, Any])
 def right(network: nn.Module, x: Tensor, y: Tensor) -> int:
     """Number of samples that a network classifies correctly."""
     network.eval()
-    return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True))
+    return sum(
+        int((network(a).argmax(1) == b).sum())
+        for a, b in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True)
+    )
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Arguments of every script: ``task method rounds [--threads 2] [--processes 1] [--engine torch] ...``."""
+    """Arguments of every script: ``task method rounds [--threads 2] [--processes 1] [--engine
+    torch] ...``.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("method", choices=METHODS)
@@ -140,5 +165,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="that train at the same time")
     parser.add_argument("--engine", default="torch", help="of Pomona")
     parser.add_argument("--precision", default="fp32", help="of Pomona")
-    parser.add_argument("--test-alone", action="store_true", help="do not evaluate on training data, too")
+    parser.add_argument(
+        "--test-alone", action="store_true", help="do not evaluate on training data, too"
+    )
     return parser.parse_args(words)

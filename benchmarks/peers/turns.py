@@ -1,10 +1,11 @@
 """Rounds that wait for their turn, in any process of any framework. Standard library only.
 
-A script calls ``begin(n)`` when its framework is about to begin round n, and ``tell`` with accuracies. Under
-``named_peers.py`` the folder named by PEERS_TURNS contains files: ``asked-n`` means that round n could begin and
-therefore that round n - 1 is over, ``go-n`` that it may begin, and ``scores.jsonl`` has the reported accuracies.
-Threads and child processes all see files, the only thing that the frameworks have in common. Without PEERS_TURNS
-nothing waits, and accuracies are printed.
+A script calls ``begin(n)`` when its framework is about to begin round n, and ``tell`` with
+accuracies. Under ``named_peers.py`` the folder named by PEERS_TURNS contains files: ``asked-n``
+means that round n could begin and therefore that round n - 1 is over, ``go-n`` that it may begin,
+and ``scores.jsonl`` has the reported accuracies. Threads and child processes all see files, the
+only thing that the frameworks have in common. Without PEERS_TURNS nothing waits, and accuracies are
+printed.
 """
 
 import json
@@ -27,12 +28,16 @@ def begin(number: int) -> None:
 
 
 def tell(trained: int, accuracy: float, samples: int) -> None:
-    """Report the test accuracy of a model, or of one client's, after ``trained`` training rounds, on ``samples``."""
+    """Report the test accuracy of a model, or of one client's, after ``trained`` training rounds,
+    on ``samples``.
+    """
     line = json.dumps({"trained": trained, "right": accuracy * samples, "samples": samples})
     if FOLDER not in os.environ:
         print(line, flush=True)
         return
     # One write of a short line in append mode is whole, whoever else writes.
-    file = os.open(Path(os.environ[FOLDER]) / "scores.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(
+        Path(os.environ[FOLDER]) / "scores.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
+    )
     os.write(file, f"{line}\n".encode())
     os.close(file)

@@ -1,7 +1,9 @@
-"""torchvision beside a CPU build of PyTorch: frameworks import it, and none of its operators is used here.
+"""torchvision beside a CPU build of PyTorch: frameworks import it, and none of its operators is
+used here.
 
-PyPI's torchvision is built for CUDA; beside a PyTorch without it its compiled operators do not load, and its import
-fails where it describes two of them. These are declared then. Import this module before such a framework.
+PyPI's torchvision is built for CUDA; beside a PyTorch without it its compiled operators do not
+load, and its import fails where it describes two of them. These are declared then. Import this
+module before such a framework.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""A plain Flower federation whose silos do nothing: its own commands, TLS, node keys, default isolation.
+"""A plain Flower federation whose silos do nothing: its own commands, TLS, node keys, default
+isolation.
 
 The keys and certificates are those of a kit that Pomona provisions; nothing else of Pomona runs.
 """
@@ -18,7 +19,14 @@ from pomona_federation.flower_internals import bundle
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.run import free_ports
 from pomona_federation.server.superlink_client import SuperLinkClient, pem
-from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
+from pomona_federation.supervision.processes import (
+    adopt,
+    disown,
+    end,
+    environment,
+    process_tree,
+    reap,
+)
 
 LIMIT = 600.0  # seconds
 APP = {
@@ -87,7 +95,10 @@ def processes(folder: Path) -> Iterator["Processes"]:
     try:
         yield started
     finally:
-        end(lambda: [p for one in started.all if one.poll() is None for p in process_tree(one.pid)], patience=10.0)
+        end(
+            lambda: [p for one in started.all if one.poll() is None for p in process_tree(one.pid)],
+            patience=10.0,
+        )
         for one in started.all:
             one.wait(5)
         reap()
@@ -147,21 +158,42 @@ def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, lis
     os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
     with processes(folder) as running:
         began = time.time()
-        running.start("link", [
-            *("flower-superlink", "--host", "127.0.0.1", "--port", address.rpartition(":")[2]),
-            *("--database", str(folder / "link.db"), "--enable-supernode-auth"),
-            *("--ssl-ca-certfile", str(certs / "ca.crt"), "--ssl-certfile", str(certs / "server.crt")),
-            *("--ssl-keyfile", str(certs / "server.key")),
-        ])  # fmt: skip
+        running.start(
+            "link",
+            [
+                *("flower-superlink", "--host", "127.0.0.1", "--port", address.rpartition(":")[2]),
+                *("--database", str(folder / "link.db"), "--enable-supernode-auth"),
+                *(
+                    "--ssl-ca-certfile",
+                    str(certs / "ca.crt"),
+                    "--ssl-certfile",
+                    str(certs / "server.crt"),
+                ),
+                *("--ssl-keyfile", str(certs / "server.key")),
+            ],
+        )
         client = connected(address, certs / "ca.crt")
         for k, port in enumerate(free_ports(silos)):
             kit = made / f"silo-{k}"
-            client.register(f"silo-{k}", pem((made / "server" / "keys" / f"silo-{k}.pub").read_text()))
-            running.start(f"silo-{k}", [
-                *("flower-supernode", "--superlink", address, "--host", "127.0.0.1", "--port", str(port)),
-                *("--root-certificates", str(kit / "certs" / "ca.crt")),
-                *("--auth-supernode-private-key", str(kit / "keys" / "silo.key")),
-            ])  # fmt: skip
+            client.register(
+                f"silo-{k}", pem((made / "server" / "keys" / f"silo-{k}.pub").read_text())
+            )
+            running.start(
+                f"silo-{k}",
+                [
+                    *(
+                        "flower-supernode",
+                        "--superlink",
+                        address,
+                        "--host",
+                        "127.0.0.1",
+                        "--port",
+                        str(port),
+                    ),
+                    *("--root-certificates", str(kit / "certs" / "ca.crt")),
+                    *("--auth-supernode-private-key", str(kit / "keys" / "silo.key")),
+                ],
+            )
         client.submit(content, {"out": str(out), "silos": silos, "rounds": number, "size": size})
         limit = time.monotonic() + LIMIT
         while not out.exists() or not out.stat().st_size:

@@ -1,9 +1,12 @@
-"""A federation of NVFlare's proof-of-concept mode whose silos do nothing; run in NVFlare's own environment.
+"""A federation of NVFlare's proof-of-concept mode whose silos do nothing; run in NVFlare's own
+environment.
 
     python nvflare_job.py OUT SILOS ROUNDS
 
-Writes to the file OUT its start time and the times at which the first silo got each round's model, in seconds since
-1970. Its workspace is beside OUT; provisioned kits, mutual TLS, one process per site and job, as `nvflare poc` does.
+Writes to the file OUT its start time and the times at which the first silo got each round's model,
+in seconds since
+1970. Its workspace is beside OUT; provisioned kits, mutual TLS, one process per site and job, as
+`nvflare poc` does.
 """
 
 import json

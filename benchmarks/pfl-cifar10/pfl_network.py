@@ -10,7 +10,9 @@ from torch import nn
 from pomona.models import ModelSettings
 
 
-def cnn(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Sequential:
+def cnn(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Sequential:
     """Build the network for images of this shape (C, H, W)."""
     channels, height, width = input_shape
     features = 64 * ((height - 4) // 2) * ((width - 4) // 2)

@@ -22,7 +22,10 @@ def local(tmp_path, request):
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory):
-    """The kits of a federation after three rounds, with silo-1's uplink of the second refused. Read only."""
+    """The kits of a federation after three rounds, with silo-1's uplink of the second refused.
+
+    Read only.
+    """
     with pytest.MonkeyPatch.context() as patch:
         mistaken(patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
         federation = Federation(tmp_path_factory.mktemp("ran"), settings(method=APPLE), quorum=2)

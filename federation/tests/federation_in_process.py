@@ -1,4 +1,6 @@
-"""A federation in this process: the real kits, the unchanged Flower apps, and a grid without a network."""
+"""A federation in this process: the real kits, the unchanged Flower apps, and a grid without a
+network.
+"""
 
 import tomllib
 from itertools import count
@@ -40,13 +42,19 @@ def settings(**over):
 
 
 def simulation_of(scenario, files):
-    """The configuration of a simulation on all silos' files, with the same numbers as the scenario."""
-    tree = {k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")}
+    """The configuration of a simulation on all silos' files, with the same numbers as the
+    scenario.
+    """
+    tree = {
+        k: v for k, v in scenario.config.tree().items() if k not in ("data", "partition", "clients")
+    }
     return resolve(tree, {"data": data_section(scenario, files), "partition": {"name": "natural"}})
 
 
 class Federation:
-    """Kits in a folder, with each client's rows in its silo; and the same federation as a simulation."""
+    """Kits in a folder, with each client's rows in its silo; and the same federation as a
+    simulation.
+    """
 
     def __init__(self, folder, config, **options):
         scenario = Scenario.prepare(config)
@@ -56,10 +64,14 @@ class Federation:
         self.kits = folder / "kits"
         provision(self.toml, self.kits)
         self.names = [s["name"] for s in tomllib.loads(self.toml.read_text())["silo"]]
-        files = {n: write_rows(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)}
+        files = {
+            n: write_rows(scenario, i, self.kits / n / "data") for i, n in enumerate(self.names)
+        }
         for name in self.names:
             path = self.kits / name / "silo.toml"
-            own = tomllib.loads(path.read_text()) | {"data": data_section(scenario, {name: files[name]})}
+            own = tomllib.loads(path.read_text()) | {
+                "data": data_section(scenario, {name: files[name]})
+            }
             path.write_text(tomli_w.dumps(own))
         self.simulation = simulation_of(scenario, files)
         self.grid = LocalGrid({10 + i: self.kits / n for i, n in enumerate(self.names)})
@@ -77,12 +89,17 @@ class Federation:
 class LocalGrid(Grid):
     """Calls the ClientApp for each message.
 
-    ``faults`` may change or duplicate a reply, or give the reason for a missing one; ``gone`` are nodes without a
-    network.
+    ``faults`` may change or duplicate a reply, or give the reason for a missing one; ``gone`` are
+    nodes without a network.
     """
 
     def __init__(self, folders):
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # as Flower sets in an app's process
+        # as Flower sets in an app's process
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+            1,
+            1,
+            1,
+        )
         self.folders, self.faults, self.sent, self.gone = dict(folders), [], [], set()
         self._ids, self._replies = count(1), {}
 
@@ -124,7 +141,12 @@ class LocalGrid(Grid):
     def pull_messages(self, message_ids):
         """The available answers."""
         came = [self._replies.pop(i, None) for i in message_ids]
-        return [r for reply in came for r in (reply if isinstance(reply, list) else [reply]) if r is not None]
+        return [
+            r
+            for reply in came
+            for r in (reply if isinstance(reply, list) else [reply])
+            if r is not None
+        ]
 
     def send_and_receive(self, messages, *, timeout=None):
         """Unused by Pomona's apps."""
@@ -147,12 +169,18 @@ class World:
         return Federation(self.folder, settings(method=method, **dict(run)), **options)
 
     def simulated(self, federation, absent=(), membership=None):
-        """The simulation's personal models, with clients absent in rounds as in {(round, client), ...}."""
+        """The simulation's personal models, with clients absent in rounds as in {(round, client),
+        ...}.
+        """
         visit = Inline.visit
 
         def visits(transport, asked, down):
             replies = visit(transport, asked, down)
-            return [r for r in replies if not asked.trains or (asked.round.number, r.reply.client) not in absent]
+            return [
+                r
+                for r in replies
+                if not asked.trains or (asked.round.number, r.reply.client) not in absent
+            ]
 
         config = federation.simulation
         if membership:
@@ -161,12 +189,22 @@ class World:
             patch.setattr(Inline, "visit", visits)
             out = self.folder / "simulation"
             pomona.run(config, out)
-        return loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+        return loaded(
+            {
+                n: out / "models" / f"client-{i:02d}.safetensors"
+                for i, n in enumerate(federation.names)
+            }
+        )
 
 
 def deployed(federation):
     """The silos' personal models."""
-    return loaded({n: federation.kits / n / "state" / "models" / "personal.safetensors" for n in federation.names})
+    return loaded(
+        {
+            n: federation.kits / n / "state" / "models" / "personal.safetensors"
+            for n in federation.names
+        }
+    )
 
 
 def loaded(paths):
@@ -177,5 +215,6 @@ def loaded(paths):
 def same(one, other):
     """Whether models are equal bit by bit."""
     return one.keys() == other.keys() and all(
-        one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n]) for n in one
+        one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n])
+        for n in one
     )

@@ -1,4 +1,6 @@
-"""A wall clock that a test sets for the processes it starts; their monotonic clock is unaffected."""
+"""A wall clock that a test sets for the processes it starts; their monotonic clock is
+unaffected.
+"""
 
 import shutil
 import subprocess
@@ -49,14 +51,20 @@ time_t time(time_t *where) {
 
 
 def jumping_clock(folder):
-    """Environment of processes with such a clock, and a function that sets it, in seconds from the true time.
+    """Environment of processes with such a clock, and a function that sets it, in seconds from the
+    true time.
 
     Skips where there is no C compiler.
     """
     if not (compiler := shutil.which("cc")):
         pytest.skip("needs a C compiler, cc, for a clock of our own")
     library, file = folder / "clock.so", folder / "clock"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=SOURCE, text=True, check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, "-x", "c", "-"],
+        input=SOURCE,
+        text=True,
+        check=True,
+    )
 
     def jump(seconds):
         new = folder / "clock.new"

@@ -1,4 +1,6 @@
-"""A server's kit with a run to monitor: real files of an in-process federation, finished or in progress."""
+"""A server's kit with a run to monitor: real files of an in-process federation, finished or in
+progress.
+"""
 
 import asyncio
 import shutil
@@ -29,7 +31,12 @@ def running(kit, missing):
         now = time.time()
         asked = ("silo-0", *missing)
         waits = WaitingStatus(
-            stage="round 3", since=now, until=now + 600, asked=asked, answered=asked[:1], missing=missing
+            stage="round 3",
+            since=now,
+            until=now + 600,
+            asked=asked,
+            answered=asked[:1],
+            missing=missing,
         )
         write_json(run / WAITING, waits)
         yield

@@ -1,4 +1,6 @@
-"""Real HTTP proxies on loopback that require a password: squid and tinyproxy, as packaged by Debian."""
+"""Real HTTP proxies on loopback that require a password: squid and tinyproxy, as packaged by
+Debian.
+"""
 
 import os
 import shutil
@@ -58,9 +60,16 @@ class Proxy:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.folder.chmod(0o755)  # squid leaves root's account, and its judge has to be read from there
+        # squid leaves root's account, and its judge has to be read from there
+        self.folder.chmod(0o755)
         account = "nobody" if os.getuid() == 0 else os.environ.get("USER", "nobody")
-        about = {"port": self.port, "allowed": allowed, "user": USER, "password": PASSWORD, "folder": self.folder}
+        about = {
+            "port": self.port,
+            "allowed": allowed,
+            "user": USER,
+            "password": PASSWORD,
+            "folder": self.folder,
+        }
         (self.folder / "judge.sh").write_text(JUDGE.format(**about))
         text = {"squid": SQUID, "tinyproxy": TINYPROXY}[kind]
         (self.folder / "conf").write_text(text.format(**about, account=account))
@@ -72,8 +81,12 @@ class Proxy:
         self.start()
 
     def start(self):
-        """Start it, also after ``stop``, and wait until it takes the password: squid listens before its helper runs."""
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        """Start it, also after ``stop``, and wait until it takes the password: squid listens before
+        its helper runs.
+        """
+        self.process = subprocess.Popen(
+            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         until = time.monotonic() + 30
         while self.process.poll() is None and time.monotonic() < until:
             try:
@@ -89,7 +102,10 @@ class Proxy:
     def _answer(self):
         """The status of a tunnel to the allowed port, with the password."""
         known = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-        head = f"CONNECT 127.0.0.1:{self.allowed} HTTP/1.1\r\nProxy-Authorization: Basic {known}\r\n\r\n"
+        head = (
+            f"CONNECT 127.0.0.1:{self.allowed} HTTP/1.1\r\nProxy-Authorization: Basic "
+            f"{known}\r\n\r\n"
+        )
         with socket.create_connection(("127.0.0.1", self.port), 10) as link:
             link.sendall(head.encode())
             return link.recv(100)[9:12]

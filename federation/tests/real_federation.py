@@ -1,4 +1,6 @@
-"""A federation of real processes on loopback for fault tests, and the simulation that it must equal."""
+"""A federation of real processes on loopback for fault tests, and the simulation that it must
+equal.
+"""
 
 import os
 import signal
@@ -25,7 +27,9 @@ def federation(folder, rounds=ROUNDS, **options):
     with local_federation(scenario, folder, **(PATIENT | options)) as made:
         yield made
         left = set(below(os.getpid()))
-    assert not left & {process for process, command in process_tree(os.getpid()).items() if "pomona" in command}
+    assert not left & {
+        process for process, command in process_tree(os.getpid()).items() if "pomona" in command
+    }
 
 
 def started(local):
@@ -41,23 +45,31 @@ def after(number):
 
 
 def ended(status):
-    """Whether the federation has ended; a ServerApp that is told to stop is restarted by its supervisor."""
+    """Whether the federation has ended; a ServerApp that is told to stop is restarted by its
+    supervisor.
+    """
     return status.state in {"finished", "failed"}
 
 
 def expected(local, monkeypatch):
-    """The simulation's models, with every silo absent in the rounds that the server completed without it."""
+    """The simulation's models, with every silo absent in the rounds that the server completed
+    without it.
+    """
     cohorts = {r.round: r.cohort for r in load(local.server / "run").rounds}
     visit = Inline.visit
 
     def visits(transport, asked, down):
         replies = visit(transport, asked, down)
-        return [r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]]
+        return [
+            r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]
+        ]
 
     monkeypatch.setattr(Inline, "visit", visits)
     out = local.folder / "simulation"
     simulate(local.simulation, out)
-    return [load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(local.names))], cohorts
+    return [
+        load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(local.names))
+    ], cohorts
 
 
 def check(local, monkeypatch, whole=True):

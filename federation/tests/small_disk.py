@@ -1,4 +1,6 @@
-"""A folder on a small separate disk, in a mount namespace, for processes that must run out of space."""
+"""A folder on a small separate disk, in a mount namespace, for processes that must run out of
+space.
+"""
 
 import os
 import shutil
@@ -40,7 +42,10 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder, size):
-    """Mount a disk of this size over a folder, with the folder's content. Skips if mounts are not permitted."""
+    """Mount a disk of this size over a folder, with the folder's content.
+
+    Skips if mounts are not permitted.
+    """
     if not all(map(shutil.which, ("unshare", "nsenter"))):
         pytest.skip("needs unshare and nsenter (util-linux)")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,6 @@
-"""A survey without a network: both steps at every silo, and the server's part between them; and four hospitals."""
+"""A survey without a network: both steps at every silo, and the server's part between them; and
+four hospitals.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The server's audit log records each decision on an uplink: silo, round, norms and limits, reason."""
+"""The server's audit log records each decision on an uplink: silo, round, norms and limits,
+reason.
+"""
 
 from statistics import median
 
@@ -28,7 +30,9 @@ def sent(patch):
     def answers(self, task, enclosed):
         body, uplink = answer(self, task, enclosed)
         if task.trains:
-            norms[task.number, self.silo.file.name] = float(np.linalg.norm(load(uplink)["core"].astype(np.float64)))
+            norms[task.number, self.silo.file.name] = float(
+                np.linalg.norm(load(uplink)["core"].astype(np.float64))
+            )
         return body, uplink
 
     patch.setattr(client_app.ClientApp, "answer", answers)
@@ -59,21 +63,29 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
 
 def test_a_round_that_is_tried_again_is_judged_twice_and_a_fault_is_a_decision_too(world):
     federation = world.federation(quorum=3)
-    forged(federation, lambda said: {**said, "fault": "the loss is not finite", "uplink": "", "rows": {}})
+    forged(
+        federation,
+        lambda said: {**said, "fault": "the loss is not finite", "uplink": "", "rows": {}},
+    )
     with pytest.raises(QuorumError):
         federation.run()
     lines = [(e["silo"], e["admitted"]) for e in decisions(federation) if e["round"] == 2]
     assert sorted(lines) == sorted(2 * [("silo-0", True), ("silo-1", False), ("silo-2", True)])
-    assert {e.get("reason") for e in decisions(federation)} == {None, "silo-1: the loss is not finite"}
+    assert {e.get("reason") for e in decisions(federation)} == {
+        None,
+        "silo-1: the loss is not finite",
+    }
 
 
 def test_the_record_names_the_silo_whose_uplink_was_refused(world):
     federation = world.federation(quorum=2)
     mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
     federation.run()
-    assert [line.partition(": ")[0] for row in load_run(federation.server / "run").rounds for line in row.refused] == [
-        "silo-1, round 2"
-    ]
+    assert [
+        line.partition(": ")[0]
+        for row in load_run(federation.server / "run").rounds
+        for line in row.refused
+    ] == ["silo-1, round 2"]
 
 
 def test_too_few_uplinks_name_the_silo_that_was_refused(world):

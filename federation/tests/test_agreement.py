@@ -59,7 +59,9 @@ def test_defaults_follow_from_what_is_said(tmp_path):
 
 
 def test_what_is_read_fits_into_messages(tmp_path):
-    """Also where nobody looks at section run; the closing visit is a round more, and its task can be made."""
+    """Also where nobody looks at section run; the closing visit is a round more, and its task can
+    be made.
+    """
     path = tmp_path / "federation.toml"
     for wrong in (tree(places=PLACES + 1), tree(run__rounds=ROUNDS)):
         path.write_text(tomli_w.dumps(wrong))
@@ -67,7 +69,9 @@ def test_what_is_read_fits_into_messages(tmp_path):
             Federation.read(path)
     f = load(tmp_path, tree(places=PLACES, run__rounds=ROUNDS - 1))
     known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
-    message = Message(**known, number=f.own.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places)
+    message = Message(
+        **known, number=f.own.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
+    )
     assert read(Message, message.model_dump_json()) == message
     many = [{"name": f"s{i}"} for i in range(PLACES - 1)]
     assert Federation.of(tree(silo=many)).places == PLACES
@@ -83,7 +87,9 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
     c = load(tmp_path, tree(places=9)).own.config
     assert (c.clients, c.workers, c.checkpoint_every, c.rounds) == (9, 1, 1, 20)
     assert (c.method.name, c.method.budget) == ("apple", 2)
-    assert load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).own.config.method.name == "fedavg"
+    assert (
+        load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).own.config.method.name == "fedavg"
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,9 +117,15 @@ def test_the_run_has_a_client_for_each_place(tmp_path):
         ({"deadline": 0}, ["deadline"]),
         ({"wire": "fp16"}, ["wire", "bf16"]),
         ({"insecure": True}, ["insecure", "fl.example.org:8443", "127.0.0.1"]),
-        ({"insecure": True, "server": "127.0.0.1:1", "bind": "0.0.0.0:1"}, ["insecure", "0.0.0.0:1"]),
+        (
+            {"insecure": True, "server": "127.0.0.1:1", "bind": "0.0.0.0:1"},
+            ["insecure", "0.0.0.0:1"],
+        ),
         ({"task__input_shape": [28, 28]}, ["task", "3 or 4 numbers"]),
-        ({"task__dtype": "int32"}, ["task", "kind image has dtype uint8 or uint16 or int16 or float32"]),
+        (
+            {"task__dtype": "int32"},
+            ["task", "kind image has dtype uint8 or uint16 or int16 or float32"],
+        ),
         ({"task__outputs": 3}, ["outputs must be 2"]),
         ({"task__classes": []}, ["classes"]),
         ({"task__targets": "regression"}, ["classes"]),
@@ -141,7 +153,9 @@ def test_a_key_that_silos_set_themselves_is_refused_in_the_run(tmp_path, key):
         load(tmp_path, tree(run={key: 1}))
 
 
-@pytest.mark.parametrize("server", ["127.0.0.1:8443", "127.9.9.9:1", "localhost:65535", "[::1]:8443"])
+@pytest.mark.parametrize(
+    "server", ["127.0.0.1:8443", "127.9.9.9:1", "localhost:65535", "[::1]:8443"]
+)
 def test_insecure_is_for_loopback(server):
     assert Federation.of(tree(server=server, insecure=True)).loopback
 
@@ -158,12 +172,20 @@ def test_a_missing_key_is_told_alone(tmp_path):
 LETTERS = string.ascii_lowercase + string.digits
 
 
-@given(st.text(LETTERS + "-", min_size=1, max_size=40).filter(lambda t: t[0] != "-" and t not in RESERVED))
+@given(
+    st.text(LETTERS + "-", min_size=1, max_size=40).filter(
+        lambda t: t[0] != "-" and t not in RESERVED
+    )
+)
 def test_every_name_of_small_letters_digits_and_hyphens_is_one(name):
     assert Federation.of(tree(name=name, silo__0__name=name)).silo[0].name == name
 
 
-@given(st.text(max_size=45).filter(lambda t: len(t) > 40 or not t or t[0] == "-" or set(t) - set(LETTERS + "-")))
+@given(
+    st.text(max_size=45).filter(
+        lambda t: len(t) > 40 or not t or t[0] == "-" or set(t) - set(LETTERS + "-")
+    )
+)
 def test_no_other_name_is(name):
     with pytest.raises(ConfigError, match=r"silo\.0\.name"):
         Federation.of(tree(silo__0__name=name))
@@ -177,8 +199,29 @@ def test_an_ip_address_reads_back_and_knows_its_loopback(ip, port):
     assert address.loopback == ip.is_loopback
 
 
-NO_ADDRESS = ["host", ":1", "host:", "host:0", "host:65536", "host:x", "host:²", "::1:8443", "[host]:1", "[::1:1"]
-NO_ADDRESS += ["::1]:1", "-a:1", "a-:1", "a..b:1", "256.0.0.1:1", "1.2.3:1", "http://host:1", "host:1/x", "é:1"]
+NO_ADDRESS = [
+    "host",
+    ":1",
+    "host:",
+    "host:0",
+    "host:65536",
+    "host:x",
+    "host:²",
+    "::1:8443",
+    "[host]:1",
+    "[::1:1",
+]
+NO_ADDRESS += [
+    "::1]:1",
+    "-a:1",
+    "a-:1",
+    "a..b:1",
+    "256.0.0.1:1",
+    "1.2.3:1",
+    "http://host:1",
+    "host:1/x",
+    "é:1",
+]
 
 
 @pytest.mark.parametrize("text", ["", "a b:1", *NO_ADDRESS])
@@ -221,7 +264,12 @@ AGREED = [
         "task__input_shape": [2],
         "task__preprocessing": {"columns": [{"name": "a"}, {"name": "b"}]},
     },
-    {"task__targets": "survival", "task__classes": [], "task__outputs": 2, "task__time_edges": [30.0, 365.0]},
+    {
+        "task__targets": "survival",
+        "task__classes": [],
+        "task__outputs": 2,
+        "task__time_edges": [30.0, 365.0],
+    },
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5, "task__words": ["a"]},
 ]
@@ -247,7 +295,9 @@ def test_every_agreed_key_has_a_say_in_the_agreement():
     hashes = [agreement(), *(agreement(**change) for change in AGREED)]
     assert len(set(hashes)) == len(hashes)
     named = {key for change in AGREED for key in change}
-    assert {key.removeprefix("task__") for key in named if key.startswith("task__")} == set(TaskSettings.model_fields)
+    assert {key.removeprefix("task__") for key in named if key.startswith("task__")} == set(
+        TaskSettings.model_fields
+    )
 
 
 def test_addresses_deadlines_and_the_roster_have_none():
@@ -261,9 +311,16 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
     judged = {"of": "kit", "agreement": "0" * 64, "models": {"north": 0}}
     studies = [
         *({"kind": "survey", "survey": {"least": least}} for least in (10, 11)),
-        *({**terms, "kind": "search", "search": {"space": {"lr": [0.1, top]}}} for top in (0.2, 0.3)),
         *(
-            {"task": terms["task"], "kind": "evaluate", "evaluate": {**judged, "agreement": digit * 64}}
+            {**terms, "kind": "search", "search": {"space": {"lr": [0.1, top]}}}
+            for top in (0.2, 0.3)
+        ),
+        *(
+            {
+                "task": terms["task"],
+                "kind": "evaluate",
+                "evaluate": {**judged, "agreement": digit * 64},
+            }
             for digit in "01"
         ),
     ]
@@ -284,8 +341,17 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
     ],
 )
 def test_a_key_of_another_kind_of_study_is_an_error_that_names_it(kind, key):
-    of_kind = {"train": ("run", "task"), "evaluate": ("task", "evaluate"), "search": ("run", "task", "search")}
-    every = {"run": tree()["run"], "task": tree()["task"], "evaluate": {}, "search": {"space": {"lr": [0.1]}}}
+    of_kind = {
+        "train": ("run", "task"),
+        "evaluate": ("task", "evaluate"),
+        "search": ("run", "task", "search"),
+    }
+    every = {
+        "run": tree()["run"],
+        "task": tree()["task"],
+        "evaluate": {},
+        "search": {"space": {"lr": [0.1]}},
+    }
     every |= {"survey": {}, "share_scores": True, "wire": "fp32"}
     fitting = {"name": "one", "kind": kind} | {name: every[name] for name in of_kind.get(kind, ())}
     assert study_of(fitting).kind == kind
@@ -302,7 +368,10 @@ def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
 
 
 def test_a_default_written_out_is_the_same_agreement():
-    assert agreement(run__local_epochs=1, task__targets="classes", places=7, wire="fp32") == agreement()
+    assert (
+        agreement(run__local_epochs=1, task__targets="classes", places=7, wire="fp32")
+        == agreement()
+    )
     assert agreement(most_samples=10_000_000, run__largest_share=0.5) == agreement()
 
 
@@ -311,7 +380,10 @@ def test_a_default_written_out_is_the_same_agreement():
 
 def test_a_silos_paths_are_relative_to_its_file(tmp_path):
     path = tmp_path / "silo.toml"
-    data = {"name": "clients", "clients": [{"name": "n", "train": "data/a.npz", "test": "/srv/b.npz"}]}
+    data = {
+        "name": "clients",
+        "clients": [{"name": "n", "train": "data/a.npz", "test": "/srv/b.npz"}],
+    }
     path.write_text(tomli_w.dumps({"name": "north", "data": data}))
     [files] = SiloFile.load(path).data.clients
     assert (str(files.train), str(files.test)) == (str(tmp_path / "data/a.npz"), "/srv/b.npz")

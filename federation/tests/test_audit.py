@@ -26,7 +26,9 @@ def written(path, events):
 
 def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
     path = tmp_path / "audit.jsonl"
-    lines = written(path, [("start", {"pid": 7}), ("join", {"silo": "north"})]).decode().splitlines()
+    lines = (
+        written(path, [("start", {"pid": 7}), ("join", {"silo": "north"})]).decode().splitlines()
+    )
     chain = ""
     for line in lines:
         claimed, _, rest = line.removeprefix('{"chain": "').partition('", ')
@@ -79,7 +81,9 @@ def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
     written(path, [("c", {})])
     assert verify(path) is None
     events = [(r["event"], r.get("bytes")) for r in read(path)]
-    assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [("c", None)]
+    assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [
+        ("c", None)
+    ]
 
 
 def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
@@ -152,7 +156,9 @@ def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("block", [1, 2, 50, 200, 2**14])
-@pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n\n", b'{"time', b"[" * 300 + b"\n" + b"]" * 300, b"x\ny\nz\n"])
+@pytest.mark.parametrize(
+    "tail", [b"", b"\n", b"\n\n\n", b'{"time', b"[" * 300 + b"\n" + b"]" * 300, b"x\ny\nz\n"]
+)
 def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypatch, block, tail):
     monkeypatch.setattr(audit, "BLOCK", block)
     path = tmp_path / "audit.jsonl"
@@ -176,18 +182,28 @@ def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypa
     one, other = "1" * 64, "2" * 64
     first = written(path, [("accepted", {"agreement": one}), ("round", {"number": 0})])
     written(path, [("round", {"agreement": one, "number": n}) for n in range(1000)])
-    late = [("declined", {"agreement": one}), ("accepted", {"agreement": other}), ("round", {"agreement": one})]
+    late = [
+        ("declined", {"agreement": one}),
+        ("accepted", {"agreement": other}),
+        ("round", {"agreement": one}),
+    ]
     whole = written(path, late)
-    monkeypatch.setattr(audit.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about))
+    monkeypatch.setattr(
+        audit.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
+    )
     assert audit.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
     assert sum(read_bytes) <= audit.BLOCK < len(whole)
-    assert audit.last_line(path, {"accepted"}, one)["agreement"] == one, "the first line of all follows nothing"
+    assert audit.last_line(path, {"accepted"}, one)["agreement"] == one, (
+        "the first line of all follows nothing"
+    )
     assert audit.last_line(path, {"accepted"}, "3" * 64) is None
     path.write_bytes(whole[len(first) :])
     assert audit.last_line(path, {"declined"}, one)["event"] == "declined"
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
-    assert audit.last_line(path, {"declined"}, one) is None, "it does not follow what stands before it now"
+    assert audit.last_line(path, {"declined"}, one) is None, (
+        "it does not follow what stands before it now"
+    )
 
 
 def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
@@ -215,8 +231,15 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
         audit.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
     audit.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
     lines = read(path)
-    assert [line["event"] for line in lines] == ["answered", *["refused"] * audit.REFUSALS, "answered"]
-    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [2, 9 * audit.REFUSALS]
+    assert [line["event"] for line in lines] == [
+        "answered",
+        *["refused"] * audit.REFUSALS,
+        "answered",
+    ]
+    assert [line.get("unwritten") for line in lines if "unwritten" in line] == [
+        2,
+        9 * audit.REFUSALS,
+    ]
     for number in range(2 * audit.REMEMBERED):
         audit.write_limited(tmp_path / "state", "answered", round=number + 3)
     assert len(read(path)) == len(lines) + 2 * audit.REMEMBERED
@@ -230,13 +253,19 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
 
 def test_the_table_of_events_in_the_documents_is_complete():
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "deployment.md").read_text().partition("### Audit logs")[2].partition("\n## ")[0]
+    page = (
+        (root / "docs" / "deployment.md")
+        .read_text()
+        .partition("### Audit logs")[2]
+        .partition("\n## ")[0]
+    )
     told = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))))
     written = {"registered", "unregistered"}  # from sync_keys
     for path in (root / "federation" / "src").rglob("*.py"):
         code = path.read_text()
         for event in re.findall(
-            r"(?:audit\.write|audited)\((?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]", code
+            r"(?:audit\.write|audited)\((?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
+            code,
         ):
             known = re.search(rf'^{event} = ("\w+")', code, re.MULTILINE)
             written |= set(re.findall(r'"(\w+)"', known[1] if known else event))

@@ -1,4 +1,6 @@
-"""The gate before SuperLink: authentication, size, rate and time limits; once with a real SuperLink."""
+"""The gate before SuperLink: authentication, size, rate and time limits; once with a real
+SuperLink.
+"""
 
 import asyncio
 import re
@@ -84,7 +86,13 @@ class Behind:
         async def send(message):
             statuses.extend([message["status"]] if "status" in message else [])
 
-        scope = {"type": "http", "path": path, "headers": list(headers), "client": ("203.0.113.9", 1), "server": None}
+        scope = {
+            "type": "http",
+            "path": path,
+            "headers": list(headers),
+            "client": ("203.0.113.9", 1),
+            "server": None,
+        }
         await self.gate(scope, receive, send)
         return statuses[0]
 
@@ -103,7 +111,10 @@ def test_a_member_has_one_visit_about_studies_at_a_time():
     async def visits():
         behind = Behind(lambda scope: dict(scope["headers"])[b"who"].decode())
         behind.gate.studies = answer_studies
-        asked = [behind.ask(STUDIES, b"", headers=[(b"who", who)]) for who in (b"north",) * 3 + (b"south",)]
+        asked = [
+            behind.ask(STUDIES, b"", headers=[(b"who", who)])
+            for who in (b"north",) * 3 + (b"south",)
+        ]
         running = asyncio.gather(*asked)
         while here.total() < 2:
             await asyncio.sleep(0.01)
@@ -157,7 +168,9 @@ def test_from_a_stranger_nothing_is_read():
 
 
 def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
-    """Three times 1,000 bytes and a letter, in pieces of a letter and 1,000; the next answer begins anew."""
+    """Three times 1,000 bytes and a letter, in pieces of a letter and 1,000; the next answer begins
+    anew.
+    """
     whole = BODY + 1000
     behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
 
@@ -179,7 +192,11 @@ def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
     async def asked():
         pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
         behind.status = status
-        said = [await behind.ask(ANSWERS, b"x"), await behind.ask(ANSWERS, b"x" * 11)]  # the gate refuses that one
+        # the gate refuses that one
+        said = [
+            await behind.ask(ANSWERS, b"x"),
+            await behind.ask(ANSWERS, b"x" * 11),
+        ]
         behind.status = 200
         return pieces, said, await behind.ask(PIECE, b"x")
 
@@ -217,7 +234,9 @@ def test_the_length_of_an_uplink_is_told_from_process_to_process(tmp_path):
 
 
 def test_a_connection_that_sends_no_whole_head_is_ended():
-    """Silent ones and slow ones are let go when their time is over; one that waits for its answer is not."""
+    """Silent ones and slow ones are let go when their time is over; one that waits for its answer
+    is not.
+    """
     whole = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
     async def main():
@@ -226,16 +245,26 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
         async def app(scope, receive, send):
             asked.append(scope["path"])
             await answering.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [(b"content-length", b"2")],
+                }
+            )
             await send({"type": "http.response.body", "body": b"ok"})
 
         kind = http_protocol(1e6)  # the test says when the time is over
-        served = uvicorn.Server(uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical"))
+        served = uvicorn.Server(
+            uvicorn.Config(app, http=kind, ws="none", lifespan="off", log_level="critical")
+        )
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))
             links = []
             for words in (b"", b"GET / HT", whole, whole + whole[:9]):
-                reader, writer = await asyncio.open_connection("127.0.0.1", listening.getsockname()[1])
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", listening.getsockname()[1]
+                )
                 writer.write(words)
                 links.append((reader, writer))
             while len(asked) < 2 or len(served.server_state.connections) < 4:
@@ -268,7 +297,10 @@ def test_a_connection_that_sends_no_whole_head_is_ended():
         (b"GET / HTTP/1.1\r\nHost: a\r\n", b"a:\r\n" * 2**14),
         (b"GET / HTTP/1.1\r\nHost: a\r\na: ", b"b" * 2**16),
         (b"GET /", b"b" * 2**16),
-        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a:\r\n" * 2**14),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"a:\r\n" * 2**14,
+        ),
     ],
     ids=["headers", "one header", "target", "trailers"],
 )
@@ -278,12 +310,16 @@ def test_a_head_without_end_takes_no_memory(begin, more):
     async def app(scope, receive, send):
         while (await receive()).get("more_body"):
             pass
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body", "body": b""})
 
     async def main():
         served = uvicorn.Server(
-            uvicorn.Config(app, http=http_protocol(1e6), ws="none", lifespan="off", log_level="critical")
+            uvicorn.Config(
+                app, http=http_protocol(1e6), ws="none", lifespan="off", log_level="critical"
+            )
         )
         with socket.create_server(("127.0.0.1", 0)) as listening:
             task = asyncio.ensure_future(served.serve([listening]))
@@ -316,11 +352,19 @@ def kits(tmp_path):
 
 
 def signed(kit, when=None, by=None):
-    """The headers of a silo's node: its key, a time, and a signature of it, by its own or another silo's key."""
-    own, other = (load_ssh_private_key((k / "keys" / "silo.key").read_bytes(), None) for k in (kit, by or kit))
+    """The headers of a silo's node: its key, a time, and a signature of it, by its own or another
+    silo's key.
+    """
+    own, other = (
+        load_ssh_private_key((k / "keys" / "silo.key").read_bytes(), None) for k in (kit, by or kit)
+    )
     stamp = (when or now()).isoformat()
     key, signature = public_key_to_bytes(own.public_key()), sign_message(other, stamp.encode())
-    said = {"flwr-public-key": b64encode(key), "flwr-timestamp": stamp.encode(), "flwr-signature": b64encode(signature)}
+    said = {
+        "flwr-public-key": b64encode(key),
+        "flwr-timestamp": stamp.encode(),
+        "flwr-signature": b64encode(signature),
+    }
     return [(name.encode(), value) for name, value in said.items()]
 
 
@@ -329,7 +373,8 @@ def test_a_head_is_signed_by_a_member_now(kits):
     assert (callers(signed(north)), callers(signed(south))) == ("north", "south")
     dismiss(kits / "server", "south")
     assert [callers.membership(signed(kit)) for kit in (north, south)] == ["member", "revoked"]
-    assert callers.membership(signed(south, by=north)) == callers.membership([]) == "unknown"  # it alone can ask
+    # it alone can ask
+    assert callers.membership(signed(south, by=north)) == callers.membership([]) == "unknown"
     refused = [
         [],
         signed(south),  # revoked
@@ -337,7 +382,10 @@ def test_a_head_is_signed_by_a_member_now(kits):
         signed(north, now() - timedelta(hours=1)),
         signed(north, now() + timedelta(minutes=1)),
         *([part for part in signed(north) if part[0] != name] for name, _ in signed(north)),
-        *([*signed(north)[:k], (signed(north)[k][0], b"\xff"), *signed(north)[k + 1 :]] for k in range(3)),
+        *(
+            [*signed(north)[:k], (signed(north)[k][0], b"\xff"), *signed(north)[k + 1 :]]
+            for k in range(3)
+        ),
     ]
     for headers in refused:
         with pytest.raises(RequestRefused) as caught:
@@ -355,7 +403,9 @@ class SuperLink:
         home = kits / "server" / "run" / "flwr"
         home.mkdir(parents=True)
         words = superlink.command(kits / "server", self.federation)
-        self.process = subprocess.Popen(words, env=environment(home), stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            words, env=environment(home), stdout=self.log, stderr=self.log
+        )
         self.port = int(self.federation.server.rpartition(":")[2])
         while not self.answers():
             assert self.process.poll() is None, (kits / "server" / "superlink.log").read_text()
@@ -368,13 +418,20 @@ class SuperLink:
             return False
 
     def post(self, method, path, headers, size=0):
-        """Send a request with a body of zeros, as far as it is accepted. Returns the first line of the response."""
+        """Send a request with a body of zeros, as far as it is accepted.
+
+        Returns the first line of the response.
+        """
         context = ssl.create_default_context(cafile=str(self.kits / "server" / "certs" / "ca.crt"))
         with (
             socket.create_connection(("127.0.0.1", self.port)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as link,
         ):
-            said = [(b"Host", b"a"), (b"Content-Length", b"%d" % size), (b"Content-Type", b"application/protobuf")]
+            said = [
+                (b"Host", b"a"),
+                (b"Content-Length", b"%d" % size),
+                (b"Content-Type", b"application/protobuf"),
+            ]
             head = b"".join(b"%s: %s\r\n" % part for part in [*said, *headers])
             link.sendall(f"{method} {path} HTTP/1.1\r\n".encode() + head + b"\r\n")
             with suppress(OSError):  # it has answered and gone
@@ -398,7 +455,9 @@ class SuperLink:
 
 def standing(kit, key, authority="ca.crt"):
     federation = Federation.read(kit / "federation.toml")
-    return ask_membership(ServerRoute(Address.parse(federation.server), kit / "certs" / authority), key)
+    return ask_membership(
+        ServerRoute(Address.parse(federation.server), kit / "certs" / authority), key
+    )
 
 
 def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):

@@ -1,4 +1,6 @@
-"""Backups: a restored silo continues bit for bit, an older or copied one is refused, privacy is never spent twice."""
+"""Backups: a restored silo continues bit for bit, an older or copied one is refused, privacy is
+never spent twice.
+"""
 
 import hashlib
 import io
@@ -102,7 +104,9 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
     assert same(deployed(federation), world.simulated(federation))
     audit = kit / "state" / "audit.jsonl"
     assert verify(audit) is None
-    assert [line["made"] for line in audit_lines(audit) if line["event"] == "restored"] == [told.made]
+    assert [line["made"] for line in audit_lines(audit) if line["event"] == "restored"] == [
+        told.made
+    ]
 
 
 def moments(kit, number, taken, monkeypatch):
@@ -116,7 +120,11 @@ def moments(kit, number, taken, monkeypatch):
         fsync(handle)
         asked = kit / "state" / "asked.json"
         inside = str(Path(f"/proc/self/fd/{handle}").readlink()).startswith(f"{kit}/")
-        if not inside or not asked.exists() or json.loads(asked.read_text())["training"][0] != number:
+        if (
+            not inside
+            or not asked.exists()
+            or json.loads(asked.read_text())["training"][0] != number
+        ):
             return
         seen[0] += 1
         if taken is not None and seen[0] == taken[0]:
@@ -128,9 +136,13 @@ def moments(kit, number, taken, monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("all_", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "all_", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one", "all"]
+)
 def test_a_backup_at_any_write_of_a_round_can_be_gone_on_from(all_, world, monkeypatch, tmp_path):
-    """Server and silos end at once, at a silo's write of round 2; the silo is restored from that moment."""
+    """Server and silos end at once, at a silo's write of round 2; the silo is restored from that
+    moment.
+    """
     federation = world.federation()
     kit, begun = federation.kits / SILO, tmp_path / "begun"
     stopped_after(federation, monkeypatch, 1)
@@ -154,7 +166,9 @@ def test_a_backup_at_any_write_of_a_round_can_be_gone_on_from(all_, world, monke
         assert set(cohorts(federation).values()) == {(0, 1, 2)}, moment
 
 
-def test_rounds_that_are_removed_while_they_are_read_are_whole_in_the_backup(world, monkeypatch, tmp_path):
+def test_rounds_that_are_removed_while_they_are_read_are_whole_in_the_backup(
+    world, monkeypatch, tmp_path
+):
     federation = world.federation()
     federation.run()
     kit = federation.kits / SILO
@@ -189,8 +203,12 @@ def test_of_a_file_that_grows_whole_lines_are_taken(world, tmp_path):
         assert tar.extractfile("state/rounds.jsonl").read() == whole
 
 
-def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(world, monkeypatch, tmp_path):
-    """The copy is begun after round 2, which it does not know; the original then takes part again."""
+def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
+    world, monkeypatch, tmp_path
+):
+    """The copy is begun after round 2, which it does not know; the original then takes part
+    again.
+    """
     federation = world.federation(run={"rounds": 4})
     stopped_after(federation, monkeypatch, 1)
     backup(federation.kits / SILO, "silo", tmp_path / "it.tar")
@@ -199,7 +217,11 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(world, m
     restore(tmp_path / "it.tar", copy, "silo", SAID)
     federation.grid.folders[NODE] = copy
     stopped_after(federation, monkeypatch, 3)
-    reasons = [line["reason"] for line in audit_lines(copy / "state" / "audit.jsonl") if line["event"] == "refused"]
+    reasons = [
+        line["reason"]
+        for line in audit_lines(copy / "state" / "audit.jsonl")
+        if line["event"] == "refused"
+    ]
     assert any("this silo's round 2, which is not in" in reason for reason in reasons)
     federation.grid.folders[NODE] = federation.kits / SILO
     federation.run()
@@ -216,11 +238,18 @@ def history(kit):
 
 
 def expected(federation, per_round):
-    """A history of this many releases of a batch, each in so many rounds, by the numbers of the run."""
+    """A history of this many releases of a batch, each in so many rounds, by the numbers of the
+    run.
+    """
     config = federation.simulation
     n, size = len(Scenario.prepare(config).partition.clients[1].train), config.batch_size
     each = steps(n, size) * config.local_epochs
-    return Counter({Event(combined([2.0] * k), rate(n, size)): each * rounds for k, rounds in per_round.items()})
+    return Counter(
+        {
+            Event(combined([2.0] * k), rate(n, size)): each * rounds
+            for k, rounds in per_round.items()
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,12 +261,16 @@ def expected(federation, per_round):
     ],
 )
 def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypatch, tmp_path):
-    """Of four rounds the silo trains the third for nothing: its answer is lost, and then it is restored as of round 2.
+    """Of four rounds the silo trains the third for nothing: its answer is lost, and then it is
+    restored as of round 2.
 
-    Unknown: rounds 3 and 4 count as released before, so that the batches of round 4 have two releases.
+    Unknown: rounds 3 and 4 count as released before, so that the batches of round 4 have two
+    releases.
     """
     pytest.importorskip("opacus")
-    federation = world.federation("fedavg", run={"rounds": 4, "privacy": PRIVATE}, patience=0.0, deadline=2.0)
+    federation = world.federation(
+        "fedavg", run={"rounds": 4, "privacy": PRIVATE}, patience=0.0, deadline=2.0
+    )
     kit = federation.kits / SILO
     stopped_after(federation, monkeypatch, 2)
     backup(kit, "silo", tmp_path / "it.tar")
@@ -272,13 +305,21 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
     backup(kit, "silo", tmp_path / "it.tar")
     restored(federation, tmp_path / "it.tar")
     federation.run()
-    assert {n: cohort for n, cohort in cohorts(federation).items() if n > 1} == {2: (0, 2), 3: (0, 2), 4: (0, 2)}
+    assert {n: cohort for n, cohort in cohorts(federation).items() if n > 1} == {
+        2: (0, 2),
+        3: (0, 2),
+        4: (0, 2),
+    }
     assert "another release would exceed" in (federation.server / "run" / "audit.jsonl").read_text()
 
 
 @pytest.mark.parametrize("enough", drawn([True, False]))
-def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(enough, world, tmp_path):
-    """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not take place."""
+def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(
+    enough, world, tmp_path
+):
+    """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not
+    take place.
+    """
     pytest.importorskip("opacus")
     federation = world.federation("fedavg", run={"rounds": 2, "privacy": PRIVATE}, quorum=2)
     kit = federation.kits / SILO
@@ -286,12 +327,16 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
         backup(federation.kits / name, "silo", tmp_path / f"{name}.tar")
     federation.run()
     (once,) = PrivacyBudget(kit).reservations
-    with pytest.raises(ConfigError, match=r"cannot know how much privacy .*: give --spent") as refused:
+    with pytest.raises(
+        ConfigError, match=r"cannot know how much privacy .*: give --spent"
+    ) as refused:
         restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo", Restoring())
     assert "it knows of no private run" in refused.value.text()
     assert not (tmp_path / "other").exists()
     most = once.epsilon * (2.01 if enough else 1.99)
-    for name in federation.names:  # a silo's state knows the run that it worked for, and refuses another
+    for (
+        name
+    ) in federation.names:  # a silo's state knows the run that it worked for, and refuses another
         restored(federation, tmp_path / f"{name}.tar", name, spent=once.cost)
     own = tomllib.loads((kit / "silo.toml").read_text())
     (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": most}))
@@ -302,7 +347,11 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     assert total.epsilon == pytest.approx(once.epsilon * (2 if enough else 1))
     assert total.delta == pytest.approx(once.delta * (2 if enough else 1))
     if not enough:
-        refusals = [line["reason"] for line in audit_lines(kit / "state" / "audit.jsonl") if line["event"] == "refused"]
+        refusals = [
+            line["reason"]
+            for line in audit_lines(kit / "state" / "audit.jsonl")
+            if line["event"] == "refused"
+        ]
         assert "that a restored backup did not know" in refusals[0]
     backup(kit, "silo", tmp_path / "late.tar")
     with pytest.raises(ConfigError) as refused:
@@ -312,7 +361,9 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
 
 def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
     backup(kit, "silo", tmp_path / "it.tar")
-    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True))
+    restore(
+        tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True)
+    )
     budget, data = PrivacyBudget(tmp_path / "new"), data_settings(name="digits")
     assert budget.total(data).epsilon == math.inf
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
@@ -325,7 +376,8 @@ def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, 
 def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
     said = Restoring(spent=Cost())
     backup(kit, "silo", tmp_path / "plain.tar")
-    restore(tmp_path / "plain.tar", tmp_path / "plain", "silo", said)  # a kit as it was made has none
+    # a kit as it was made has none
+    restore(tmp_path / "plain.tar", tmp_path / "plain", "silo", said)
     (kit / "evil.py").write_text("raise SystemExit('ran')\n")
     (kit / "start.sh").write_text("#!/bin/sh\nevil\n")
     (kit / "policy.toml").write_text('otherwise = "decline"\n')
@@ -352,16 +404,31 @@ BROUGHT = {
     "state/x/evil.py": (lambda kit: b"", "code in state/x/evil.py"),
     "keys/evil.abi3.so": (lambda kit: b"", "code in keys/evil.abi3.so"),
     "app/pomona_app/client_app.py": (lambda kit: b"evil()", "code in app/pomona_app/client_app.py"),
-    "Dockerfile": (lambda kit: (kit / "Dockerfile").read_bytes() + b"RUN evil\n", "Dockerfile, which is not that"),
+    "Dockerfile": (
+        lambda kit: (kit / "Dockerfile").read_bytes() + b"RUN evil\n",
+        "Dockerfile, which is not that",
+    ),
     "compose.yaml": (lambda kit: b"services: {}\n", "compose.yaml, which is not that of a kit"),
-    "pomona-x.service": (lambda kit: b"[Service]\nExecStart=evil\n", "pomona-x.service, which is not that of a kit"),
-    "wheels/requirements.lock": (lambda kit: b"evil==1 --hash=sha256:0\n", "requirements.lock, which is not that"),
-    "silo.toml": (lambda kit: silo_file(kit, {"data": "state.x.evil:read"}), "names the code state.x.evil:read"),
+    "pomona-x.service": (
+        lambda kit: b"[Service]\nExecStart=evil\n",
+        "pomona-x.service, which is not that of a kit",
+    ),
+    "wheels/requirements.lock": (
+        lambda kit: b"evil==1 --hash=sha256:0\n",
+        "requirements.lock, which is not that",
+    ),
+    "silo.toml": (
+        lambda kit: silo_file(kit, {"data": "state.x.evil:read"}),
+        "names the code state.x.evil:read",
+    ),
     "silo.toml, a view": (
         lambda kit: silo_file(kit, {"views": {"a": {"name": "evil:read"}}}),
         "silo.toml, which names the code evil:read",
     ),
-    "silo.toml, code": (lambda kit: silo_file(kit, {"code": ["evil:train"]}), "names the code evil:train"),
+    "silo.toml, code": (
+        lambda kit: silo_file(kit, {"code": ["evil:train"]}),
+        "names the code evil:train",
+    ),
     "federation.toml": (
         lambda kit: (kit / "federation.toml").read_bytes().replace(b'"mlp"', b'"evil:network"'),
         "federation.toml, which names the code evil:network",
@@ -373,7 +440,9 @@ BROUGHT = {
 def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
     made, said = BROUGHT[name]
     backup(kit, "silo", tmp_path / "good.tar")
-    files = {info.name: text for info, text in members(tmp_path / "good.tar") if info.name != MANIFEST}
+    files = {
+        info.name: text for info, text in members(tmp_path / "good.tar") if info.name != MANIFEST
+    }
     crafted = of_files(tmp_path / "it.tar", files | {name.partition(",")[0]: made(kit)})
     with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
         restore(crafted, tmp_path / "new", "silo", Restoring(spent=Cost()))
@@ -385,7 +454,15 @@ def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["numpy/__init__.py", "x/evil.so", "data/evil.py", "wheels/evil.whl", "state/origin.json", "ledger.jsonl"]
+    "name",
+    [
+        "numpy/__init__.py",
+        "x/evil.so",
+        "data/evil.py",
+        "wheels/evil.whl",
+        "state/origin.json",
+        "ledger.jsonl",
+    ],
 )
 def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
     with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
@@ -445,10 +522,22 @@ def member(name, kind=tarfile.REGTYPE, link=""):
 
 def of_files(path, files):
     """A silo's backup with these files and correct hashes."""
-    known = {name: SavedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest()) for name, text in files.items()}
-    about = {"role": "silo", "federation": "f", "made": "now", "key": False, "versions": own(), "files": known}
+    known = {
+        name: SavedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest())
+        for name, text in files.items()
+    }
+    about = {
+        "role": "silo",
+        "federation": "f",
+        "made": "now",
+        "key": False,
+        "versions": own(),
+        "files": known,
+    }
     told = Backup(**about).model_dump_json().encode()
-    return tar(path, *((member(name), text) for name, text in files.items()), (member(MANIFEST), told))
+    return tar(
+        path, *((member(name), text) for name, text in files.items()), (member(MANIFEST), told)
+    )
 
 
 def members(path):
@@ -502,7 +591,14 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
     backup(kit, "silo", tmp_path / "good.tar")
     whole = (tmp_path / "good.tar").read_bytes()
     bad = tmp_path / "bad.tar"
-    for content in (b"", b"text", os.urandom(2000), whole[:1000], whole[: len(whole) // 2], whole[:512] * 3):
+    for content in (
+        b"",
+        b"text",
+        os.urandom(2000),
+        whole[:1000],
+        whole[: len(whole) // 2],
+        whole[:512] * 3,
+    ):
         bad.write_bytes(content)
         with pytest.raises((ConfigError, StorageError)):
             restore(bad, tmp_path / "new", "silo", SAID)
@@ -534,7 +630,9 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
     shutil.rmtree(federation.server)
     with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
         restore(tmp_path / "server.tar", federation.server, "server", Restoring(spent=Cost()))
-    assert "run/roster.json, by which the members are silo-0, silo-1, silo-2" in refused.value.text()
+    assert (
+        "run/roster.json, by which the members are silo-0, silo-1, silo-2" in refused.value.text()
+    )
     restore(tmp_path / "server.tar", federation.server, "server", SAID)
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
@@ -542,11 +640,15 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
 
 @pytest.mark.slow
 def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
-    """A backup of a silo that is running is started beside it: it stays outside, and the silo notices nothing."""
+    """A backup of a silo that is running is started beside it: it stays outside, and the silo
+    notices nothing.
+    """
     import subprocess
 
     scenario = Scenario.prepare(settings(method=APPLE, rounds=400))
-    with local_federation(scenario, tmp_path / "local", deadline=240.0, wait=240.0, quorum=3) as local:
+    with local_federation(
+        scenario, tmp_path / "local", deadline=240.0, wait=240.0, quorum=3
+    ) as local:
         for who in ("server", *local.names):
             local.start(who)
         local.wait(lambda s: s.round >= 1)

@@ -1,4 +1,6 @@
-"""Mutual TLS: which clients are served at the server's port, with real connections and a real SuperLink."""
+"""Mutual TLS: which clients are served at the server's port, with real connections and a real
+SuperLink.
+"""
 
 import socket
 import ssl
@@ -59,12 +61,17 @@ def port_of_strangers(kits, monkeypatch):
 
     async def behind(scope, receive, send):
         heard.append(scope["path"])
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body", "body": b""})
 
     auth, head = RequestAuth(kits / "server"), superlink.shown_head
     gate = Gate(
-        behind, lambda scope: auth(head(scope)), lambda: 0, membership=lambda scope: auth.membership(head(scope))
+        behind,
+        lambda scope: auth(head(scope)),
+        lambda: 0,
+        membership=lambda scope: auth.membership(head(scope)),
     )
     made = []
 
@@ -97,8 +104,14 @@ def port_of_strangers(kits, monkeypatch):
 
 
 def asked(out, kit, path=OTHER, headers=None):
-    """The status of a request from a kit's silo over a route; the name of the fault if there is no answer."""
-    words = {name.decode(): value.decode() for name, value in signed(kit)} if headers is None else headers
+    """The status of a request from a kit's silo over a route; the name of the fault if there is no
+    answer.
+    """
+    words = (
+        {name.decode(): value.decode() for name, value in signed(kit)}
+        if headers is None
+        else headers
+    )
     try:
         with client(out, 10.0) as line:
             return line.post(out.url + path, headers=words).status_code
@@ -110,7 +123,9 @@ def test_a_silos_certificate_is_of_its_key_for_tls_clients_alone(kits):
     for name in ("north", "south"):
         folder = kits / name
         made = x509.load_pem_x509_certificate((folder / "certs" / "silo.crt").read_bytes())
-        made.verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "certs" / "ca.crt").read_bytes()))
+        made.verify_directly_issued_by(
+            x509.load_pem_x509_certificate((folder / "certs" / "ca.crt").read_bytes())
+        )
         assert made.public_key() == load_ssh_public_key((folder / "keys" / "silo.pub").read_bytes())
         assert f"CN={name}," in made.subject.rfc4514_string() + ","
         purposes = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -126,11 +141,15 @@ def test_silos_are_heard_with_the_certificate_of_the_key_that_signs(kits, port_o
     assert asked(way(south), north) == 401, "south's connection, north's signature"
     assert asked(way(north), north, headers={}) == 401, "no signature"
     assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
-    assert asked(way(north), north, "/v1/control/list-runs") == 200, "in this test the gate takes loopback for local"
+    assert asked(way(north), north, "/v1/control/list-runs") == 200, (
+        "in this test the gate takes loopback for local"
+    )
     assert port_of_strangers.heard == [OTHER] * 2 + ["/v1/control/list-runs"]
 
 
-def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(kits, port_of_strangers, tmp_path):
+def test_a_newcomer_that_brings_its_key_is_heard_once_it_is_added(
+    kits, port_of_strangers, tmp_path
+):
     (tmp_path / "west.pub").write_bytes((pair := keys.silo()).public)
     add(kits, "west", tmp_path / "west.pub")
     keys.write(kits / "west" / "keys" / "silo.key", pair.private)
@@ -150,7 +169,11 @@ def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
     """Not for health, not for a standing that a member's key has signed."""
     bare = replace(way(kits / "north"), shown=None)
     for path in (OTHER, MEMBERSHIP, "/health"):
-        assert asked(bare, kits / "north", path) in ("RemoteProtocolError", "ReadError", "WriteError")
+        assert asked(bare, kits / "north", path) in (
+            "RemoteProtocolError",
+            "ReadError",
+            "WriteError",
+        )
     assert ask_membership(bare, kits / "north" / "keys" / "silo.key") == "unsaid"
     assert port_of_strangers.data == []
 
@@ -177,13 +200,17 @@ def test_files_that_do_not_fit_are_named(kits):
     with pytest.raises(ConfigError, match="missing"):
         client_context(north.ca, Shown(kits / "none.crt", north.shown.key))
     with pytest.raises(ConfigError, match="cannot be read as a private key"):
-        client_context(north.ca, Shown(north.shown.certificate, kits / "north" / "keys" / "silo.pub"))
+        client_context(
+            north.ca, Shown(north.shown.certificate, kits / "north" / "keys" / "silo.pub")
+        )
     with pytest.raises(ConfigError, match="holds no certificate"):
         client_context(north.shown.key, None)
 
 
 def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits):
-    """The gate's own answer to its machine is what SuperLink's processes live on, which have no certificate."""
+    """The gate's own answer to its machine is what SuperLink's processes live on, which have no
+    certificate.
+    """
     made = SuperLink(kits)
     try:
         north, south = kits / "north", kits / "south"
@@ -193,6 +220,11 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
         assert asked(bare, north) == 401
         assert asked(way(south), north) == 401
         assert asked(way(north), north) not in (401, 403)
-        assert httpx.get(bare.url + "/docs", verify=client_context(bare.ca, None), trust_env=False).status_code == 200
+        assert (
+            httpx.get(
+                bare.url + "/docs", verify=client_context(bare.ca, None), trust_env=False
+            ).status_code
+            == 200
+        )
     finally:
         made.end()

@@ -34,9 +34,16 @@ SOME, OTHER = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
 TEXT = StudyText("fedavg", "mlp", True, SOME, {}, ("metrics", "sample-counts"), 10, 50)
-STUDY = TrainingStudy(name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]})
+STUDY = TrainingStudy(
+    name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
+)
 FEDERATION = Federation.of(
-    {"name": "try", "server": "127.0.0.1:9", "places": 4, "silo": [{"name": "north"}, {"name": "south"}]}
+    {
+        "name": "try",
+        "server": "127.0.0.1:9",
+        "places": 4,
+        "silo": [{"name": "north"}, {"name": "south"}],
+    }
 )
 # Each rule at its limit, where the study above still fits, and next to it, where it does not.
 RULES = {
@@ -63,12 +70,17 @@ FITTING = {rule: limits[0] for rule, limits in RULES.items()}
 def wrong(text=TEXT, facts=FACTS, known=(), **rules):
     """Misfits of a study with some rules, all other rules being satisfied."""
     policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
-    return [*misfits(policy, FEDERATION.under(STUDY), text, set(known), TODAY), *excesses(policy, facts)]
+    return [
+        *misfits(policy, FEDERATION.under(STUDY), text, set(known), TODAY),
+        *excesses(policy, facts),
+    ]
 
 
 @given(st.dictionaries(st.sampled_from(sorted(RULES)), st.sampled_from((0, 1))))
 def test_a_study_fits_where_all_rules_do_and_every_misfit_is_named(chosen):
-    assert len(wrong(**{rule: RULES[rule][which] for rule, which in chosen.items()})) == sum(chosen.values())
+    assert len(wrong(**{rule: RULES[rule][which] for rule, which in chosen.items()})) == sum(
+        chosen.values()
+    )
 
 
 @given(st.sets(st.sampled_from((SOME, OTHER, "c" * 64))), st.sets(st.sampled_from((SOME, OTHER))))
@@ -96,7 +108,9 @@ def test_no_total_above_the_limit_is_accepted(total, most):
 
 def test_a_kind_that_is_not_named_is_not_accepted():
     policy = ConsentPolicy(kinds=("survey",), **FITTING)
-    assert list(misfits(policy, FEDERATION.under(STUDY), TEXT, set(), TODAY)) == ["kind train is not among survey"]
+    assert list(misfits(policy, FEDERATION.under(STUDY), TEXT, set(), TODAY)) == [
+        "kind train is not among survey"
+    ]
 
 
 minutes = st.builds(time, st.integers(0, 23), st.integers(0, 59))
@@ -137,7 +151,9 @@ def test_hours_and_their_complement_share_the_day(first, last, clock):
 )
 def test_a_policy_that_says_nothing_or_nonsense_is_refused(rules):
     with pytest.raises(ValidationError):
-        ConsentPolicy.model_validate({"kinds": ["train"], **rules} if rules and "kinds" not in rules else rules)
+        ConsentPolicy.model_validate(
+            {"kinds": ["train"], **rules} if rules and "kinds" not in rules else rules
+        )
 
 
 # In a federation
@@ -161,11 +177,19 @@ def known(federation, name="second", silo="silo-0"):
 
 
 def lines(federation, event, silo="silo-0"):
-    return [line for line in audit.read(federation.kits / silo / "state/audit.jsonl") if line["event"] == event]
+    return [
+        line
+        for line in audit.read(federation.kits / silo / "state/audit.jsonl")
+        if line["event"] == event
+    ]
 
 
 def submitted(federation, name="second", **changes):
-    return StudyQueue(federation.server).submit(study_file(federation, name, wait=0.5, **changes)).agreement
+    return (
+        StudyQueue(federation.server)
+        .submit(study_file(federation, name, wait=0.5, **changes))
+        .agreement
+    )
 
 
 def test_what_fits_is_accepted_told_and_run_without_a_person(federation):
@@ -232,14 +256,18 @@ def test_a_view_that_a_silo_does_not_have_is_no_consent(federation):
 
 
 def other_task(federation):
-    """A section task that the silos' data do not fit, like one that tests whether some row has a value."""
+    """A section task that the silos' data do not fit, like one that tests whether some row has a
+    value.
+    """
     task = tomllib.loads(federation.toml.read_text())["task"]
     return {**task, "classes": task["classes"][:-1], "outputs": task["outputs"] - 1}
 
 
 @pytest.mark.parametrize("otherwise", ["ask", "decline"])
 def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
-    """The data are of ten classes, the task names nine: a server that hears "declined" knows that the tenth is there."""
+    """The data are of ten classes, the task names nine: a server that hears "declined" knows that
+    the tenth is there.
+    """
     task = other_task(federation)
     sha256 = TaskSettings.model_validate(task).sha256
     ruled(federation, otherwise=otherwise, tasks=[sha256])
@@ -247,7 +275,8 @@ def test_a_rule_sends_no_answer_that_depends_on_the_data(federation, otherwise):
     [said] = heard(federation, "silo-0")
     assert "waits for a decision" in said
     assert (known(federation).status, known(federation).why[:5]) == ("pending", "DATA:")
-    ruled(federation, otherwise=otherwise, tasks=[sha256], accept_epsilon_total=1.0)  # judged after a look at the data
+    # judged after a look at the data
+    ruled(federation, otherwise=otherwise, tasks=[sha256], accept_epsilon_total=1.0)
     submitted(federation, "third")
     heard(federation, "silo-0")
     assert known(federation, "third").status == "pending"
@@ -278,14 +307,19 @@ def test_a_task_that_a_person_has_accepted_on_the_same_data_is_let_in(federation
     submitted(federation, "third", task=dict(reversed(shifted.items())))
     submitted(federation, "fourth", task=shifted, view="later")
     heard(federation, "silo-0")
-    assert [known(federation, name).status for name in ("third", "fourth")] == ["accepted", "pending"]
+    assert [known(federation, name).status for name in ("third", "fourth")] == [
+        "accepted",
+        "pending",
+    ]
     decided(federation, "silo-0", "second", accepted=False)
     submitted(federation, "fifth", task=shifted)
     heard(federation, "silo-0")
     assert known(federation, "fifth").status == "pending"
 
 
-def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_since(federation, monkeypatch):
+def test_outside_its_hours_a_silo_is_absent_also_when_the_rules_have_changed_since(
+    federation, monkeypatch
+):
     ruled(federation, hours="20:00-06:00")
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
@@ -357,7 +391,13 @@ def test_a_study_that_changes_after_it_was_accepted_is_another_one(federation):
 def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federation, monkeypatch):
     terms = tomllib.loads(federation.toml.read_text())
     words = [f"w{n}" for n in range(50_000)]
-    task = {"kind": "text", "input_shape": [8], "classes": ["a", "b"], "vocabulary": 50_002, "words": words}
+    task = {
+        "kind": "text",
+        "input_shape": [8],
+        "classes": ["a", "b"],
+        "vocabulary": 50_002,
+        "words": words,
+    }
     study = study_of({"name": "wordy", "run": terms["run"], "task": task})
     monkeypatch.setattr("pomona_federation.study.LONGEST", 2**18)
     with pytest.raises(ProtocolError, match="at most 262144 are read"):

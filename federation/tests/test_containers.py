@@ -1,7 +1,8 @@
-"""The kits' images and compose files with podman: a federation of two containers, from build to stop.
+"""The kits' images and compose files with podman: a federation of two containers, from build to
+stop.
 
-The image is that of the kit, with the libraries of its lock; the base image and the libraries are downloaded where the
-machine does not have them.
+The image is that of the kit, with the libraries of its lock; the base image and the libraries are
+downloaded where the machine does not have them.
 """
 
 import json
@@ -40,7 +41,9 @@ test = "data/test.csv"
 
 def ran(*words, folder=None, seconds=1200.0):
     own = os.environ | {"POMONA_UID": str(os.getuid()), "POMONA_GID": str(os.getgid())}
-    return subprocess.run(words, cwd=folder, env=own, capture_output=True, text=True, timeout=seconds, check=False)
+    return subprocess.run(
+        words, cwd=folder, env=own, capture_output=True, text=True, timeout=seconds, check=False
+    )
 
 
 def done(*words, **options):
@@ -57,7 +60,10 @@ def wheels(tmp_path_factory):
             pytest.skip(f"needs {program}")
     compose = re.search(r"podman-compose version (\d+)\.(\d+)", done("podman-compose", "--version"))
     if tuple(map(int, compose.groups())) < (1, 1):
-        pytest.skip("needs podman-compose 1.1: older ones join a network beside the machine's, which podman refuses")
+        pytest.skip(
+            "needs podman-compose 1.1: older ones join a network beside the machine's, which "
+            "podman refuses"
+        )
     tried = ran("podman", "run", "--rm", "--network", "host", BASE, "true", seconds=600)
     if tried.returncode:
         pytest.skip(f"no container of {BASE} runs here: {tried.stderr.strip()[-300:]}")
@@ -99,7 +105,10 @@ def test_a_federation_in_containers_trains_and_each_ends_without_a_restart(kits)
         done("podman-compose", "up", "--build", "--detach", folder=home)
     until = time.monotonic() + 300
     while (standing := read_status(server / "run")) is None or standing.state != "finished":
-        logs = ran("podman", "logs", container(server)[0]), ran("podman", "logs", container(north)[0])
+        logs = (
+            ran("podman", "logs", container(server)[0]),
+            ran("podman", "logs", container(north)[0]),
+        )
         assert time.monotonic() < until, [said.stdout + said.stderr for said in logs]
         time.sleep(1)
     assert standing.round == ROUNDS
@@ -113,7 +122,15 @@ def test_a_federation_in_containers_trains_and_each_ends_without_a_restart(kits)
         assert about["RestartCount"] == 0
         assert about["HostConfig"]["ReadonlyRootfs"]
         held = done(
-            "podman", "run", "--rm", "--network", "host", image, "sh", "-c", "ls -A / /wheels; ls -A /kit || true"
+            "podman",
+            "run",
+            "--rm",
+            "--network",
+            "host",
+            image,
+            "sh",
+            "-c",
+            "ls -A / /wheels; ls -A /kit || true",
         )
         assert not {"keys", "certs", "federation.toml"} & set(held.split()), "no kit in the image"
     assert json.loads((north / "state" / "node" / "node.json").read_bytes())["state"] == "stopped"

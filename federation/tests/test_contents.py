@@ -1,4 +1,6 @@
-"""``contents``: which files of a kit are kept, secret, the kit's or the owner's; links; the documented way to end."""
+"""``contents``: which files of a kit are kept, secret, the kit's or the owner's; links; the
+documented way to end.
+"""
 
 import json
 import os
@@ -79,11 +81,15 @@ def test_the_command_shows_what_to_keep_and_what_is_secret(kit, capsys):
     assert "there is no report yet" in said
     told = json.loads(printed(capsys, "silo", "contents", "--folder", kit, "--json"))
     assert {row["kind"] for row in told["contents"]} == {"keep", "secret", "kit", "own"}
-    assert printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split("\n")[:-1] == sorted(SECRET)
+    assert printed(capsys, "silo", "contents", "--folder", kit, "--paths", "secret").split("\n")[
+        :-1
+    ] == sorted(SECRET)
 
 
 def test_a_kit_ends_as_its_readme_says(kit, capsys, tmp_path):
-    """The lines of the kit's own README: what is kept is archived, secrets are overwritten and removed."""
+    """The lines of the kit's own README: what is kept is archived, secrets are overwritten and
+    removed.
+    """
     readme = Path(__file__).parents[1] / "src/pomona_federation/provision/templates/silo.md.jinja"
     for line in (line for line in readme.read_text().splitlines() if " --paths " in line):
         command, _, then = line.strip().partition(" | ")
@@ -91,7 +97,9 @@ def test_a_kit_ends_as_its_readme_says(kit, capsys, tmp_path):
         subprocess.run(then, shell=True, cwd=kit, input=paths, text=True, check=True)
     left = {str(path.relative_to(kit)) for path in kit.rglob("*") if path.is_file()}
     assert left == KEPT | PLAIN | OWN
-    archived = subprocess.run(["tar", "tf", tmp_path / "kept.tar"], capture_output=True, text=True, check=True)
+    archived = subprocess.run(
+        ["tar", "tf", tmp_path / "kept.tar"], capture_output=True, text=True, check=True
+    )
     assert set(archived.stdout.split()) == KEPT
 
 
@@ -128,20 +136,40 @@ def test_a_folder_that_is_no_kit_is_refused(kit, tmp_path):
 def test_a_server_keeps_what_studies_without_a_model_have_found(name):
     path = PurePosixPath("run/studies/look", name)
     assert rule(path, RULES["server"]).kind == "keep"
-    assert rule(path.parent / "trials/000/checkpoints/round-000001-aa.safetensors", RULES["server"]).kind == "secret"
+    assert (
+        rule(
+            path.parent / "trials/000/checkpoints/round-000001-aa.safetensors", RULES["server"]
+        ).kind
+        == "secret"
+    )
 
 
 def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world):
     federation = world.federation()
     federation.run()
     require_kit(federation.server, "server")
-    names = ("audit.jsonl", "clients.csv", "config.toml", "events.jsonl", "roster.json", "rounds.csv", "summary.json")
+    names = (
+        "audit.jsonl",
+        "clients.csv",
+        "config.toml",
+        "events.jsonl",
+        "roster.json",
+        "rounds.csv",
+        "summary.json",
+    )
     record = {f"run/{name}" for name in names} | {"federation.toml"}
     server = kinds(federation.server, "server")
-    assert server["keep"] == record | {f"keys/silo-{i}.{kind}" for i in range(3) for kind in ("pub", "cert")}
+    assert server["keep"] == record | {
+        f"keys/silo-{i}.{kind}" for i in range(3) for kind in ("pub", "cert")
+    }
     assert any(name.startswith("run/checkpoints/") for name in server["secret"])
     silo = kinds(federation.kits / "silo-0")
-    names = ("audit.jsonl", "private/budget.json", "models/personal.card.md", "models/personal.safetensors")
+    names = (
+        "audit.jsonl",
+        "private/budget.json",
+        "models/personal.card.md",
+        "models/personal.safetensors",
+    )
     assert silo["keep"] == {"federation.toml"} | {f"state/{name}" for name in names}
     assert {"keys/silo.key", "silo.toml"} <= silo["secret"]
     assert silo["own"] == {f"data/{name}.npz" for name in ("train", "validation", "test")}

@@ -1,4 +1,6 @@
-"""``server status``, ``silo status`` and ``server audit`` with files and text crafted to harm the reader."""
+"""``server status``, ``silo status`` and ``server audit`` with files and text crafted to harm the
+reader.
+"""
 
 import json
 
@@ -14,7 +16,13 @@ from pomona_federation.server.member_registry import MemberRegistry
 from test_preflight import command, kit, server_kit, visit
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
-LIVE = {"round": 2, "present": ["north"], "rejected": ["south"], "why": {"south": "late"}, "seconds": 1.5}
+LIVE = {
+    "round": 2,
+    "present": ["north"],
+    "rejected": ["south"],
+    "why": {"south": "late"},
+    "seconds": 1.5,
+}
 CRAFTED = {
     "seconds are text": {**LIVE, "seconds": "soon"},
     "why is a list": {**LIVE, "why": ["late"]},
@@ -63,13 +71,18 @@ def test_a_live_file_that_is_none_is_one_line(what, tmp_path, capsys):
 @pytest.mark.parametrize("what", [*TORN, "names"])
 def test_a_file_of_who_is_waited_for_that_is_none_is_one_line(what, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
-    put(folder / "run" / "waiting.json", (TORN | {"NaN": '{"since": NaN}', "names": '{"missing": ["north"]}'})[what])
+    put(
+        folder / "run" / "waiting.json",
+        (TORN | {"NaN": '{"since": NaN}', "names": '{"missing": ["north"]}'})[what],
+    )
     code, _, err = said(capsys, "server", "status", "--folder", str(folder))
     assert (code, err.count("\n")) == (StorageError.code, 1)
     assert "waiting.json cannot be read" in err
 
 
-@pytest.mark.parametrize("what", ["[]", "{", '{"settled": 1}', '{"settled": 1e999, "silos": []}', "nested", "a size"])
+@pytest.mark.parametrize(
+    "what", ["[]", "{", '{"settled": 1}', '{"settled": 1e999, "silos": []}', "nested", "a size"]
+)
 def test_a_roster_that_is_none_is_one_line(what, tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
     size = json.dumps({"settled": 1, "silos": [{"name": "north", "size": 10**400}]})
@@ -90,7 +103,8 @@ def test_a_status_that_is_none_is_one_line(what, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", "7", "{}", '{"round": "x"}', '{"round": 1, "bytes_down": "many"}', "[" * 100_000, "{"]
+    "line",
+    ["[]", "7", "{}", '{"round": "x"}', '{"round": 1, "bytes_down": "many"}', "[" * 100_000, "{"],
 )
 def test_a_visit_that_is_none_is_skipped_with_a_word(line, tmp_path, capsys):
     """Among good lines, and as the last."""
@@ -103,7 +117,9 @@ def test_a_visit_that_is_none_is_skipped_with_a_word(line, tmp_path, capsys):
     assert "2 lines of state/rounds.jsonl" in out
 
 
-@pytest.mark.parametrize("what", ["{", "[]", '{"state": 7}', '{"state": "connected", "restarts": 1e400}'])
+@pytest.mark.parametrize(
+    "what", ["{", "[]", '{"state": 7}', '{"state": "connected", "restarts": 1e400}']
+)
 def test_a_nodes_news_that_are_none_are_one_line(what, tmp_path, capsys):
     folder, _ = kit(tmp_path)
     put(folder / "state" / "node" / "node.json", what)
@@ -112,7 +128,9 @@ def test_a_nodes_news_that_are_none_are_one_line(what, tmp_path, capsys):
 
 
 def test_words_of_members_are_shown_and_never_obeyed(tmp_path, capsys):
-    """In the table of `status`, in its lines, in `audit`: no markup, no escape sequence, no line of their own."""
+    """In the table of `status`, in its lines, in `audit`: no markup, no escape sequence, no line of
+    their own.
+    """
     folder, _ = server_kit(tmp_path)
     live = {**LIVE, "why": {"south": HOSTILE, HOSTILE: HOSTILE}}
     put(folder / "run" / "live.json", json.dumps(live))

@@ -1,7 +1,7 @@
 """Faults of silos, of the server and on the way between them, over a grid in this process.
 
-See ``docs/internals/fault-tables.md``. In each, the federation ends with the models of a run in which the same silos
-were declared absent.
+See ``docs/internals/fault-tables.md``. In each, the federation ends with the models of a run in
+which the same silos were declared absent.
 """
 
 import io
@@ -59,7 +59,10 @@ CORE = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 FORM = {"core": torch.empty(CORE), "request": torch.empty(1, dtype=torch.long)}
 ENCODING = Encoding("fp32", 3)
 UPLINKS = {
-    "F23 NaN": (tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}), "not finite"),
+    "F23 NaN": (
+        tensors(lambda u: {**u, "core": u["core"].index_fill(0, torch.tensor([7]), torch.nan)}),
+        "not finite",
+    ),
     "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
     "F25 another dtype": (tensors(lambda u: {**u, "core": u["core"].half()}), "dtype"),
     "F26 a missing tensor": (tensors(lambda u: {"core": u["core"]}), "missing"),
@@ -94,7 +97,9 @@ def mistaken(patch, change, rounds=(2,)):
         body, uplink = answer(self, task, enclosed)
         if task.trains and task.number in rounds and self.silo.file.name == "silo-1":
             uplink = change(uplink)
-            body = body.model_copy(update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)})
+            body = body.model_copy(
+                update={"uplink": sha256(uplink), "rows": signed_again(self, task, uplink)}
+            )
         return body, uplink
 
     patch.setattr(client_app.ClientApp, "answer", answers)
@@ -119,7 +124,13 @@ def on_answer(change, number=2, node=11, times=9):
     def fault(message, reply):
         sent = flower_apps.unpacked(message.content)
         task = parsed(Task, sent.body) if sent.kind == "task" else None
-        if task and task.trains and task.number == number and message.metadata.dst_node_id == node and left[0]:
+        if (
+            task
+            and task.trains
+            and task.number == number
+            and message.metadata.dst_node_id == node
+            and left[0]
+        ):
             left[0] -= 1
             return change(message, reply)
         return reply
@@ -141,7 +152,10 @@ WAYS = {
     "F1 the node is gone": (lambda m, _: lost(m), "error 5"),
     "the app crashed": (lambda m, _: lost(m, 8), "error 8"),
     "the app raised": (lambda m, _: lost(m, 2), "error 2"),
-    "F22 a cut upload": (repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-9]})), "not the one"),
+    "F22 a cut upload": (
+        repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-9]})),
+        "not the one",
+    ),
     "bytes changed on the way": (
         repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-1] + b"\1"})),
         "not the one that was signed",
@@ -166,7 +180,9 @@ def test_what_goes_wrong_on_the_way_counts_as_absent(what, world):
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
-@pytest.mark.parametrize("second", [lambda p: p, lambda p: replace(p, body="{")], ids=["F15 same", "F16 another"])
+@pytest.mark.parametrize(
+    "second", [lambda p: p, lambda p: replace(p, body="{")], ids=["F15 same", "F16 another"]
+)
 def test_of_two_answers_the_first_counts(second, world):
     federation = world.federation()
     federation.grid.faults.append(on_answer(lambda m, reply: [reply, repacked(second)(m, reply)]))
@@ -176,7 +192,9 @@ def test_of_two_answers_the_first_counts(second, world):
 
 @pytest.mark.parametrize("back", [None, 3], ids=["for good", "until round 3"])
 def test_a_network_that_is_cut(back, world):
-    """F21: the node is offline for longer than ``patience``; it takes part again from when it is back."""
+    """F21: the node is offline for longer than ``patience``; it takes part again from when it is
+    back.
+    """
     federation = world.federation(run={"rounds": 4}, patience=0.2)
     grid = federation.grid
 
@@ -197,7 +215,8 @@ def test_a_network_that_is_cut(back, world):
         deployed(federation),
         world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)}),
     )
-    others = federation.names if back else ["silo-0", "silo-2"]  # one that is cut off keeps the model that it had
+    # one that is cut off keeps the model that it had
+    others = federation.names if back else ["silo-0", "silo-2"]
     assert same({n: ours[n] for n in others}, {n: expected[n] for n in others})
 
 
@@ -337,7 +356,8 @@ def test_a_server_that_is_killed_goes_on(when, number, world):
     assert read_status(federation.server / "run").code == 130
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
-    assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]  # nobody trained a round twice
+    # nobody trained a round twice
+    assert sorted(trained) == [(r, p) for r in (1, 2, 3) for p in (0, 1, 2)]
 
 
 def test_an_app_that_is_told_to_stop_is_not_finished(world):
@@ -358,7 +378,9 @@ def test_an_app_that_is_told_to_stop_is_not_finished(world):
 
 
 def test_quorum_lost_and_regained(world):
-    """F19: a round that too few answer is tried once more, then the run stops; it goes on when they are back."""
+    """F19: a round that too few answer is tried once more, then the run stops; it goes on when they
+    are back.
+    """
     federation = world.federation(quorum=3)
     federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2)))
     with pytest.raises(QuorumError, match="2 uplinks of round 2 can be used, 3 are needed"):
@@ -392,7 +414,9 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
     gone = {(3, 1), (4, 1)}
     expected = world.simulated(federation, absent=gone)
     ours = deployed(federation)
-    assert same({n: ours[n] for n in ("silo-0", "silo-2")}, {n: expected[n] for n in ("silo-0", "silo-2")})
+    assert same(
+        {n: ours[n] for n in ("silo-0", "silo-2")}, {n: expected[n] for n in ("silo-0", "silo-2")}
+    )
 
 
 @pytest.mark.parametrize("swap", [True, False], ids=["two cores swapped", "a core invented"])
@@ -402,7 +426,11 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
 
     def false(packed, key, j):
         rows = packed.down[key].bank
-        return digest(packed, key, 2 - j if swap and j in (0, 2) else j) if swap else packed.add(rows[j] + 1)
+        return (
+            digest(packed, key, 2 - j if swap and j in (0, 2) else j)
+            if swap
+            else packed.add(rows[j] + 1)
+        )
 
     task = flower_transport.FlowerTransport._task
 
@@ -473,15 +501,28 @@ def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world)
     """What it says begins with its name, and is nobody else's."""
     federation = world.federation(run={"rounds": 2}, quorum=2)
     run_with_a_diverging_silo(world, federation)
-    told = {silo["silo"]: (silo["state"], silo["why"]) for silo in status.server(federation.server)["silos"]}
+    told = {
+        silo["silo"]: (silo["state"], silo["why"])
+        for silo in status.server(federation.server)["silos"]
+    }
     why = "silo-1: client 1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
-    assert told == {"silo-0": ("present", ""), "silo-1": ("rejected", why), "silo-2": ("present", "")}
+    assert told == {
+        "silo-0": ("present", ""),
+        "silo-1": ("rejected", why),
+        "silo-2": ("present", ""),
+    }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
-    assert [line for line in log.splitlines() if f"silo-1 was not used: {why}" in line and " WARNING " in line]
+    assert [
+        line
+        for line in log.splitlines()
+        if f"silo-1 was not used: {why}" in line and " WARNING " in line
+    ]
 
 
 def test_a_silos_card_and_report_are_of_the_model_of_its_last_round_that_counted(world):
-    """Its uplink of round 2, the last, is refused; what the closing visit evaluates is round 1's model."""
+    """Its uplink of round 2, the last, is refused; what the closing visit evaluates is round 1's
+    model.
+    """
     federation = world.federation(run={"rounds": 2}, quorum=2)
     with world.patch.context() as patch:
         mistaken(patch, UPLINKS["F23 NaN"][0])
@@ -498,7 +539,10 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
     with world.patch.context() as patch:
         mistaken(patch, UPLINKS["F23 NaN"][0], range(1, 6))
         federation.run()
-    told = {silo["silo"]: (silo["state"], silo["why"]) for silo in status.server(federation.server)["silos"]}
+    told = {
+        silo["silo"]: (silo["state"], silo["why"])
+        for silo in status.server(federation.server)["silos"]
+    }
     assert told == {
         "silo-0": ("present", ""),
         "silo-1": ("rejected", server_app.QUARANTINED),
@@ -506,4 +550,8 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
     }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
     assert log.count("silo-1, round 3: refused too often in a row; asked no more") == 1
-    assert [number for number in range(1, 6) if f"silo-1, round {number}: tensor" in log] == [1, 2, 3]
+    assert [number for number in range(1, 6) if f"silo-1, round {number}: tensor" in log] == [
+        1,
+        2,
+        3,
+    ]

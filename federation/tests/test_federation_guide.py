@@ -1,7 +1,9 @@
-"""Runs every block of the guide to a federation between two machines, each machine being a folder on loopback.
+"""Runs every block of the guide to a federation between two machines, each machine being a folder
+on loopback.
 
 Differences from the guide: the server's address is a free one of this machine. Blocks for root are
-not run; those that install are run separately, with this environment's libraries in place of a download.
+not run; those that install are run separately, with this environment's libraries in place of a
+download.
 """
 
 import json
@@ -67,7 +69,11 @@ class Play:
             text = block.text.replace(ADDRESS, self.server)
             path.write_text(text)
             return
-        own = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", OMP_NUM_THREADS="1")
+        own = dict(
+            os.environ,
+            PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            OMP_NUM_THREADS="1",
+        )
         for line in block.text.splitlines():
             words = line.split()
             if words[0] == "cd" and len(words) == 2:
@@ -78,20 +84,31 @@ class Play:
                 self._watch(line, home, own)
             else:
                 left = self.until - time.monotonic()
-                done = subprocess.run(["bash", "-euc", line], cwd=home, env=own, timeout=left, check=False)
+                done = subprocess.run(
+                    ["bash", "-euc", line], cwd=home, env=own, timeout=left, check=False
+                )
                 assert done.returncode == 0, f"{block.where}: {line}"
 
     def _start(self, line: str, home: Path, own: dict[str, str]) -> None:
         with (self.folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {line}"], cwd=home, env=own, stdout=log, stderr=log, start_new_session=True
+                ["bash", "-c", f"exec {line}"],
+                cwd=home,
+                env=own,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         self.background.append(process)
 
     def _watch(self, line: str, home: Path, own: dict[str, str]) -> None:
         """Watch for a while, then press Ctrl-C."""
         shown = subprocess.Popen(
-            ["bash", "-c", f"exec {line}"], cwd=home, env=own, stdout=subprocess.PIPE, start_new_session=True
+            ["bash", "-c", f"exec {line}"],
+            cwd=home,
+            env=own,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         first = shown.stdout.readline()
         time.sleep(1)
@@ -103,7 +120,9 @@ class Play:
     def standing(self) -> dict:
         """Output of `pomona server status --json`."""
         words = [sys.executable, "-m", "pomona", "server", "status", "--json"]
-        return json.loads(subprocess.run(words, cwd=self.folder / "A", check=True, capture_output=True).stdout)
+        return json.loads(
+            subprocess.run(words, cwd=self.folder / "A", check=True, capture_output=True).stdout
+        )
 
     def wait(self, what) -> None:
         """Wait for a condition on the server's status."""
@@ -138,15 +157,24 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
             if block.language == "toml":
                 path = tmp_path / FILE.match(block.text)[1].replace("/", "-")
                 path.write_text(block.text)
-                read = {"federation.toml": Federation.load, "STUDY.toml": read_study, "policy.toml": policy}
+                read = {
+                    "federation.toml": Federation.load,
+                    "STUDY.toml": read_study,
+                    "policy.toml": policy,
+                }
                 named.append(read.get(path.name, SiloFile.load)(path).name)
     assert named == ["clinics", "north", "south", "west", "second", "policy", "cross", "tune"]
-    federation, study = Federation.load(tmp_path / "federation.toml"), read_study(tmp_path / "STUDY.toml")
+    federation, study = (
+        Federation.load(tmp_path / "federation.toml"),
+        read_study(tmp_path / "STUDY.toml"),
+    )
     federation.under(study).require_computable()
 
 
 def test_readers_see_which_machine_a_block_is_for(tmp_path):
-    """The line above a block says what the reason behind its language says, up to a semicolon; the table has them all."""
+    """The line above a block says what the reason behind its language says, up to a semicolon; the
+    table has them all.
+    """
     found = [block for _, parts in sections(tmp_path) for block in parts]
     for block in found:
         where = block.reason.partition(";")[0]
@@ -162,7 +190,9 @@ def policy(path: Path):
     assert ConsentPolicy.of(path.parent)
     assert "federation-files.md#policytoml" in GUIDE.read_text()
     table = REFERENCE.read_text().partition("\n## policy.toml\n")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(ConsentPolicy.model_fields)
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
+        ConsentPolicy.model_fields
+    )
     return SimpleNamespace(name="policy")
 
 
@@ -241,7 +271,9 @@ def test_two_strangers_and_a_third(play, tmp_path):
 
 
 def good(home: Path) -> None:
-    """Check that north's model recognises its digits: all 600 of its rows, most of them training rows."""
+    """Check that north's model recognises its digits: all 600 of its rows, most of them training
+    rows.
+    """
     import numpy as np
 
     from pomona.personal import PersonalModel
@@ -274,7 +306,9 @@ def alone(line: str, folder: Path) -> str:
     own = dict(os.environ, PIP_NO_DEPS="1", PIP_NO_INDEX="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
     path = f"{Path(sys.executable).parent}:{own['PATH']}"
     words = ["bash", "-euc", line]
-    done = subprocess.run(words, cwd=folder, env=own | {"PATH": path}, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        words, cwd=folder, env=own | {"PATH": path}, check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -286,11 +320,14 @@ def test_the_wheel_installs_and_has_all_that_kits_need(which, wheels, tmp_path):
     block = install_blocks(tmp_path, "I")[which]
     create, libraries, install, look = block.text.strip().splitlines()
     assert create == "python3 -m venv pomona-env"
-    venv.create(tmp_path / "pomona-env", with_pip=True, symlinks=True)  # of whatever Python runs the tests
+    # of whatever Python runs the tests
+    venv.create(tmp_path / "pomona-env", with_pip=True, symlinks=True)
     (site,) = (tmp_path / "pomona-env").glob("lib/python*/site-packages")
     assert libraries.endswith("--require-hashes --requirement wheels/requirements.lock")
     alone(install, tmp_path)
-    (site / "libraries.pth").write_text("\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n")
+    (site / "libraries.pth").write_text(
+        "\n".join(p for p in sys.path if p.endswith("site-packages")) + "\n"
+    )
     assert "federat" in alone(look, tmp_path)
     installed = site / "pomona_federation"
     assert (installed / "provision" / "templates" / "silo.toml.jinja").exists()

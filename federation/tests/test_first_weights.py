@@ -1,4 +1,6 @@
-"""A federation starting from a weights file: in every kit, by hash in the agreement; other weights are refused."""
+"""A federation starting from a weights file: in every kit, by hash in the agreement; other weights
+are refused.
+"""
 
 import tomllib
 
@@ -24,7 +26,9 @@ def weights(tmp_path):
 
 @pytest.fixture
 def federation(world, weights):
-    return world.federation({"name": "fedavg"}, run={"model": {"name": "small", "init": weights, "train": "head"}})
+    return world.federation(
+        {"name": "fedavg"}, run={"model": {"name": "small", "init": weights, "train": "head"}}
+    )
 
 
 def edited(federation, folder, **model):
@@ -40,12 +44,20 @@ def test_every_kit_has_the_weights_and_their_hash(federation, weights):
     for name in ("server", *federation.names):
         kit = federation.kits / name
         model = tomllib.loads((kit / "federation.toml").read_text())["run"]["model"]
-        assert (model["init"], model["init_sha256"]) == ("weights.safetensors", read(weights).sha256)
+        assert (model["init"], model["init_sha256"]) == (
+            "weights.safetensors",
+            read(weights).sha256,
+        )
         assert (kit / "weights.safetensors").read_bytes() == weights.read_bytes()
-        assert Federation.load(kit / "federation.toml").agreement == Federation.load(federation.toml).agreement
+        assert (
+            Federation.load(kit / "federation.toml").agreement
+            == Federation.load(federation.toml).agreement
+        )
 
 
-def test_models_are_those_of_the_simulation_and_answer_with_the_frozen_part_beside(world, federation, weights):
+def test_models_are_those_of_the_simulation_and_answer_with_the_frozen_part_beside(
+    world, federation, weights
+):
     weights.rename(moved := weights.with_name("elsewhere.safetensors"))  # kits stand on their own
     federation.run()
     ours = deployed(federation)
@@ -58,14 +70,20 @@ def test_models_are_those_of_the_simulation_and_answer_with_the_frozen_part_besi
     assert all(answering[k].equal(v) for k, v in start.items() if not k.startswith("fc2"))
 
 
-def test_the_agreement_is_on_what_the_weights_are_not_on_where_they_lie(federation, weights, tmp_path):
+def test_the_agreement_is_on_what_the_weights_are_not_on_where_they_lie(
+    federation, weights, tmp_path
+):
     here = Federation.load(federation.server / "federation.toml").agreement
     (tmp_path / "there").mkdir()
     moved = edited(federation, tmp_path / "there" / "deep", init="../own.safetensors")
     weights.rename(tmp_path / "there" / "own.safetensors")
     assert Federation.load(moved).agreement == here
-    save_file({k: v + 1 for k, v in load_file(tmp_path / "there" / "own.safetensors").items()}, weights)
-    other = edited(federation, tmp_path / "else", init=str(weights), init_sha256=read(weights).sha256)
+    save_file(
+        {k: v + 1 for k, v in load_file(tmp_path / "there" / "own.safetensors").items()}, weights
+    )
+    other = edited(
+        federation, tmp_path / "else", init=str(weights), init_sha256=read(weights).sha256
+    )
     assert Federation.load(other).agreement != here
 
 

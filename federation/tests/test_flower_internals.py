@@ -25,7 +25,9 @@ def used():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
                 yield from ((path.name, node.module, alias.name) for alias in node.names)
-            assert not isinstance(node, ast.Import) or not any(a.name.startswith("flwr") for a in node.names), path
+            assert not isinstance(node, ast.Import) or not any(
+                a.name.startswith("flwr") for a in node.names
+            ), path
 
 
 @pytest.mark.parametrize(("file", "module", "name"), sorted(set(used())))
@@ -45,7 +47,9 @@ REPLACED = [
 @pytest.mark.parametrize(("module", "name"), REPLACED)
 def test_what_is_replaced_is_there_and_named_in_one_module(module, name):
     assert callable(getattr(import_module(module), name))
-    where = [path.name for path in SOURCE.rglob("*.py") if name in path.read_text() and name != "run"]
+    where = [
+        path.name for path in SOURCE.rglob("*.py") if name in path.read_text() and name != "run"
+    ]
     assert set(where) <= {"flower_internals.py"}
 
 
@@ -83,7 +87,9 @@ def test_requests_to_further_paths_are_logged_only_where_they_fail():
 
     def line(path, status):
         args = ("127.0.0.1:1", "POST", path, "1.1", status)
-        return logging.makeLogRecord({"name": "uvicorn.access", "msg": '%s - "%s %s HTTP/%s" %d', "args": args})
+        return logging.makeLogRecord(
+            {"name": "uvicorn.access", "msg": '%s - "%s %s HTTP/%s" %d', "args": args}
+        )
 
     assert not shown.filter(line("/v1/x", 200))
     assert shown.filter(line("/v1/x", 500))

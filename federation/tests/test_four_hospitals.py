@@ -1,8 +1,10 @@
-"""Four hospitals, from empty folders to a survey, two studies and a cross-site evaluation, using only user commands.
+"""Four hospitals, from empty folders to a survey, two studies and a cross-site evaluation, using
+only user commands.
 
     pytest -m slow -s federation/tests/test_four_hospitals.py     prints each step with its seconds
 
-Real processes, TLS and keys on one machine; the hospitals' raw files, without any handwritten figures about them.
+Real processes, TLS and keys on one machine; the hospitals' raw files, without any handwritten
+figures about them.
 """
 
 import json
@@ -45,14 +47,26 @@ class Walk:
     def start(self, role, who):
         """Start a command in the background."""
         with (self.folder / f"{who}.log").open("wb") as log:
-            command = [sys.executable, "-m", "pomona", role, "start", "--folder", str(self.kit(who))]
-            self.started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder))
+            command = [
+                sys.executable,
+                "-m",
+                "pomona",
+                role,
+                "start",
+                "--folder",
+                str(self.kit(who)),
+            ]
+            self.started.append(
+                subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+            )
 
     def wait(self, until, what):
         """Wait for a condition; fail in one line after ``LIMIT``."""
         limit = time.monotonic() + LIMIT
         while not until():
-            assert time.monotonic() < limit, f"{what}: {(self.folder / 'server.log').read_text()[-2000:]}"
+            assert time.monotonic() < limit, (
+                f"{what}: {(self.folder / 'server.log').read_text()[-2000:]}"
+            )
             time.sleep(0.5)
 
     def step(self, title, began):
@@ -61,7 +75,10 @@ class Walk:
         print(f"{self.steps[-1][1]:6.1f} s  {title}", flush=True)  # noqa: T201 - what the guide says
 
     def study(self, name, **terms):
-        """Submit a study, have every hospital read and accept it, and wait for its end. Returns its folder."""
+        """Submit a study, have every hospital read and accept it, and wait for its end.
+
+        Returns its folder.
+        """
         began, path = time.monotonic(), self.folder / f"{name}.toml"
         path.write_text(tomli_w.dumps({"name": name, **terms}))
         self.pomona("server", "study", "submit", path, "--folder", self.kit("server"))
@@ -99,7 +116,11 @@ def walk(tmp_path):
 
 def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(walk):
     (port,), began = free_ports(1), time.monotonic()
-    standing = {"name": "hearts", "server": f"127.0.0.1:{port}", "silo": [{"name": h} for h in HOSPITALS]}
+    standing = {
+        "name": "hearts",
+        "server": f"127.0.0.1:{port}",
+        "silo": [{"name": h} for h in HOSPITALS],
+    }
     (walk.folder / "federation.toml").write_text(tomli_w.dumps(standing))
     walk.pomona("deploy", "provision", "federation.toml", "--out", walk.kits)
     for hospital in HOSPITALS:
@@ -113,7 +134,10 @@ def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(
         walk.start("silo", hospital)
 
     def connected():
-        standings = [json.loads(walk.pomona("silo", "status", "--folder", walk.kit(h), "--json")) for h in HOSPITALS]
+        standings = [
+            json.loads(walk.pomona("silo", "status", "--folder", walk.kit(h), "--json"))
+            for h in HOSPITALS
+        ]
         return all(s["state"] == "connected" for s in standings)
 
     walk.wait(connected, "the hospitals' nodes")
@@ -132,7 +156,9 @@ def test_from_empty_folders_to_a_survey_two_studies_and_a_cross_site_evaluation(
         assert "training alone" in said
 
     walk.study("across", kind="evaluate", evaluate={"of": "personal"}, task=task)
-    matrix = json.loads(walk.pomona("server", "study", "result", "across", "--folder", walk.kit("server"), "--json"))
+    matrix = json.loads(
+        walk.pomona("server", "study", "result", "across", "--folder", walk.kit("server"), "--json")
+    )
     assert all(hospital in json.dumps(matrix) for hospital in HOSPITALS)
 
     began = time.monotonic()

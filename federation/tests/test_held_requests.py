@@ -1,4 +1,6 @@
-"""Requests for messages are held until the server has sent some; complete answers are reported to the round loop."""
+"""Requests for messages are held until the server has sent some; complete answers are reported to
+the round loop.
+"""
 
 import asyncio
 
@@ -11,7 +13,16 @@ from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 
 from pomona_federation.server import held_requests
 from pomona_federation.server.auth_proxy import ANSWERS, PIECE
-from pomona_federation.server.held_requests import ACTIVATE, PIPE, SENT, TASKS, Arrivals, Hold, Notifier, notify
+from pomona_federation.server.held_requests import (
+    ACTIVATE,
+    PIPE,
+    SENT,
+    TASKS,
+    Arrivals,
+    Hold,
+    Notifier,
+    notify,
+)
 
 LOOK = "/v1/runtime/pull-messages"
 NODES = "/v1/runtime/get-nodes"
@@ -47,7 +58,9 @@ class Link:
 
 
 async def settled(task):
-    """Whether a task has ended once everything runnable has run; sleepers for a hold's shortest time end first."""
+    """Whether a task has ended once everything runnable has run; sleepers for a hold's shortest
+    time end first.
+    """
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(2 * held_requests.LEAST)
@@ -72,7 +85,9 @@ def test_a_request_is_held_until_the_servers_next_one_after_it_has_sent():
         await link.ask(LOOK)
         assert await settled(held)
         assert held.result() == (200, b"")
-        assert [path for path, _ in link.asked].count(TASKS) == 1, "it takes no message; the silo asks again"
+        assert [path for path, _ in link.asked].count(TASKS) == 1, (
+            "it takes no message; the silo asks again"
+        )
         later = asyncio.create_task(link.ask(TASKS))
         await link.ask(LOOK)
         assert not await settled(later), "it rings once for what was sent"
@@ -104,7 +119,9 @@ def test_a_hold_ends_by_itself_and_with_the_server():
 
 
 def test_an_answer_is_told_when_its_last_piece_has_come():
-    reply = PushMessagesRequest(messages_list=[Message(metadata=Metadata(reply_to_message_id="ab"))])
+    reply = PushMessagesRequest(
+        messages_list=[Message(metadata=Metadata(reply_to_message_id="ab"))]
+    )
     missing = PushMessagesResponse(objects_to_push=["x", "y"], session_id="s")
     piece = PushObjectRequest(session_id="s", object_content=b"data").SerializeToString()
     strange = PushObjectRequest(session_id="t").SerializeToString()
@@ -122,7 +139,9 @@ def test_an_answer_is_told_when_its_last_piece_has_come():
         assert link.told == ["ab"]
         await link.ask(PIECE, piece)
         assert link.told == ["ab"]
-        assert [body for path, body in link.asked if path == PIECE][1] == piece, "the body reaches SuperLink"
+        assert [body for path, body in link.asked if path == PIECE][1] == piece, (
+            "the body reaches SuperLink"
+        )
         link.answers[ANSWERS] = b""
         await link.ask(ANSWERS, reply.SerializeToString())
         assert link.told == ["ab", "ab"], "an answer of which SuperLink has all parts already"

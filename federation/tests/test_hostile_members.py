@@ -1,4 +1,6 @@
-"""Hostile members: the server names them and continues without them, and its record stays readable."""
+"""Hostile members: the server names them and continues without them, and its record stays
+readable.
+"""
 
 import itertools
 import json
@@ -27,7 +29,9 @@ from representatives import drawn
 
 def reasons(federation):
     """All notes in the server's audit log."""
-    return " | ".join(e["text"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "note")
+    return " | ".join(
+        e["text"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "note"
+    )
 
 
 BAD = {(2, 1)}  # silo-1 in round 2
@@ -35,18 +39,24 @@ ROGUE = 11  # its node
 
 
 def forged(federation, change, kind="answer", number=2, signer="silo-1"):
-    """Make silo-1 change and sign its message: the whole text of a hello reply, or of its answer in a round."""
+    """Make silo-1 change and sign its message: the whole text of a hello reply, or of its answer in
+    a round.
+    """
     key = Signer(federation.kits / signer / "keys" / "silo.key")
 
     def fault(message, reply):
         sent = flower_apps.unpacked(reply.content)
         said = json.loads(sent.body)
-        if (message.metadata.dst_node_id, sent.kind) != (ROGUE, kind) or said.get("number", number) != number:
+        if (message.metadata.dst_node_id, sent.kind) != (ROGUE, kind) or said.get(
+            "number", number
+        ) != number:
             return reply
         body = change(said)
         signature = "" if isinstance(body, str) else key.sign(kind, body)
         text = body if isinstance(body, str) else json.dumps(body)
-        return type(reply)(flower_apps.packed(replace(sent, body=text, signature=signature)), reply_to=message)
+        return type(reply)(
+            flower_apps.packed(replace(sent, body=text, signature=signature)), reply_to=message
+        )
 
     federation.grid.faults.append(fault)
 
@@ -71,7 +81,10 @@ def figure(**changes):
 
 
 ANSWERS = {
-    "a signature of 1,000 characters on its row": lambda said: {**said, "rows": {"core": "ab" * 500}},
+    "a signature of 1,000 characters on its row": lambda said: {
+        **said,
+        "rows": {"core": "ab" * 500},
+    },
     "10**400 test samples": figure(samples=10**400),
     "a loss of 1e308": figure(loss=1e308),
     "a training loss of -1e308": lambda said: {**said, "loss": -1e308},
@@ -83,7 +96,9 @@ ANSWERS = {
     "the same figure twice": lambda said: {**said, "scores": said["scores"] + said["scores"][:1]},
     "samples without a loss": figure(loss=None),
     "an accuracy on nothing": figure(samples=0, loss=None),
-    "an infinite time": lambda said: json.dumps(said).replace('"seconds": ', '"seconds": 1e999, "x": '),
+    "an infinite time": lambda said: json.dumps(said).replace(
+        '"seconds": ', '"seconds": 1e999, "x": '
+    ),
     "lists in lists": lambda _: "[" * 100_000,
     "ten million bytes": lambda said: json.dumps({**said, "fault": "x" * 10_000_000}),
 }
@@ -94,7 +109,11 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
     federation = world.federation(run={"eval_every": 2})
     forged(federation, ANSWERS[what])
     federation.run()
-    assert [e["silo"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"] == ["silo-1"]
+    assert [
+        e["silo"]
+        for e in read(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "refused"
+    ] == ["silo-1"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
     record = load(federation.server / "run")
     assert summarise(record, 1.0)["rounds"] == 3
@@ -102,7 +121,9 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
 
 
 def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
-    """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the run goes on."""
+    """Whatever reading an uplink raises: the member is absent, its text is told to nobody, and the
+    run goes on.
+    """
     federation, unseal, calls = world.federation(), Encoding.unpack_uplink, []
 
     def unsealed(encoding, data, form):
@@ -113,7 +134,9 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
 
     world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
-    (refused,) = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    (refused,) = [
+        e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+    ]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
     assert "RecursionError" in refused["reason"]
     assert "patient" not in refused["reason"]
@@ -137,7 +160,9 @@ def test_a_reply_that_flower_cannot_read_costs_nobody_elses(world):
 
 
 def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
-    """Its sender has begun to push it and does not go on: the round ends at its deadline, without that silo."""
+    """Its sender has begun to push it and does not go on: the round ends at its deadline, without
+    that silo.
+    """
     federation, never = world.federation(run={"rounds": 4}, deadline=2.0), threading.Event()
     grid, pull = federation.grid, federation.grid.pull_messages
     tickets = tickets_of_round_2(grid)
@@ -154,29 +179,40 @@ def test_a_reply_that_comes_drop_by_drop_holds_nobody_up(world):
 
 @pytest.mark.parametrize("samples", drawn([10**400, 10**15, -1, 1e3, "60"]))
 def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, world):
-    """Neither the registry nor any later round meets the number; without it, the federation is that of the others."""
+    """Neither the registry nor any later round meets the number; without it, the federation is that
+    of the others.
+    """
     federation = world.federation(quorum=2, wait=0.5)
     forged(federation, lambda said: {**said, "samples": samples}, "hello-reply")
     federation.run()
-    assert {e["silo"] for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"} == {
-        "node 11"
-    }
+    assert {
+        e["silo"]
+        for e in read(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "refused"
+    } == {"node 11"}
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     assert entries[1]["size"] is None
 
 
 def test_one_claim_does_not_take_the_mean_over(world):
-    """FedAvg, one round: silo-1 claims ten million samples, in its hello reply and its answer, and weighs one half."""
+    """FedAvg, one round: silo-1 claims ten million samples, in its hello reply and its answer, and
+    weighs one half.
+    """
     federation = world.federation("fedavg", run={"rounds": 1})
-    world.patch.setattr(TaskPolicy, "_require_own", lambda *_: None)  # a liar does not refuse to be counted so
+    # a liar does not refuse to be counted so
+    world.patch.setattr(TaskPolicy, "_require_own", lambda *_: None)
     for kind in ("hello-reply", "answer"):
         forged(federation, lambda said: {**said, "samples": 10**7}, kind, number=1)
     unseal, sent = Encoding.unpack_uplink, []
-    world.patch.setattr(Encoding, "unpack_uplink", lambda *words: sent.append(unseal(*words)) or sent[-1])
+    world.patch.setattr(
+        Encoding, "unpack_uplink", lambda *words: sent.append(unseal(*words)) or sent[-1]
+    )
     federation.run()
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
-    n = torch.tensor([entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]).double()
+    n = torch.tensor(
+        [entries[0]["size"], entries[0]["size"] + entries[2]["size"], entries[2]["size"]]
+    ).double()
     mean = (n / n.sum()).float() @ torch.stack([uplink["model"] for uplink in sent])
     ((_, path),) = committed(federation.server / "run" / FOLDER)
     (found,) = [t for k, t in checkpoint.read(path).tensors.items() if k.startswith("server")]
@@ -244,23 +280,32 @@ PASSED_ON = {"apple": APPLE, "fedfomo": {"name": "fedfomo"}, "mocha": {"name": "
 
 
 @pytest.mark.parametrize(
-    ("method", "what"), [*(("apple", what) for what in SIGNATURES), ("fedfomo", "garbage hex"), ("mocha", "missing")]
+    ("method", "what"),
+    [*(("apple", what) for what in SIGNATURES), ("fedfomo", "garbage hex"), ("mocha", "missing")],
 )
 def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, world):
     federation = world.federation(PASSED_ON[method], quorum=2)
     forged(federation, SIGNATURES[what])
     federation.run()
-    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    refused = [
+        e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+    ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
-    assert "which others would get" in refused[0]["reason"] or "cannot be read" in refused[0]["reason"]
+    assert (
+        "which others would get" in refused[0]["reason"] or "cannot be read" in refused[0]["reason"]
+    )
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
 @pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
 def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
-    """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for another agreement."""
+    """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for
+    another agreement.
+    """
     federation, told = world.federation(quorum=2), client_app.ClientApp._signatures
-    signer = Signer(federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key")
+    signer = Signer(
+        federation.kits / ("silo-0" if "key" in lie else "silo-1") / "keys" / "silo.key"
+    )
     other = "0" * 64 if "agreement" in lie else None
 
     def signatures(self, task, uplink):
@@ -275,7 +320,9 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     if other:
         forged(federation, lambda said: {**said, "agreement": other})
     federation.run()
-    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    refused = [
+        e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+    ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert "which others would get" in refused[0]["reason"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
@@ -288,19 +335,25 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
 
     def refuses(message, reply):
         if message.metadata.dst_node_id == ROGUE:
-            return type(reply)(flower_apps.packed(flower_apps.Message("refusal", body, "ab")), reply_to=message)
+            return type(reply)(
+                flower_apps.packed(flower_apps.Message("refusal", body, "ab")), reply_to=message
+            )
         return reply
 
     federation.grid.faults.append(refuses)
     federation.run()
-    refused = [e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"]
+    refused = [
+        e for e in read(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+    ]
     assert {e["silo"] for e in refused} == {"node 11"}
     assert all("not signed by silo-0" in e["reason"] and e["reason"].isprintable() for e in refused)
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
 
 
 def test_a_server_that_a_member_has_brought_down_goes_on(world):
-    """With a quorum of all, each round with the member fails; once it behaves, the run goes on where it was."""
+    """With a quorum of all, each round with the member fails; once it behaves, the run goes on
+    where it was.
+    """
     federation = world.federation(quorum=3)
     forged(federation, SIGNATURES["missing"])
     with pytest.raises(Exception, match="2 uplinks of round 2 can be used, 3 are needed"):

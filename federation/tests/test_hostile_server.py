@@ -40,7 +40,9 @@ FORM = EntryForm(many=False, dtype="F32", width=WIDTH)  # of one model
 
 
 class Server:
-    """An attacker in the server's place, who knows the agreement and how many samples each silo has."""
+    """An attacker in the server's place, who knows the agreement and how many samples each silo
+    has.
+    """
 
     def __init__(self, federation):
         self.federation, self.run = federation, "ab"
@@ -52,7 +54,9 @@ class Server:
         return self.federation.kits / silo
 
     def greeted(self, silo):
-        return ClientApp(Silo(self.kit(silo))).greet(Hello(agreement=self.agreement, run=self.run, nonce="cd"))
+        return ClientApp(Silo(self.kit(silo))).greet(
+            Hello(agreement=self.agreement, run=self.run, nonce="cd")
+        )
 
     def task(self, number=1, row=None, silo=HOME, **fields):
         """A round's task with one model (d,) for a silo, and its enclosed bytes."""
@@ -65,14 +69,31 @@ class Server:
         data = {j: packed(row, self.places) for j, row in rows.items()}
         named = {j: sha256(d) for j, d in data.items()}
         form = FORM.model_copy(update={"many": True})
-        offer = DownlinkEntry(form=form, index=tuple(index or rows), rows=named, origins=origins or {})
-        return self.asked(number, HOME, {"cores": offer}, **fields), {sha256(d): d for d in data.values()}
+        offer = DownlinkEntry(
+            form=form, index=tuple(index or rows), rows=named, origins=origins or {}
+        )
+        return self.asked(number, HOME, {"cores": offer}, **fields), {
+            sha256(d): d for d in data.values()
+        }
 
     def asked(self, number, silo, downlink, trains=True, **fields):
-        place = self.federation.names.index(silo) if silo in self.federation.names else len(self.sizes)
+        place = (
+            self.federation.names.index(silo) if silo in self.federation.names else len(self.sizes)
+        )
         sizes = (*self.sizes, *[0] * (self.places - len(self.sizes)))
-        known = {"agreement": self.agreement, "run": self.run, "number": number, "place": place, "trains": trains}
-        known |= {"watched": ("received",), "sizes": sizes, "settled": number - 1, "downlink": downlink}
+        known = {
+            "agreement": self.agreement,
+            "run": self.run,
+            "number": number,
+            "place": place,
+            "trains": trains,
+        }
+        known |= {
+            "watched": ("received",),
+            "sizes": sizes,
+            "settled": number - 1,
+            "downlink": downlink,
+        }
         return Task(**{**known, **fields})
 
     def ask(self, task, enclosed, silo=HOME):
@@ -89,11 +110,20 @@ class Server:
         """A kit of a silo that joins later, with the data of silo-0, and its introduction."""
         add(self.federation.kits, silo)
         own = self.kit(silo) / "silo.toml"
-        text = (self.kit("silo-0") / "silo.toml").read_text().replace('name = "silo-0"', f'name = "{silo}"', 1)
+        text = (
+            (self.kit("silo-0") / "silo.toml")
+            .read_text()
+            .replace('name = "silo-0"', f'name = "{silo}"', 1)
+        )
         own.write_text(text)
         keys = self.federation.kits / "server" / "keys"
         key, certificate = ((keys / f"{silo}{end}").read_bytes() for end in (".pub", ".cert"))
-        return Newcomer(place=place, silo=silo, key=key.decode().strip(), certificate=certificate.decode().strip())
+        return Newcomer(
+            place=place,
+            silo=silo,
+            key=key.decode().strip(),
+            certificate=certificate.decode().strip(),
+        )
 
 
 def packed(row, places):
@@ -125,7 +155,9 @@ def files(folder):
 def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(server, monkeypatch):
     """Its hash is of each trial's settings too, and of the files of own code."""
     asked, agreed = [], TaskPolicy.require_agreed
-    monkeypatch.setattr(TaskPolicy, "require_agreed", lambda *given: asked.append(given) or agreed(*given))
+    monkeypatch.setattr(
+        TaskPolicy, "require_agreed", lambda *given: asked.append(given) or agreed(*given)
+    )
     task, enclosed = server.task()
     server.ask(task, enclosed)
     assert len(asked) == 1
@@ -136,13 +168,20 @@ def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(s
 
 @pytest.mark.parametrize("where", ["start", "offer"])
 def test_a_server_can_name_no_file(where, server):
-    """Absolute and relative paths of files that are there, and of some that are not: one answer to all."""
+    """Absolute and relative paths of files that are there, and of some that are not: one answer to
+    all.
+    """
     kit = server.kit()
     (kit / "state" / "private").mkdir(parents=True)
     (kit / "state" / "private" / "ledger").write_text("spent")
     own_state.mark(kit)  # as if it had been made here
     (kit.parent / "outside").write_text("mine")
-    there = [kit / "keys" / "silo.key", kit / "silo.toml", kit / "state" / "private" / "ledger", kit.parent / "outside"]
+    there = [
+        kit / "keys" / "silo.key",
+        kit / "silo.toml",
+        kit / "state" / "private" / "ledger",
+        kit.parent / "outside",
+    ]
     paths = [str(p) for p in there] + [
         "../../keys/silo.key",
         "../private/ledger",
@@ -156,14 +195,19 @@ def test_a_server_can_name_no_file(where, server):
         if where == "start":
             change = {"start": path or " "}
         else:
-            change = {"downlink": {"model": task.downlink["model"].model_copy(update={"rows": {0: path}})}}
+            change = {
+                "downlink": {"model": task.downlink["model"].model_copy(update={"rows": {0: path}})}
+            }
         forged = task.model_copy(update=change)  # whose types nobody looked at
-        reply = handled(kit, Message("task", forged.model_dump_json(warnings=False), enclosed=enclosed))
+        reply = handled(
+            kit, Message("task", forged.model_dump_json(warnings=False), enclosed=enclosed)
+        )
         said.add(json.loads(reply.body)["fault"])
         with pytest.raises(ProtocolError, match="not named by its SHA-256") as fault:
             server.ask(forged, {})
         said.add(str(fault.value))
-    assert len(said) == 2  # what cannot be read, and what is no hash: the same for files that are there
+    # what cannot be read, and what is no hash: the same for files that are there
+    assert len(said) == 2
     told = {"audit.jsonl", "audited.json", ".audited.lock", "app.log", "versions.json"}
     after = {p: c for p, c in files(kit.parent).items() if p.name not in told}
     assert after == before
@@ -185,7 +229,9 @@ def test_the_row_cache_makes_no_path_of_what_is_no_hash(tmp_path):
 
 def test_a_task_that_is_refused_leaves_no_rows(server):
     row = packed(noise(1), server.places)
-    wide = DownlinkEntry(form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: sha256(row)})
+    wide = DownlinkEntry(
+        form=FORM.model_copy(update={"width": 10**9}), index=(0,), rows={0: sha256(row)}
+    )
     task, enclosed = server.task()
     refused = [
         task.model_copy(update={"place": 0}),
@@ -196,7 +242,9 @@ def test_a_task_that_is_refused_leaves_no_rows(server):
     ]
     for one in refused:
         with pytest.raises(ProtocolError):
-            server.ask(one, {**enclosed, **({one.start: b"12345"} if one.start else {sha256(row): row})})
+            server.ask(
+                one, {**enclosed, **({one.start: b"12345"} if one.start else {sha256(row): row})}
+            )
     assert not (server.kit() / "state" / "cache").exists()
     server.ask(task, enclosed)
     assert RowCache(server.kit() / "state" / "cache").held == tuple(enclosed)
@@ -205,7 +253,9 @@ def test_a_task_that_is_refused_leaves_no_rows(server):
 def test_a_silo_takes_no_more_than_it_allows(server):
     task, enclosed = server.task()
     edited(server.kit() / "silo.toml", max_download_mb=0.002)  # a model has 610 * 4 bytes
-    with pytest.raises(ProtocolError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"):
+    with pytest.raises(
+        ProtocolError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"
+    ):
         server.ask(task, enclosed)
     edited(server.kit() / "silo.toml", max_download_mb=0.003)
     server.ask(task, enclosed)
@@ -226,16 +276,25 @@ def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
 def test_a_silo_does_nothing_for_another_place(server):
     task, enclosed = server.task()
     for place, whose in ((0, "silo-0"), (2, "silo-2"), (3, "nobody"), (9999, "nobody")):
-        with pytest.raises(ProtocolError, match=f"place {place}, which is {whose}'s; this silo is silo-1"):
+        with pytest.raises(
+            ProtocolError, match=f"place {place}, which is {whose}'s; this silo is silo-1"
+        ):
             server.ask(task.model_copy(update={"place": place}), enclosed)
 
 
 def test_a_newcomer_keeps_the_place_that_it_had_first(server):
     introduced = server.newcomer()
     size, places = server.sizes[0], server.places
-    task, enclosed = server.task(silo="late", newcomers=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4)))
+    task, enclosed = server.task(
+        silo="late", newcomers=(introduced,), sizes=(*server.sizes, size, *[0] * (places - 4))
+    )
     server.ask(task, enclosed, "late")
-    moved = {"newcomers": (introduced.model_copy(update={"place": 4}),), "place": 4, "number": 2, "settled": 1}
+    moved = {
+        "newcomers": (introduced.model_copy(update={"place": 4}),),
+        "place": 4,
+        "number": 2,
+        "settled": 1,
+    }
     moved["sizes"] = (*server.sizes, 0, size, *[0] * (places - 5))
     with pytest.raises(ProtocolError, match="unlike before"):
         server.ask(task.model_copy(update=moved), enclosed, "late")
@@ -250,7 +309,9 @@ def test_a_silo_works_for_one_run(server):
     other = task.model_copy(update={"run": "ef"})
     for ask in (
         lambda: server.ask(other, enclosed),
-        lambda: ClientApp(Silo(server.kit())).greet(Hello(agreement=task.agreement, run="ef", nonce="cd")),
+        lambda: ClientApp(Silo(server.kit())).greet(
+            Hello(agreement=task.agreement, run="ef", nonce="cd")
+        ),
     ):
         with pytest.raises(ProtocolError, match="has begun another run"):
             ask()
@@ -263,7 +324,10 @@ def test_a_silo_is_counted_as_it_is(server):
     task, enclosed = server.task()
     sizes = list(task.sizes)
     sizes[1] += 1
-    for wrong, said in ((sizes, f"counts {sizes[1]} training samples"), (sizes[:3], "a task with 3 places")):
+    for wrong, said in (
+        (sizes, f"counts {sizes[1]} training samples"),
+        (sizes[:3], "a task with 3 places"),
+    ):
         with pytest.raises(ProtocolError, match=said):
             server.ask(task.model_copy(update={"sizes": tuple(wrong)}), enclosed)
 
@@ -274,7 +338,11 @@ def test_a_silo_is_counted_as_it_is(server):
 @pytest.fixture
 def private(world):
     pytest.importorskip("opacus")
-    return Server(world.federation("fedavg", run={"rounds": ROUNDS, "privacy": {**PRIVATE, "seed": None}}, places=7))
+    return Server(
+        world.federation(
+            "fedavg", run={"rounds": ROUNDS, "privacy": {**PRIVATE, "seed": None}}, places=7
+        )
+    )
 
 
 def spent(kit):
@@ -286,7 +354,9 @@ def spent(kit):
 
 
 def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
-    """Every round of one run is paid for; a second run, which its administrator lets in, ends at the budget."""
+    """Every round of one run is paid for; a second run, which its administrator lets in, ends at
+    the budget.
+    """
     (projected,) = Silo(private.kit()).own.epsilons()
     accepted = projected * 1.2
     edited(private.kit() / "silo.toml", accept_epsilon=accepted)
@@ -335,7 +405,9 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
         first, uplink = server.ask(task, enclosed)
         again, same_uplink = server.ask(task, enclosed)
         assert same_uplink == uplink
-        assert again.model_copy(update={"seconds": 0.0}) == first.model_copy(update={"seconds": 0.0})
+        assert again.model_copy(update={"seconds": 0.0}) == first.model_copy(
+            update={"seconds": 0.0}
+        )
         for other in ({"row": noise(2)}, {"row": noise(1), "watched": ()}):
             with pytest.raises(ProtocolError, match="is asked again with another task"):
                 server.ask(*server.task(2, trains=trains, **{"settled": 0, **other}))
@@ -345,7 +417,9 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
 
 
 def test_an_evaluation_that_is_asked_again_is_not_made_again(server):
-    """After any number of questions between, and after training: the same bytes, one line of history, one model."""
+    """After any number of questions between, and after training: the same bytes, one line of
+    history, one model.
+    """
     task, enclosed = server.task(2, noise(1), trains=False, settled=0)
     first = server.ask(task, enclosed)
     before = files(server.kit() / "state")
@@ -375,7 +449,12 @@ def test_an_evaluation_that_a_kill_cut_short_is_made_again(server, world):
 
 
 def test_rounds_are_those_agreed_on_and_go_forward(server):
-    for number, settled, trains in ((ROUNDS + 1, 0, True), (ROUNDS + 2, 0, False), (2, 2, True), (1, 5, False)):
+    for number, settled, trains in (
+        (ROUNDS + 1, 0, True),
+        (ROUNDS + 2, 0, False),
+        (2, 2, True),
+        (1, 5, False),
+    ):
         with pytest.raises(ProtocolError, match="the last of the rounds agreed on"):
             server.ask(*server.task(number, settled=settled, trains=trains))
     server.ask(*server.task(ROUNDS + 1, settled=0, trains=False))  # the closing visit
@@ -385,9 +464,12 @@ def test_what_has_begun_does_not_begin_anew(server):
     """A method's beginning may take more gradients than its rounds: it is once a run."""
     for number, settled in ((1, 0), (2, 0), (3, 2)):
         server.ask(*server.task(number, settled=settled))
-    with pytest.raises(ProtocolError, match="is to start over, after this silo's round 2 has counted"):
+    with pytest.raises(
+        ProtocolError, match="is to start over, after this silo's round 2 has counted"
+    ):
         server.ask(*server.task(ROUNDS + 1, trains=False, settled=0))
-    server.ask(*server.task(ROUNDS + 1, trains=False, settled=1))  # a server may have lost its newest checkpoint
+    # a server may have lost its newest checkpoint
+    server.ask(*server.task(ROUNDS + 1, trains=False, settled=1))
 
 
 def test_a_question_stays_the_same_when_somebody_comes(server, world):
@@ -416,12 +498,21 @@ def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
     introduced = relay.newcomer()
     ghosts = {
         "no introduction": ((), "which has no member"),
-        "no certificate": ((introduced.model_copy(update={"certificate": ""}),), "without the authority's certificate"),
-        "another's": ((introduced.model_copy(update={"silo": "ghost"}),), "without the authority's certificate"),
+        "no certificate": (
+            (introduced.model_copy(update={"certificate": ""}),),
+            "without the authority's certificate",
+        ),
+        "another's": (
+            (introduced.model_copy(update={"silo": "ghost"}),),
+            "without the authority's certificate",
+        ),
         "a founder": ((introduced.model_copy(update={"silo": "silo-2"}),), "which is not free"),
         "a founder's place": ((introduced.model_copy(update={"place": 2}),), "which is not free"),
         "no place": ((introduced.model_copy(update={"place": relay.places}),), "which is not free"),
-        "two places": ((introduced, introduced.model_copy(update={"place": 4})), "which is not free"),
+        "two places": (
+            (introduced, introduced.model_copy(update={"place": 4})),
+            "which is not free",
+        ),
     }
     sizes = (*relay.sizes, 50, *[0] * (relay.places - 4))
     for newcomers, said in ghosts.values():
@@ -432,14 +523,21 @@ def test_a_row_for_a_place_that_is_nobodys_is_refused(relay):
 
 
 def test_one_unsigned_row_of_a_newcomer_is_taken(relay):
-    """The row that it starts with, in whatever round it is first offered; no other, and none after a signed one."""
-    fields = {"newcomers": (relay.newcomer(),), "sizes": (*relay.sizes, relay.sizes[0], *[0] * (relay.places - 4))}
+    """The row that it starts with, in whatever round it is first offered; no other, and none after
+    a signed one.
+    """
+    fields = {
+        "newcomers": (relay.newcomer(),),
+        "sizes": (*relay.sizes, relay.sizes[0], *[0] * (relay.places - 4)),
+    }
     relay.ask(*relay.cores({3: noise(1)}, number=2, settled=0, **fields))
     with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
         relay.ask(*relay.cores({3: noise(2)}, number=3, **fields))
     relay.ask(*relay.cores({3: noise(1)}, number=3, **fields))
     own = noise(3)
-    relay.ask(*relay.cores({3: own}, {3: relay.signed("late", own, 2)}, number=3, trains=False, **fields))
+    relay.ask(
+        *relay.cores({3: own}, {3: relay.signed("late", own, 2)}, number=3, trains=False, **fields)
+    )
     with pytest.raises(ProtocolError, match="the row of late is not signed by late"):
         relay.ask(*relay.cores({3: noise(1)}, number=4, trains=False, **fields))
 
@@ -449,18 +547,23 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     start = torch.zeros(WIDTH)
     task, enclosed = relay.cores({0: start})
     whole = task.downlink["cores"]
-    forged = {index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))}
+    forged = {
+        index: whole.model_copy(update={"index": index}) for index in ((0, 2), (), (0, 0), (2,))
+    }
     for offer in forged.values():
         with pytest.raises(ProtocolError, match="names rows that do not exist"):
             relay.ask(task.model_copy(update={"downlink": {"cores": offer}}), enclosed)
     alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
     with pytest.raises(
-        ProtocolError, match="one row of 610 numbers F32 came, the model and method agreed on have rows of single"
+        ProtocolError,
+        match="one row of 610 numbers F32 came, the model and method agreed on have rows of single",
     ):
         relay.ask(alone, enclosed)
 
 
-@pytest.mark.parametrize("change", [{"dtype": "F64"}, {"dtype": "BOOL"}, {"width": WIDTH + 1}, {"many": True}])
+@pytest.mark.parametrize(
+    "change", [{"dtype": "F64"}, {"dtype": "BOOL"}, {"width": WIDTH + 1}, {"many": True}]
+)
 def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
     """And one that has not uses nothing up: the right task is answered afterwards."""
     task, enclosed = server.task()
@@ -492,7 +595,9 @@ def test_a_memory_that_is_damaged_is_named_and_not_begun_anew(name, relay):
 
 @pytest.mark.parametrize("late", drawn([3, 5]))
 def test_a_silo_that_was_late_many_times_goes_on(late, world):
-    """It trains each round, and the answer is lost on the way back: the state of round 1 stays with it."""
+    """It trains each round, and the answer is lost on the way back: the state of round 1 stays with
+    it.
+    """
     federation = world.federation(run={"rounds": late + 4})
     gone = range(2, late + 2)
     federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in gone]
@@ -503,7 +608,9 @@ def test_a_silo_that_was_late_many_times_goes_on(late, world):
 
 
 def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world):
-    """Rounds 2 to 4 are late, 5 counts; the server forgets 5, and its repetition is late again: on with round 1."""
+    """Rounds 2 to 4 are late, 5 counts; the server forgets 5, and its repetition is late again: on
+    with round 1.
+    """
     federation = world.federation(run={"rounds": 6})
     federation.grid.faults += [on_answer(lambda m, _: lost(m, 2), number=n) for n in (2, 3, 4)]
 
@@ -518,4 +625,6 @@ def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world)
     dict(committed(federation.server / "run" / "checkpoints"))[5].unlink()
     federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2), number=5))
     federation.run()
-    assert same(deployed(federation), world.simulated(federation, absent={(n, 1) for n in (2, 3, 4, 5)}))
+    assert same(
+        deployed(federation), world.simulated(federation, absent={(n, 1) for n in (2, 3, 4, 5)})
+    )

@@ -1,4 +1,6 @@
-"""A hostile server offering studies, and a hostile silo deciding on them: nothing is lost, mixed up or let in."""
+"""A hostile server offering studies, and a hostile silo deciding on them: nothing is lost, mixed up
+or let in.
+"""
 
 import json
 import threading
@@ -59,7 +61,9 @@ def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation
     assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
 
 
-def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(federation, offered):
+def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(
+    federation, offered
+):
     known = KnownStudies(federation.kits / "silo-0")
     judged = known.named("second")  # while the rules are applied
     declined = known.decide(judged, False, "Dr. North")
@@ -69,10 +73,15 @@ def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile
     assert known.decide(declined, True, "Dr. North").status == "accepted"
 
 
-def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(federation, monkeypatch):
+def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(
+    federation, monkeypatch
+):
     """One has looked, the other takes the study in and decides on it, then the first one writes."""
     known = StudyQueue(federation.server).submit(study_file(federation, "second"))
-    studies, new = KnownStudies(federation.kits / "silo-0"), KnownStudy(agreement=known.agreement, study=known.study)
+    studies, new = (
+        KnownStudies(federation.kits / "silo-0"),
+        KnownStudy(agreement=known.agreement, study=known.study),
+    )
     room, others = KnownStudies._require_room, []
 
     def other():
@@ -155,7 +164,9 @@ def test_a_search_names_no_file_either(offered):
 
 @pytest.mark.parametrize("done", ["rounds.jsonl", "survey.json"])
 def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, monkeypatch, done):
-    """Accepted by rule they wait like others until something was done in them; a person may accept any number."""
+    """Accepted by rule they wait like others until something was done in them; a person may accept
+    any number.
+    """
     monkeypatch.setattr(known_studies, "MOST", 2)
     studies = KnownStudies(federation.kits / "silo-0")
     fitting = [KnownStudy(agreement=f"{n:064x}", study=offered.study) for n in range(5)]
@@ -177,7 +188,9 @@ def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
     kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
     studies, reads = KnownStudies(kit), []
     read = known_studies.read_json
-    monkeypatch.setattr(known_studies, "read_json", lambda *given: reads.append(given) or read(*given))
+    monkeypatch.setattr(
+        known_studies, "read_json", lambda *given: reads.append(given) or read(*given)
+    )
     visit(kit, ask)
     reads.clear()
     for _ in range(3):
@@ -195,9 +208,13 @@ def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
 # The server, against a silo and its own administrator
 
 
-def test_who_is_a_member_is_looked_up_where_it_is_written_also_during_a_further_study(federation, offered):
+def test_who_is_a_member_is_looked_up_where_it_is_written_also_during_a_further_study(
+    federation, offered
+):
     queue = StudyQueue(federation.server)
-    policy = ServerPolicy(federation.server, None, None, None, None, None, _study=queue.named("second"))
+    policy = ServerPolicy(
+        federation.server, None, None, None, None, None, _study=queue.named("second")
+    )
     policy._changed()
     assert not policy._changed()
     MemberRegistry(federation.server / "run", queue.federation).revoke("silo-1")
@@ -216,7 +233,9 @@ def test_silos_models_are_erased_whatever_their_study_is_called():
 
 
 def visited(federation, *decisions):
-    """The response status for a visit of silo-0 with these decisions on studies, each signed by it."""
+    """The response status for a visit of silo-0 with these decisions on studies, each signed by
+    it.
+    """
     signer = Signer(federation.kits / "silo-0/keys/silo.key")
     taken = []
     for study, accepted in decisions:
@@ -249,7 +268,17 @@ def test_of_many_decisions_on_one_study_in_a_visit_the_last_counts_alone(federat
 def test_a_silo_that_changes_its_mind_for_ever_fills_no_disk(federation, offered, monkeypatch):
     monkeypatch.setattr(consents, "MOST_CHANGES", 3)
     answers = [visited(federation, (offered.agreement, k % 2 == 0)) for k in range(8)]
-    assert answers == [200, 200, 200, 200, 400, 200, 400, 200]  # what it has said last may be said again
+    # what it has said last may be said again
+    assert answers == [
+        200,
+        200,
+        200,
+        200,
+        400,
+        200,
+        400,
+        200,
+    ]
     assert noted(federation) == ["accepted", "declined", "accepted", "declined"]
 
 
@@ -259,13 +288,20 @@ def test_no_decision_counts_that_the_audit_log_does_not_have(federation, offered
         assert visited(federation, (offered.agreement, True)) == 500
     assert noted(federation) == ["accepted"]
     assert visited(federation, (offered.agreement, True)) == 200
-    assert Consents(StudyQueue(federation.server).named("second").folder).decisions["silo-0"].accepted
+    assert (
+        Consents(StudyQueue(federation.server).named("second").folder).decisions["silo-0"].accepted
+    )
 
 
-def test_decisions_on_studies_that_there_are_not_cost_the_server_no_signature(federation, offered, monkeypatch):
+def test_decisions_on_studies_that_there_are_not_cost_the_server_no_signature(
+    federation, offered, monkeypatch
+):
     verified = []
     monkeypatch.setattr(MemberRegistry, "require_signed", lambda *given: verified.append(given))
-    assert visited(federation, *[(f"{k:064x}", True) for k in range(200)], (offered.agreement, True)) == 200
+    assert (
+        visited(federation, *[(f"{k:064x}", True) for k in range(200)], (offered.agreement, True))
+        == 200
+    )
     assert len(verified) == 1
 
 

@@ -1,4 +1,6 @@
-"""The unchanged Flower apps over an in-process grid, against the simulator: equal models, bit by bit."""
+"""The unchanged Flower apps over an in-process grid, against the simulator: equal models, bit by
+bit.
+"""
 
 import json
 import subprocess
@@ -40,11 +42,14 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
     assert read_status(federation.server / "run").state == "finished"
 
 
-@pytest.mark.skipif(find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)")
+@pytest.mark.skipif(
+    find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)"
+)
 @pytest.mark.parametrize("method", drawn(["fedavg", APPLE]), ids=str)
 def test_so_they_are_with_the_native_engine(method, world):
     federation = world.federation(
-        method if isinstance(method, dict) else {"name": method}, run={"engine": "native", "momentum": 0.5}
+        method if isinstance(method, dict) else {"name": method},
+        run={"engine": "native", "momentum": 0.5},
     )
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
@@ -52,9 +57,14 @@ def test_so_they_are_with_the_native_engine(method, world):
 
 
 def test_a_silo_that_hangs_ends_and_says_where():
-    code = "import time\nfrom pomona_federation.flower_apps import ending_after\nwith ending_after(30): pass\n"
+    code = (
+        "import time\nfrom pomona_federation.flower_apps import ending_after\nwith "
+        "ending_after(30): pass\n"
+    )
     code += "with ending_after(0.5):\n    time.sleep(600)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert 'File "<string>", line 5' in done.stderr
@@ -62,7 +72,15 @@ def test_a_silo_that_hangs_ends_and_says_where():
 
 @pytest.mark.parametrize(
     ("ttl", "seconds"),
-    [(60.0, 90.0), (0.0, 30.0), (-1e9, 30.0), (1e300, LONGEST + 30), (inf, 30.0), (-inf, 30.0), (nan, 30.0)],
+    [
+        (60.0, 90.0),
+        (0.0, 30.0),
+        (-1e9, 30.0),
+        (1e300, LONGEST + 30),
+        (inf, 30.0),
+        (-inf, 30.0),
+        (nan, 30.0),
+    ],
 )
 def test_whatever_time_a_server_states_a_silo_has_some(ttl, seconds):
     with ending_after(found := time_for(ttl)):
@@ -84,7 +102,8 @@ def test_figures_are_those_of_the_simulation_but_rounded(world):
         for e in simulation.evaluations
     ]
     assert ours.evaluations == [
-        replace(e, loss=three_digits(e.loss), **told) for e, told in zip(simulation.evaluations, shares, strict=True)
+        replace(e, loss=three_digits(e.loss), **told)
+        for e, told in zip(simulation.evaluations, shares, strict=True)
     ]
     assert [r.loss for r in ours.rounds] == [three_digits(r.loss) for r in simulation.rounds]
     assert all(not r.info for r in ours.rounds)  # what silos learn of each other stays with them
@@ -110,7 +129,9 @@ def test_a_newcomer_joins_and_a_member_leaves(world):
         if row.round == 1:
             federation.grid.folders[12] = late
         if row.round == 2:
-            MemberRegistry(federation.server / "run", Federation.load(federation.toml)).revoke("silo-0")
+            MemberRegistry(federation.server / "run", Federation.load(federation.toml)).revoke(
+                "silo-0"
+            )
 
     world.patch.setattr(ServerStatusFile, "round", rounds)
     federation.run()
@@ -142,12 +163,17 @@ def test_bf16_halves_the_bytes_of_models(world):
 
 
 def test_rows_that_a_silo_holds_are_not_sent_again(world):
-    """With one client a round, the cores of the others stand still: only what changed since travels."""
-    federation = world.federation({"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6})
+    """With one client a round, the cores of the others stand still: only what changed since
+    travels.
+    """
+    federation = world.federation(
+        {"name": "apple"}, run={"participation": 0.34, "rounds": 6, "eval_every": 6}
+    )
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     tasks = [
-        (m.metadata.dst_node_id, json.loads((letter := unpacked(m.content)).body), letter) for m in federation.grid.sent
+        (m.metadata.dst_node_id, json.loads((letter := unpacked(m.content)).body), letter)
+        for m in federation.grid.sent
     ]
     held = {}
     for node, body, message in tasks:
@@ -183,7 +209,9 @@ def test_no_key_and_no_path_in_what_is_written_or_sent(world):
         for line in (federation.kits / n / "keys" / "silo.key").read_text().splitlines()[1:-1]
     ]
     written = [
-        p for k in ("server/run", *(f"{n}/state" for n in federation.names)) for p in (federation.kits / k).rglob("*")
+        p
+        for k in ("server/run", *(f"{n}/state" for n in federation.names))
+        for p in (federation.kits / k).rglob("*")
     ]
     contents = [p.read_bytes() for p in written if p.is_file()]
     sent = [unpacked(m.content).body.encode() for m in federation.grid.sent]
@@ -224,7 +252,9 @@ def test_privacy_in_silos_is_that_of_the_simulation(world):
 
 
 def test_a_silo_takes_no_part_in_what_costs_more_than_it_accepts(world):
-    federation = world.federation("fedavg", run={"privacy": {**PRIVATE, "seed": None}}, wait=0.5, quorum=2)
+    federation = world.federation(
+        "fedavg", run={"privacy": {**PRIVATE, "seed": None}}, wait=0.5, quorum=2
+    )
     edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon=0.01)
     federation.run()
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
@@ -242,7 +272,9 @@ def test_a_silo_sends_no_more_than_it_allows(world):
 @pytest.mark.parametrize("method", ["fedavg", "apfl"])
 def test_a_federation_stops_early_where_its_simulation_does(method, world):
     stop = {"patience": 1, "min_gain": 1.0}
-    federation = world.federation({"name": method}, run={"rounds": 6, "stop": stop, "metric": "accuracy"})
+    federation = world.federation(
+        {"name": method}, run={"rounds": 6, "stop": stop, "metric": "accuracy"}
+    )
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     ours, simulation = load(federation.server / "run"), load(world.folder / "simulation")
@@ -265,8 +297,15 @@ def test_survival_models_are_those_of_the_simulation(world):
     x = draw.normal(size=(150, 3))
     y = np.column_stack([draw.exponential(90 * np.exp(-x[:, 0])) + 0.1, draw.integers(0, 2, 150)])
     np.savez(world.folder / "times.npz", x=x.astype("float32"), y=y)
-    data = {"name": "npz", "path": world.folder / "times.npz", "targets": "survival", "intervals": 4}
-    federation = world.federation({"name": "fedrep"}, run={"data": data, "partition": {"name": "iid"}})
+    data = {
+        "name": "npz",
+        "path": world.folder / "times.npz",
+        "targets": "survival",
+        "intervals": 4,
+    }
+    federation = world.federation(
+        {"name": "fedrep"}, run={"data": data, "partition": {"name": "iid"}}
+    )
     task = tomllib.loads(federation.toml.read_text())["task"]
     assert len(task["time_edges"]) == task["outputs"] == 4
     federation.run()
@@ -283,7 +322,9 @@ def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
 
     def shaken():
         with Audit(run / "audit.jsonl") as audit:
-            made = Handshake(settings.own, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit)
+            made = Handshake(
+                settings.own, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit
+            )
             before = len(grid.sent)
             made.ask()
             for ticket, got in made.bus.fetch(made.tickets).items():

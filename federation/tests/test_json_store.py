@@ -1,4 +1,6 @@
-"""JSON files of silo and server, damaged in every field: a one-line error that names the file, and no fresh start."""
+"""JSON files of silo and server, damaged in every field: a one-line error that names the file, and
+no fresh start.
+"""
 
 import json
 
@@ -39,7 +41,9 @@ def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     assert server.ask(*server.task(2))[1]
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"[" * 100_000, b'{"question": "x", "answer": {}}', b"\xff"])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"[" * 100_000, b'{"question": "x", "answer": {}}', b"\xff"]
+)
 def test_an_answer_to_an_evaluation_that_is_damaged_is_named(text, server):
     asked = server.task(2, trains=False, settled=1)
     first = server.ask(*asked)
@@ -63,7 +67,9 @@ def test_a_run_id_that_is_damaged_is_named_by_the_server(text, world):
 
 def test_records_of_memories_say_what_they_always_said():
     """Files of before this version are read: these are their keys."""
-    assert LastTasks.model_validate_json('{"run": "ab", "training": [2, "%s"]}' % ("a" * 64)).training == (2, "a" * 64)
+    assert LastTasks.model_validate_json(
+        '{"run": "ab", "training": [2, "%s"]}' % ("a" * 64)
+    ).training == (2, "a" * 64)
     assert PinnedAgreement.model_validate_json('{"agreement": "%s"}' % ("a" * 64)).place is None
 
 
@@ -75,7 +81,9 @@ def test_a_silos_check_names_a_damaged_agreement(tmp_path):
     assert (line.result, line.code) == ("failed", StorageError.code)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"key": 1}', '{"key": "KEY", "alone": {"round": 1, "value": [[]]}}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"key": 1}', '{"key": "KEY", "alone": {"round": 1, "value": [[]]}}']
+)
 def test_what_training_alone_reached_is_computed_again_where_its_file_is_none(text, server):
     first = report(server.kit())
     path = server.kit() / "state" / "node" / ALONE
@@ -85,17 +93,23 @@ def test_what_training_alone_reached_is_computed_again_where_its_file_is_none(te
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"ecdsa-sha2-nistp999 AAAA", b""])
 def test_a_peers_key_that_is_none_is_one_line(damage, world):
-    """Silo-0's key is needed for its signed row: the file is named, and what it holds is no traceback."""
+    """Silo-0's key is needed for its signed row: the file is named, and what it holds is no
+    traceback.
+    """
     relay = Server(world.federation({"name": "apple"}, run={"rounds": 3}, places=7))
     row = noise(1)
-    task, rows = relay.cores({0: row}, {0: relay.signed("silo-0", row, 1)}, index=(0, 1), number=2, settled=0)
+    task, rows = relay.cores(
+        {0: row}, {0: relay.signed("silo-0", row, 1)}, index=(0, 1), number=2, settled=0
+    )
     (relay.kit() / "keys" / "peers" / "silo-0.pub").write_bytes(damage)
     with pytest.raises(ConfigError, match=r"silo-0\.pub"):
         relay.ask(task, rows)
 
 
 def test_an_own_key_of_no_known_kind_is_one_line(tmp_path):
-    """One letter of the base64 text is another one: the type of the key is unknown to the library."""
+    """One letter of the base64 text is another one: the type of the key is unknown to the
+    library.
+    """
     key = keys.silo()
     lines = key.private.splitlines()
     lines[2] = lines[2].replace(lines[2][4:8], b"AAAA", 1)

@@ -46,7 +46,9 @@ def wanted(kit):
 
 
 def again(kit):
-    """The data found by the next message's process, after one that has read and a refresh of the worker."""
+    """The data found by the next message's process, after one that has read and a refresh of the
+    worker.
+    """
     first = own_data(wanted(kit), TASK)
     kept_data._KEEPER.refresh()
     return first, own_data(wanted(kit), TASK)
@@ -105,7 +107,9 @@ def test_other_settings_or_another_task_are_read_anew(kit):
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_no_more_is_kept_than_is_allowed(most, kit, monkeypatch):
-    """40 rows of 2 numbers in float32, and as many labels in int64: 640 bytes; the file has more."""
+    """40 rows of 2 numbers in float32, and as many labels in int64: 640 bytes; the file has
+    more.
+    """
     found, _ = again(kit)
     assert size(found) == 40 * 2 * 4 + 40 * 8
     monkeypatch.setattr(kept_data, "MEGABYTE", size(found))
@@ -131,7 +135,10 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
         {"name": "own_module:data", "path": "rows.csv"},
         {"name": "csv", "path": "rows.parquet"},
         {"name": "folder", "path": "images"},
-        {"name": "clients", "clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}]},
+        {
+            "name": "clients",
+            "clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}],
+        },
         {"name": "digits"},
     ],
 )

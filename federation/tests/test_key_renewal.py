@@ -1,4 +1,6 @@
-"""A silo's key renewal: made, certified, swapped at the server and put into use, in the middle of a study."""
+"""A silo's key renewal: made, certified, swapped at the server and put into use, in the middle of a
+study.
+"""
 
 import shutil
 import subprocess
@@ -67,7 +69,8 @@ def in_round(world, number, act):
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_silo_goes_on_with_another_key_and_nobody_is_absent(world, twice):
-    """In round 3 others still train with its row of round 2, which the old key signed; afterwards with the new key's.
+    """In round 3 others still train with its row of round 2, which the old key signed; afterwards
+    with the new key's.
 
     Flower gives a new key a new node.
     """
@@ -87,7 +90,9 @@ def test_a_silo_goes_on_with_another_key_and_nobody_is_absent(world, twice):
     assert (entry.key.encode(), len(entry.earlier)) == (own.strip(), 1 + twice)
     assert members(federation.server)["silo-0"] == pem(own.decode())
     for name in ("silo-1", "silo-2"):
-        assert keys.public(federation.kits / name / "keys" / "peers" / "silo-0.pub") != own, "its kit stays as it was"
+        assert keys.public(federation.kits / name / "keys" / "peers" / "silo-0.pub") != own, (
+            "its kit stays as it was"
+        )
         assert (federation.kits / name / "state" / "renewed.json").exists()
 
 
@@ -108,7 +113,9 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     everybody, others = (0, 1, 2), (1, 2)
     assert cohorts == {1: everybody, 2: others, 3: others, 4: everybody, 5: everybody}
     assert same(deployed(federation), world.simulated(federation, {(2, 0), (3, 0)}))
-    refused = [r for r in read(federation.server / "run" / "audit.jsonl") if r["event"] == "refused"]
+    refused = [
+        r for r in read(federation.server / "run" / "audit.jsonl") if r["event"] == "refused"
+    ]
     assert {r["silo"] for r in refused} <= {"silo-0", "node 10"}
     assert refused
     assert (4, 0) in trained
@@ -124,7 +131,9 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
         federation.grid.folders[20] = federation.grid.folders.pop(10)
         add(kits, "late")
         shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
-        (kits / "late" / "silo.toml").write_text(text.replace('name = "silo-2"', 'name = "late"', 1))
+        (kits / "late" / "silo.toml").write_text(
+            text.replace('name = "silo-2"', 'name = "late"', 1)
+        )
         from pomona_federation.server.registry_admin import admit
 
         admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
@@ -137,10 +146,14 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
     in_round(world, 1, join)
     in_round(world, 3, again)
     federation.run()
-    assert [r.cohort for r in load(federation.server / "run").rounds] == [(0, 1, 2), *[(0, 1, 2, 3)] * 3]
+    assert [r.cohort for r in load(federation.server / "run").rounds] == [
+        (0, 1, 2),
+        *[(0, 1, 2, 3)] * 3,
+    ]
 
 
-# A server that hides a renewal, invents one, or goes back behind one; silo-1 is asked, silo-0's key was renewed.
+# A server that hides a renewal, invents one, or goes back behind one; silo-1 is asked, silo-0's key
+# was renewed.
 
 
 @pytest.fixture
@@ -150,7 +163,9 @@ def relay(world):
 
 
 def shown(relay, count=1):
-    """The introduction of silo-0's renewed keys, and for each of its keys a function that signs a row with it."""
+    """The introduction of silo-0's renewed keys, and for each of its keys a function that signs a
+    row with it.
+    """
     kits = relay.federation.kits
     kit, own = kits / "silo-0", []
     for _ in range(count + 1):
@@ -173,7 +188,9 @@ def ask(relay):
     relay.federation_settings = Federation.load(relay.federation.toml)
 
     def asked(number, row, origin, *renewals):
-        return relay.ask(*relay.cores({0: row}, {0: origin}, number=number, settled=0, renewals=renewals))
+        return relay.ask(
+            *relay.cores({0: row}, {0: origin}, number=number, settled=0, renewals=renewals)
+        )
 
     return asked
 
@@ -193,7 +210,8 @@ def test_an_earlier_key_holds_for_rows_from_before_and_no_others(relay, ask):
 def test_each_of_several_keys_has_its_rounds(relay, ask):
     renewal, signed = shown(relay, 2)
     first = renewal.model_copy(update={"keys": renewal.keys[:2]})
-    ask(2, noise(1), signed(0, noise(1), 1), first)  # the second key holds from round 2 on, the third from 4
+    # the second key holds from round 2 on, the third from 4
+    ask(2, noise(1), signed(0, noise(1), 1), first)
     ask(4, noise(2), signed(1, noise(2), 2), renewal)
     for which, number in ((0, 2), (0, 3), (1, 4), (0, 4)):
         with pytest.raises(ProtocolError, match="not silo-0's"):
@@ -208,7 +226,9 @@ def test_a_renewal_without_the_authoritys_word_or_backwards_is_refused(relay, as
     foreign = certificates.authority("rehearsal")
     other = keys.certify(foreign, "rehearsal", "silo-0", new.key.encode(), 1).decode().strip()
     alike = keys.certify(
-        keys.Pair(*((relay.federation.kits / "authority" / n).read_bytes() for n in ("ca.key", "ca.crt"))),
+        keys.Pair(
+            *((relay.federation.kits / "authority" / n).read_bytes() for n in ("ca.key", "ca.crt"))
+        ),
         "rehearsal",
         "silo-0",
         new.key.encode(),
@@ -275,12 +295,22 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     assert "pomona server renew-key silo-0" in said
     came = kits / "renewed" / "silo-0" / "1"
     assert {p.name for p in came.iterdir()} == {"silo-0.pub", "silo-0.cert", "silo.crt"}
-    words = ("server", "renew-key", "silo-0", "--key", str(came / "silo-0.pub"), "--folder", str(kits / "server"))
+    words = (
+        "server",
+        "renew-key",
+        "silo-0",
+        "--key",
+        str(came / "silo-0.pub"),
+        "--folder",
+        str(kits / "server"),
+    )
     assert command(*words) == 0
     assert fingerprint in capsys.readouterr().out
     assert command(*words) == ConfigError.code
     assert "not newer than the key that silo-0 has" in capsys.readouterr().err
-    assert command("silo", "use-key", str(came), "--folder", str(north)) == ProtocolError.code, "no server is up"
+    assert command("silo", "use-key", str(came), "--folder", str(north)) == ProtocolError.code, (
+        "no server is up"
+    )
     assert "Nothing was changed" in capsys.readouterr().err
     assert (north / "keys" / "silo.key").read_bytes() == before
     assert use(north, came, known) == fingerprint
@@ -289,14 +319,18 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     lines = {line.check: line for line in preflight.run(north)[0]}
     assert lines["key"].result == "ok"
     assert (north / "keys" / "silo.key").stat().st_mode & 0o077 == 0
-    assert [r["key"] for r in read(north / "state" / "audit.jsonl") if r["event"] == "renewed"] == [fingerprint]
+    assert [r["key"] for r in read(north / "state" / "audit.jsonl") if r["event"] == "renewed"] == [
+        fingerprint
+    ]
 
 
 def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
     if not shutil.which("ssh-keygen"):
         pytest.skip("ssh-keygen is not installed")
     path = kits / "silo-0" / "keys" / "silo.pub"
-    said = subprocess.run(["ssh-keygen", "-l", "-f", str(path)], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["ssh-keygen", "-l", "-f", str(path)], capture_output=True, text=True, check=True
+    ).stdout
     assert said.split()[1] == keys.fingerprint(path.read_bytes())
 
 
@@ -384,7 +418,9 @@ def test_a_key_is_taken_into_use_whole_or_not_at_all(kits, monkeypatch):
 
 @pytest.mark.slow
 def test_a_running_federation_with_mutual_tls_renews_a_key(tmp_path, monkeypatch):
-    """With real processes: the silo's old node is refused, the next key connects, others take its rows."""
+    """With real processes: the silo's old node is refused, the next key connects, others take its
+    rows.
+    """
     from federation_in_process import settings
 
     config = settings(method={"name": "apple", "budget": 1}, rounds=5)

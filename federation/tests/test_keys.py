@@ -1,4 +1,6 @@
-"""Keys and certificates: verified by the library, by TLS on loopback, and by OpenSSL's and OpenSSH's own programs."""
+"""Keys and certificates: verified by the library, by TLS on loopback, and by OpenSSL's and
+OpenSSH's own programs.
+"""
 
 import shutil
 import socket
@@ -46,7 +48,12 @@ def verified(issuer, made, host, when):
         subject = x509.IPAddress(ip_address(host))
     except ValueError:
         subject = x509.DNSName(host)
-    policy = PolicyBuilder().store(Store([certificate(issuer)])).time(when).build_server_verifier(subject)
+    policy = (
+        PolicyBuilder()
+        .store(Store([certificate(issuer)]))
+        .time(when)
+        .build_server_verifier(subject)
+    )
     return policy.verify(certificate(made), [])
 
 
@@ -55,7 +62,11 @@ def test_a_servers_certificate_leads_to_its_authority_for_its_host_alone(host):
     made = certificates.server(AUTHORITY, [host], NOW)
     chain = verified(AUTHORITY, made, host, NOW)
     assert chain == [certificate(made), certificate(AUTHORITY)]
-    for authority, name in ((OTHER, host), (AUTHORITY, "other.example.org"), (AUTHORITY, "192.0.2.8")):
+    for authority, name in (
+        (OTHER, host),
+        (AUTHORITY, "other.example.org"),
+        (AUTHORITY, "192.0.2.8"),
+    ):
         with pytest.raises(VerificationError):
             verified(authority, made, name, NOW)
 
@@ -68,7 +79,11 @@ def test_certificates_hold_for_as_long_as_said():
     for moment in (last + timedelta(seconds=1), NOW - timedelta(minutes=61)):
         with pytest.raises(VerificationError):
             verified(AUTHORITY, made, "fl.example.org", moment)
-    assert timedelta(days=3650) < certificate(AUTHORITY).not_valid_after_utc - NOW < timedelta(days=3654)
+    assert (
+        timedelta(days=3650)
+        < certificate(AUTHORITY).not_valid_after_utc - NOW
+        < timedelta(days=3654)
+    )
 
 
 def test_a_renewed_certificate_is_the_same_but_for_its_time():
@@ -78,7 +93,9 @@ def test_a_renewed_certificate_is_the_same_but_for_its_time():
     renewed = certificates.renewed(AUTHORITY, made.public, later)
     old, new = certificate(made), x509.load_pem_x509_certificate(renewed)
     for name in names:
-        chain = verified(AUTHORITY, keys.Pair(made.private, renewed), name, later + timedelta(days=825))
+        chain = verified(
+            AUTHORITY, keys.Pair(made.private, renewed), name, later + timedelta(days=825)
+        )
         assert chain == [new, certificate(AUTHORITY)]
         with pytest.raises(VerificationError):
             verified(AUTHORITY, made, name, later + timedelta(days=825))
@@ -102,7 +119,12 @@ def test_a_certificate_ends_with_its_authority_at_the_latest():
 
 @pytest.mark.parametrize(
     ("days", "said"),
-    [(30, ""), (29.5, "ends in 29 days, on 2026-03-02"), (0.5, "ends in 0 days"), (-0.5, "ended on 2026-01-31")],
+    [
+        (30, ""),
+        (29.5, "ends in 29 days, on 2026-03-02"),
+        (0.5, "ends in 0 days"),
+        (-0.5, "ended on 2026-01-31"),
+    ],
 )
 def test_people_are_told_in_the_last_month(days, said):
     now = datetime(2026, 2, 1, tzinfo=UTC)
@@ -133,7 +155,9 @@ def test_a_server_cannot_issue_certificates():
     forged = certificates.server(made, ["fl.example.org"], NOW)
     policy = PolicyBuilder().store(Store([certificate(AUTHORITY)])).time(NOW)
     with pytest.raises(VerificationError):
-        policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(certificate(forged), [certificate(made)])
+        policy.build_server_verifier(x509.DNSName("fl.example.org")).verify(
+            certificate(forged), [certificate(made)]
+        )
 
 
 def test_an_expiry_is_read_from_the_file(tmp_path):
@@ -148,7 +172,9 @@ def test_an_expiry_is_read_from_the_file(tmp_path):
 
 
 def handshake(tmp_path, trusted):
-    """A TLS connection on loopback, with the files as written: the text that the client reads, or its error."""
+    """A TLS connection on loopback, with the files as written: the text that the client reads, or
+    its error.
+    """
     made = certificates.server(AUTHORITY, ["localhost", "127.0.0.1"])
     for name, content in (("crt", made.public), ("key", made.private), ("ca", trusted.public)):
         (tmp_path / name).write_bytes(content)
@@ -199,9 +225,24 @@ def test_a_silos_keys_are_a_pair_on_p384_in_opensshs_format():
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs ssh-keygen")
 def test_openssh_reads_our_keys_and_we_read_its(tmp_path):
     keys.write(tmp_path / "ours", SILO.private)
-    said = subprocess.run(["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True).stdout
+    said = subprocess.run(
+        ["ssh-keygen", "-y", "-f", tmp_path / "ours"], capture_output=True, check=True
+    ).stdout
     assert said.split() == SILO.public.split()
-    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "me@here", "-f", tmp_path / "theirs"]
+    make = [
+        "ssh-keygen",
+        "-q",
+        "-t",
+        "ecdsa",
+        "-b",
+        "384",
+        "-N",
+        "",
+        "-C",
+        "me@here",
+        "-f",
+        tmp_path / "theirs",
+    ]
     subprocess.run(make, check=True)
     line = keys.public(tmp_path / "theirs.pub")
     assert line.split() == (tmp_path / "theirs.pub").read_bytes().split()[:2]  # without the comment
@@ -215,7 +256,9 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
         path.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
         with pytest.raises(ConfigError, match=r"silo\.pub.*P-384.*ssh-keygen -t ecdsa -b 384"):
             keys.public(path)
-    point = load_ssh_public_key(SILO.public).public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    point = load_ssh_public_key(SILO.public).public_bytes(
+        Encoding.X962, PublicFormat.CompressedPoint
+    )
     parts = (b"ecdsa-sha2-nistp384", b"nistp384", point)
     short = b64encode(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
     for content in (b"ssh-rsa nonsense", b"ecdsa-sha2-nistp384 " + short):
@@ -236,7 +279,9 @@ def certify(name="north", federation="hospitals", authority=AUTHORITY):
     return keys.certify(authority, federation, name, SILO.public)
 
 
-def holds(shown, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, now=NOW):
+def holds(
+    shown, name="north", public=SILO.public, federation="hospitals", authority=AUTHORITY, now=NOW
+):
     return keys.certified(authority.public, federation, name, public, shown, now)
 
 
@@ -269,14 +314,21 @@ def test_it_holds_as_long_as_the_authority():
 
 BY_OTHERS = {
     "of a host": lambda made: made.type(SSHCertificateType.HOST).valid_principals([b"north"]),
-    "of two silos": lambda made: made.type(SSHCertificateType.USER).valid_principals([b"north", b"south"]),
+    "of two silos": lambda made: made.type(SSHCertificateType.USER).valid_principals(
+        [b"north", b"south"]
+    ),
     "of everybody": lambda made: made.type(SSHCertificateType.USER).valid_for_all_principals(),
 }
 
 
 @pytest.mark.parametrize("about", BY_OTHERS)
 def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(about):
-    made = SSHCertificateBuilder().public_key(load_ssh_public_key(SILO.public)).valid_after(0).valid_before(2**33)
+    made = (
+        SSHCertificateBuilder()
+        .public_key(load_ssh_public_key(SILO.public))
+        .valid_after(0)
+        .valid_before(2**33)
+    )
     made = made.add_critical_option(keys.FEDERATION, b"hospitals")
     assert not holds(BY_OTHERS[about](made).sign(keys.signer(AUTHORITY.private)).public_bytes())
     right = made.type(SSHCertificateType.USER).valid_principals([b"north"])
@@ -315,7 +367,10 @@ def test_openssh_shows_a_certificate(tmp_path):
         env={"TZ": "UTC"},
     ).stdout
     issuer = certificate(AUTHORITY)
-    span = f"from {issuer.not_valid_before_utc:%Y-%m-%dT%H:%M:%S} to {issuer.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}"
+    span = (
+        f"from {issuer.not_valid_before_utc:%Y-%m-%dT%H:%M:%S} to "
+        f"{issuer.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}"
+    )
     for word in (
         "user certificate",
         'Key ID: "north"',

@@ -38,7 +38,13 @@ def federation(**keys):
 
 
 def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", headers=()):
-    return {"type": kind, "path": path, "client": (client, 1234), "server": (server, 8443), "headers": list(headers)}
+    return {
+        "type": kind,
+        "path": path,
+        "client": (client, 1234),
+        "server": (server, 8443),
+        "headers": list(headers),
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,11 +67,43 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
         (scope("/v1/control/start-run", "::ffff:203.0.113.9"), False),
         (scope("/v1/control/start-run", "198.51.100.1"), True),  # its own address: this machine
         (scope("/v1/control/start-run", "198.51.100.2"), False),
-        (scope("/v1/control/start-run", "127.0.0.1", headers=[(b"X-Forwarded-For", b"127.0.0.1")]), False),
-        (scope("/v1/control/start-run", "127.0.0.1", headers=[(b"forwarded", b"for=127.0.0.1")]), False),
-        (scope("/v1/fleet/pull-messages", "127.0.0.1", headers=[(b"x-forwarded-for", b"203.0.113.9")]), True),
-        ({"type": "http", "path": "/v1/control/a", "client": None, "server": None, "headers": []}, False),
-        ({"type": "http", "path": "/v1/control/a", "client": ("testclient", 1), "server": ("testclient", 1)}, False),
+        (
+            scope(
+                "/v1/control/start-run", "127.0.0.1", headers=[(b"X-Forwarded-For", b"127.0.0.1")]
+            ),
+            False,
+        ),
+        (
+            scope("/v1/control/start-run", "127.0.0.1", headers=[(b"forwarded", b"for=127.0.0.1")]),
+            False,
+        ),
+        (
+            scope(
+                "/v1/fleet/pull-messages",
+                "127.0.0.1",
+                headers=[(b"x-forwarded-for", b"203.0.113.9")],
+            ),
+            True,
+        ),
+        (
+            {
+                "type": "http",
+                "path": "/v1/control/a",
+                "client": None,
+                "server": None,
+                "headers": [],
+            },
+            False,
+        ),
+        (
+            {
+                "type": "http",
+                "path": "/v1/control/a",
+                "client": ("testclient", 1),
+                "server": ("testclient", 1),
+            },
+            False,
+        ),
         ({"type": "lifespan"}, True),
     ],
 )
@@ -75,7 +113,9 @@ def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
 
 
 def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch):
-    """By the kernel's word on who owns the other end; a socket that was let go of counts as nobody's."""
+    """By the kernel's word on who owns the other end; a socket that was let go of counts as
+    nobody's.
+    """
     own = os.getuid()
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.create_server((host, 0), family=family) as server:
@@ -112,11 +152,17 @@ def test_what_may_not_pass_is_answered_plainly():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send))
+    asyncio.run(
+        auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send)
+    )
     assert [m.get("status") for m in sent] == [403, None]
     assert sent[1]["body"] == b"forbidden\n"
     sent.clear()
-    asyncio.run(auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send))
+    asyncio.run(
+        auth_proxy.Gate(never, anonymous, lambda: 0)(
+            scope("/v1/control/x", kind="websocket"), None, send
+        )
+    )
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
     async def reached(*_):
@@ -177,7 +223,9 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
 
 
 def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
-    server = superlink.command(tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443"))
+    server = superlink.command(
+        tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443")
+    )
     assert server[1:4] == ["-m", "pomona_federation.server.superlink", str(tmp_path)]
     assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
@@ -205,18 +253,35 @@ def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):
 
 def test_the_server_reaches_itself(tmp_path):
     assert superlink_client.reachable(federation(server="fl.example.org:8443")) == "127.0.0.1:8443"
-    assert superlink_client.reachable(federation(bind="[::]:8443", server="fl.example.org:8443")) == "[::1]:8443"
-    assert superlink_client.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443")) == "192.0.2.4:1"
+    assert (
+        superlink_client.reachable(federation(bind="[::]:8443", server="fl.example.org:8443"))
+        == "[::1]:8443"
+    )
+    assert (
+        superlink_client.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443"))
+        == "192.0.2.4:1"
+    )
     assert superlink_client.connection(federation(), tmp_path)["superlink"]["pomona"] == {
         "address": "127.0.0.1:8443",
         "root-certificates": str(tmp_path),
     }
-    assert superlink_client.connection(federation(insecure=True), tmp_path)["superlink"]["pomona"]["insecure"] is True
+    assert (
+        superlink_client.connection(federation(insecure=True), tmp_path)["superlink"]["pomona"][
+            "insecure"
+        ]
+        is True
+    )
 
 
 def test_keys_are_brought_to_what_the_book_says():
-    known = [superlink_client.Node(1, "north", "online", b"N"), superlink_client.Node(2, "gone", "offline", b"G")]
-    assert superlink_client.changes({"north": b"N", "south": b"S"}, known) == ({"south": b"S"}, [known[1]])
+    known = [
+        superlink_client.Node(1, "north", "online", b"N"),
+        superlink_client.Node(2, "gone", "offline", b"G"),
+    ]
+    assert superlink_client.changes({"north": b"N", "south": b"S"}, known) == (
+        {"south": b"S"},
+        [known[1]],
+    )
     assert superlink_client.changes({}, []) == ({}, [])
     with pytest.raises(ConfigError, match=r"silo\.pub"):
         superlink_client.pem("no key")
@@ -234,5 +299,8 @@ def test_keys_are_brought_to_what_the_book_says():
 )
 def test_supervisors_status_add_and_renew_load_no_pytorch(module):
     """They live for weeks, or are called often; only what trains, or reads data, needs it."""
-    code = f"import sys, pomona_federation.{module}; sys.exit(bool({{'torch', 'flwr'}} & sys.modules.keys()))"
+    code = (
+        f"import sys, pomona_federation.{module}; sys.exit(bool({{'torch', 'flwr'}} & "
+        "sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""One log per process with time, level and round, without colours and secrets; all logs merged by time."""
+"""One log per process with time, level and round, without colours and secrets; all logs merged by
+time.
+"""
 
 import json
 import logging
@@ -11,10 +13,19 @@ import pytest
 from pomona.cli import main
 from pomona_federation.silo import client_app
 from pomona_federation.supervision import process_logs
-from pomona_federation.supervision.process_logs import LINE, LogFile, LogReader, at_round, logging_to, parsed
+from pomona_federation.supervision.process_logs import (
+    LINE,
+    LogFile,
+    LogReader,
+    at_round,
+    logging_to,
+    parsed,
+)
 from pomona_federation.supervision.supervisor import Supervisor
 
-STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +(\[round \d+\] )?\S.*")
+STAMP = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +(\[round \d+\] )?\S.*"
+)
 
 
 def lines(path):
@@ -32,7 +43,9 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours(tmp_path):
         f"subprocess.run([sys.executable, '-c', {grandchild!r}])\n"
         "os.abort()"
     )
-    made = Supervisor([sys.executable, "-c", program], dict(os.environ), tmp_path / "logs" / "node.log")
+    made = Supervisor(
+        [sys.executable, "-c", program], dict(os.environ), tmp_path / "logs" / "node.log"
+    )
     process = made.start()
     process.wait()
     made.settle()
@@ -84,7 +97,9 @@ def test_a_long_log_is_set_aside_once(tmp_path, monkeypatch):
     log.write("the last of the old file")
     log.write("the first of the new one")
     assert len(lines(tmp_path / "a.log.1")) == 2
-    assert [parsed("a", line).text for line in lines(tmp_path / "a.log")] == ["the first of the new one"]
+    assert [parsed("a", line).text for line in lines(tmp_path / "a.log")] == [
+        "the first of the new one"
+    ]
 
 
 def test_a_full_disk_ends_nothing(tmp_path, monkeypatch):
@@ -103,11 +118,22 @@ def stamped(second, text):
 def test_logs_are_merged_by_time_and_followed(tmp_path, capsys):
     folder = tmp_path / "run" / "logs"
     folder.mkdir(parents=True)
-    (folder / "server.log").write_text(stamped(2, "INFO     [round 1] b") + stamped(5, "ERROR    e") + " of another\n")
-    (folder / "superlink.log").write_text(stamped(1, "INFO     a") + stamped(4, "WARNING  d \x1b[2J") + "half a li")
+    (folder / "server.log").write_text(
+        stamped(2, "INFO     [round 1] b") + stamped(5, "ERROR    e") + " of another\n"
+    )
+    (folder / "superlink.log").write_text(
+        stamped(1, "INFO     a") + stamped(4, "WARNING  d \x1b[2J") + "half a li"
+    )
     (folder / "server.log.1").write_text(stamped(0, "INFO     oldest"))
     reader = LogReader(folder)
-    assert [line.text for line in reader.last(9)] == ["oldest", "a", "b", "d \x1b[2J", "e", " of another"]
+    assert [line.text for line in reader.last(9)] == [
+        "oldest",
+        "a",
+        "b",
+        "d \x1b[2J",
+        "e",
+        " of another",
+    ]
     assert reader.new() == []
     with (folder / "superlink.log").open("a") as file:
         file.write("ne\n" + stamped(7, "INFO     g"))
@@ -123,13 +149,21 @@ def test_logs_are_merged_by_time_and_followed(tmp_path, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["server", "logs", "--folder", str(tmp_path), "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"time": "2026-11-22T06:42:02.000Z", "process": "server", "level": "INFO", "round": 1, "text": "b"} in rows
+    assert {
+        "time": "2026-11-22T06:42:02.000Z",
+        "process": "server",
+        "level": "INFO",
+        "round": 1,
+        "text": "b",
+    } in rows
     with pytest.raises(SystemExit, match="6"):
         main(["silo", "logs", "--folder", str(tmp_path)])
     assert "nothing has been started here yet" in capsys.readouterr().err
 
 
-def test_both_sides_of_a_federation_write_their_logs_and_no_path_of_a_silo_reaches_the_server(world):
+def test_both_sides_of_a_federation_write_their_logs_and_no_path_of_a_silo_reaches_the_server(
+    world,
+):
     federation = world.federation()
 
     answer = client_app.ClientApp.answer
@@ -141,10 +175,17 @@ def test_both_sides_of_a_federation_write_their_logs_and_no_path_of_a_silo_reach
 
     world.patch.setattr(client_app.ClientApp, "answer", answers)
     federation.run()
-    server = [parsed("server", text) for text in lines(federation.server / "run" / "logs" / "server.log")]
+    server = [
+        parsed("server", text) for text in lines(federation.server / "run" / "logs" / "server.log")
+    ]
     assert [line.round for line in server if line.text.startswith("committed with")] == [1, 2, 3]
-    assert any(line.level == "WARNING" and line.text.startswith("silo-1 was not used") for line in server)
+    assert any(
+        line.level == "WARNING" and line.text.startswith("silo-1 was not used") for line in server
+    )
     assert not any("patients" in line.text for line in server)
-    own = [parsed("app", text) for text in lines(federation.kits / "silo-1" / "state" / "logs" / "app.log")]
+    own = [
+        parsed("app", text)
+        for text in lines(federation.kits / "silo-1" / "state" / "logs" / "app.log")
+    ]
     assert any(line.round == 2 and "patients.csv" in line.text for line in own)
     assert any(line.round == 3 and line.text.startswith("answered with") for line in own)

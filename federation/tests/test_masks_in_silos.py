@@ -26,7 +26,10 @@ def config(folder, **over):
     [
         (None, {}),
         ({"size": [4, 6], "blend": "gaussian"}, {}),
-        (None, {"method": {"name": "fedbn"}}),  # the network has normalisation layers, which stay in the silos
+        (
+            None,
+            {"method": {"name": "fedbn"}},
+        ),  # the network has normalisation layers, which stay in the silos
     ],
     ids=["whole", "patches", "norms"],
 )
@@ -38,7 +41,9 @@ def test_a_federation_learns_masks_as_its_simulation_does(patch, over, tmp_path)
     federation.run()
     out = tmp_path / "simulation"
     pomona.run(federation.simulation, out)
-    expected = loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+    expected = loaded(
+        {n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)}
+    )
     assert same(deployed(federation), expected)
     ours, simulated = load(federation.server / "run"), load(out)
     assert ours.metric.name == simulated.metric.name == "dice"
@@ -49,14 +54,21 @@ def test_a_federation_learns_masks_as_its_simulation_does(patch, over, tmp_path)
 def test_patches_are_agreed_on(tmp_path):
     network, found = settings(tmp_path)["model"], set()
     for patch in (None, {"size": [4, 6]}, {"size": [4, 4]}, {"size": [4, 4], "overlap": 0.5}):
-        said = federation_file(Scenario.prepare(config(tmp_path, model={**network, "patch": patch})), "127.0.0.1:28443")
+        said = federation_file(
+            Scenario.prepare(config(tmp_path, model={**network, "patch": patch})), "127.0.0.1:28443"
+        )
         (tmp_path / "federation.toml").write_text(said)
         found.add(Agreement.load(tmp_path / "federation.toml").agreement)
     assert len(found) == 4
 
 
 def agreed(**over):
-    task = {"kind": "image", "input_shape": (8, 8, 1), "targets": "segmentation", "classes": ("a", "b", "c")}
+    task = {
+        "kind": "image",
+        "input_shape": (8, 8, 1),
+        "targets": "segmentation",
+        "classes": ("a", "b", "c"),
+    }
     return TaskSettings(**(task | over))
 
 
@@ -73,7 +85,11 @@ def test_what_is_agreed_of_masks():
 def test_a_silo_with_other_classes_is_refused(tmp_path):
     data = Scenario.prepare(config(tmp_path)).dataset
     with pytest.raises(
-        DataError, match="the classes are background, class 1, class 2, the agreement has, in this order, a, b, c"
+        DataError,
+        match=(
+            "the classes are background, class 1, class 2, the agreement has, in this order, a, "
+            "b, c"
+        ),
     ):
         conformed(data, agreed())
     kept = conformed(data, agreed(classes=data.classes))

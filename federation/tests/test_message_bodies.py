@@ -1,4 +1,6 @@
-"""Bodies of messages: everything read from a peer is bounded, and anything invalid is a one-line error."""
+"""Bodies of messages: everything read from a peer is bounded, and anything invalid is a one-line
+error.
+"""
 
 import json
 
@@ -32,7 +34,14 @@ TASK = {
     "downlink": {"cores": ENTRY},
     "newcomers": [NEWCOMER],
 }
-FIGURE = {"model": "own", "when": "trained", "split": "test", "samples": 9, "loss": 0.5, "accuracy": 0.5}
+FIGURE = {
+    "model": "own",
+    "when": "trained",
+    "split": "test",
+    "samples": 9,
+    "loss": 0.5,
+    "accuracy": 0.5,
+}
 ANSWER = {
     "agreement": HASH,
     "run": "ab12",
@@ -63,7 +72,13 @@ WHOLE = {
 
 def places(value, path=()):
     """Every position of a value inside a nested one, except the whole."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in inner:
         yield (*path, key)
         yield from places(part, (*path, key))
@@ -79,7 +94,17 @@ def put(value, path, new):
 
 
 LINES = {("fault",)}  # free text, which is made harmless and not refused
-HOSTILE = ["/etc/passwd", "../../keys/silo.key", "[/red]", "\x1b]0;x\x07\n", "a" * 501, 10**400, -1, -(10**30), 2**53]
+HOSTILE = [
+    "/etc/passwd",
+    "../../keys/silo.key",
+    "[/red]",
+    "\x1b]0;x\x07\n",
+    "a" * 501,
+    10**400,
+    -1,
+    -(10**30),
+    2**53,
+]
 HOSTILE += [[[]], {"a": {}}, 1e308]
 POSITIONS = [(kind, path) for kind, body in WHOLE.items() for path in places(body)]
 
@@ -88,7 +113,9 @@ POSITIONS = [(kind, path) for kind, body in WHOLE.items() for path in places(bod
     ("kind", "path"), POSITIONS, ids=lambda v: getattr(v, "__name__", None) or ".".join(map(str, v))
 )
 def test_no_field_takes_what_has_no_bound(kind, path):
-    """Each of the values in each field: refused in one line; free text comes out as one harmless line."""
+    """Each of the values in each field: refused in one line; free text comes out as one harmless
+    line.
+    """
     assert message_bodies.read(kind, json.dumps(WHOLE[kind]))
     for value in HOSTILE:
         if path[-1] == "loss" and isinstance(value, int) and abs(value) < 1e100:
@@ -107,7 +134,9 @@ def test_no_field_takes_what_has_no_bound(kind, path):
 
 @pytest.mark.parametrize("key", ["/etc/passwd", "[/red]", "a" * 41, "", "\n"])
 @pytest.mark.parametrize(
-    ("kind", "path"), [(message_bodies.Task, ("downlink",)), (message_bodies.Answer, ("rows",))], ids=["task", "answer"]
+    ("kind", "path"),
+    [(message_bodies.Task, ("downlink",)), (message_bodies.Answer, ("rows",))],
+    ids=["task", "answer"],
 )
 def test_keys_are_names(kind, path, key):
     (value,) = WHOLE[kind][path[0]].values()

@@ -13,7 +13,9 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import DATA, Letter, packed, unpacked
 
 
-@pytest.mark.parametrize("enclosed", [{}, {"uplink": b"abc"}, {"a": b"", "b": bytes(range(256)) * 3, "c": b"x"}])
+@pytest.mark.parametrize(
+    "enclosed", [{}, {"uplink": b"abc"}, {"a": b"", "b": bytes(range(256)) * 3, "c": b"x"}]
+)
 @pytest.mark.parametrize("piece", [1, 7, 64, 5 * 2**20])
 def test_a_message_comes_back_whole(enclosed, piece, monkeypatch):
     monkeypatch.setattr(message_pieces, "PIECE", piece)
@@ -27,7 +29,10 @@ def test_a_message_comes_back_whole(enclosed, piece, monkeypatch):
 
 def test_a_small_message_is_two_objects():
     """Flower's own object of the message comes on top: three requests up and three down."""
-    assert len(get_all_nested_objects(packed(Message("train", "{}", "ab", {"uplink": bytes(1000)})))) == 2
+    assert (
+        len(get_all_nested_objects(packed(Message("train", "{}", "ab", {"uplink": bytes(1000)}))))
+        == 2
+    )
 
 
 def record(data):

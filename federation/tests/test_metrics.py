@@ -1,4 +1,6 @@
-"""``/metrics`` and ``/health``: the format's grammar, the numbers of a real run, and access control."""
+"""``/metrics`` and ``/health``: the format's grammar, the numbers of a real run, and access
+control.
+"""
 
 import json
 import math
@@ -23,19 +25,29 @@ from pomona_federation.audit import Audit, read
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
-from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, Sample, rendered, together
+from pomona_federation.monitoring.prometheus_text import (
+    CONTENT_TYPE,
+    Family,
+    Sample,
+    rendered,
+    together,
+)
 from pomona_federation.monitoring.watched_server import AuditedServer, Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from test_preflight import command, kit
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "monitoring"
-LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
+LINE = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)'
+)
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\["\\n])*)"')
 ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 def parsed(text):
-    """Samples by name and labels, by the grammar of the text format: each name's lines together, after its type."""
+    """Samples by name and labels, by the grammar of the text format: each name's lines together,
+    after its type.
+    """
     samples, types, last = {}, {}, None
     assert text.endswith("\n")
     for line in text[:-1].split("\n"):
@@ -46,7 +58,10 @@ def parsed(text):
         elif not line.startswith("# HELP "):
             name, labels, value = LINE.fullmatch(line).groups()
             assert name == last
-            pairs = [(k, re.sub(r'\\[\\"n]', lambda m: ESCAPES[m[0]], v)) for k, v in LABEL.findall(labels or "")]
+            pairs = [
+                (k, re.sub(r'\\[\\"n]', lambda m: ESCAPES[m[0]], v))
+                for k, v in LABEL.findall(labels or "")
+            ]
             assert len(dict(pairs)) == len(pairs)
             key = name, frozenset(pairs)
             assert key not in samples
@@ -60,11 +75,15 @@ def asked(report, path="/metrics", base="http://127.0.0.1:9464", **headers):
 
 def of(samples, name, **labels):
     """The value of the single sample with these labels."""
-    (found,) = [v for (n, pairs), v in samples.items() if n == name and frozenset(labels.items()) <= pairs]
+    (found,) = [
+        v for (n, pairs), v in samples.items() if n == name and frozenset(labels.items()) <= pairs
+    ]
     return found
 
 
-@given(st.dictionaries(st.sampled_from("abc"), st.text(max_size=8)), st.floats(), st.text(max_size=12))
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.text(max_size=8)), st.floats(), st.text(max_size=12)
+)
 def test_any_text_survives_as_a_label(labels, value, help_):
     text = rendered([Family("x", "gauge", help_, (Sample(value, labels),))])
     ((name, pairs), got), = parsed(text)[0].items()  # fmt: skip
@@ -87,7 +106,10 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     answer = asked(of_server(ran / "server"))
     assert (answer.status_code, answer.headers["content-type"]) == (200, CONTENT_TYPE)
     samples, types = parsed(answer.text)
-    events = [json.loads(line) for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line)
+        for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()
+    ]
     rounds = [e for e in events if e["event"] == "round"]
     audit = read(ran / "server" / "run" / "audit.jsonl")
     for way in ("down", "up"):
@@ -100,14 +122,18 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
     (committed,) = [e["time"] for e in audit if e["event"] == "round"][-1:]
     moment = datetime.fromisoformat(committed).timestamp()
-    assert of(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(moment, abs=1e-3)
-    heard = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
-    assert of(samples, "pomona_server_silo_last_seen_timestamp_seconds", silo="silo-0") == pytest.approx(
-        datetime.fromisoformat(heard).timestamp(), abs=1e-3
+    assert of(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(
+        moment, abs=1e-3
     )
+    heard = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
+    assert of(
+        samples, "pomona_server_silo_last_seen_timestamp_seconds", silo="silo-0"
+    ) == pytest.approx(datetime.fromisoformat(heard).timestamp(), abs=1e-3)
     last = [e for e in events if e["event"] == "evaluation" and e["split"] == "test"][-1]
     mean = sum(last["value"]) / len(last["value"])
-    assert of(samples, "pomona_server_metric", split="test", metric="accuracy") == pytest.approx(mean)
+    assert of(samples, "pomona_server_metric", split="test", metric="accuracy") == pytest.approx(
+        mean
+    )
     until = certificates.expires(ran / "server" / "certs" / "server.crt")
     assert until
     day = of(samples, "pomona_server_certificate_expiry_timestamp_seconds")
@@ -121,7 +147,9 @@ def test_for_whom_a_run_waits_and_what_was_restarted(ran, tmp_path):
         audit.write("lost", process="SuperLink", round=2, failures=1)
     with running(server, {"silo-1": "is not connected"}):
         samples, _ = parsed(asked(of_server(server)).text)
-    assert of(samples, "pomona_server_up") == of(samples, "pomona_server_state", state="running") == 1
+    assert (
+        of(samples, "pomona_server_up") == of(samples, "pomona_server_state", state="running") == 1
+    )
     assert of(samples, "pomona_server_waiting_silos") == 1
     assert time.time() - of(samples, "pomona_server_waiting_since_timestamp_seconds") < 600
     assert of(samples, "pomona_server_restarts_total", process="SuperLink") == 1
@@ -161,7 +189,9 @@ DAMAGED = (
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-@pytest.mark.parametrize("name", ["events.jsonl", "audit.jsonl", "live.json", "status.json", "roster.json"])
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "audit.jsonl", "live.json", "status.json", "roster.json"]
+)
 def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     (server / "run" / name).write_bytes(content)
@@ -176,7 +206,10 @@ def test_a_damaged_file_is_left_out_or_said_in_one_line(name, content, ran, tmp_
 def test_health_is_200_only_where_all_is_well(ran, tmp_path):
     server = copied(ran / "server", tmp_path / "server")
     report = of_server(server)
-    assert (asked(report, "/health").status_code, asked(report, "/health").json()["healthy"]) == (200, True)
+    assert (asked(report, "/health").status_code, asked(report, "/health").json()["healthy"]) == (
+        200,
+        True,
+    )
     with running(server, {}):
         assert asked(report, "/health").status_code == 200
     killed = asked(report, "/health")
@@ -204,7 +237,9 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     pytest.importorskip("opacus")
     named = ["unlimited-epsilon", "sample-counts", "metrics"]
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": named}
-    federation = world.federation(method="fedavg", run={"privacy": privacy, "rounds": 2}, share_scores=False)
+    federation = world.federation(
+        method="fedavg", run={"privacy": privacy, "rounds": 2}, share_scores=False
+    )
     path = federation.kits / "silo-0" / "silo.toml"
     path.write_text(f"accept_epsilon = 1e6\naccept_epsilon_total = 1e7\n{path.read_text()}")
     federation.run()
@@ -218,8 +253,13 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
         own, _ = parsed(asked(of_silo(silo)).text)
         spent = KeyStore.open(silo / "state" / "private" / "dp", place, settings).spent()
         assert of(own, "pomona_silo_epsilon_spent") == pytest.approx(spent)
-        assert of(samples, "pomona_server_silo_epsilon_bound", silo=name) == pytest.approx(spent)  # two rounds, no more
-        assert of(own, "pomona_silo_epsilon_on_same_data") == of(own, "pomona_silo_epsilon_reserved") >= spent
+        # two rounds, no more
+        assert of(samples, "pomona_server_silo_epsilon_bound", silo=name) == pytest.approx(spent)
+        assert (
+            of(own, "pomona_silo_epsilon_on_same_data")
+            == of(own, "pomona_silo_epsilon_reserved")
+            >= spent
+        )
         assert [v for (n, _), v in own.items() if n.startswith("pomona_silo_epsilon_accepted")] == (
             [1e6, 1e7] if place == 0 else []
         )
@@ -228,9 +268,22 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
 def test_uplinks_are_counted_by_study_and_one_refused_as_it_came_once(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit:
         audit.write("refused", silo="south", round=1, reason="the signature is not south's")
-        audit.write("admission", silo="south", round=1, admitted=False, reason="the signature is not south's")
+        audit.write(
+            "admission",
+            silo="south",
+            round=1,
+            admitted=False,
+            reason="the signature is not south's",
+        )
         audit.write("start", study="second")
-        audit.write("admission", silo="north", round=1, admitted=True, norms={"core": 2.0}, limits={"core": None})
+        audit.write(
+            "admission",
+            silo="north",
+            round=1,
+            admitted=True,
+            norms={"core": 2.0},
+            limits={"core": None},
+        )
         audit.write("refused", silo="node 7", reason="signed by nobody")
         audit.write("lost", process=[HOSTILE])
     known = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
@@ -289,7 +342,9 @@ def expressions():
     rules = yaml.safe_load((EXAMPLES / "alerts.yml").read_text())
     found = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     board = json.loads((EXAMPLES / "grafana.json").read_text())
-    return found + [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return found + [
+        target["expr"] for panel in board["panels"] for target in panel.get("targets", ())
+    ]
 
 
 def test_every_metric_of_the_examples_exists_with_its_labels_and_states(known):
@@ -317,7 +372,9 @@ def test_the_rules_pass_prometheus_own_check():
     if not tool:
         pytest.skip("needs promtool")
     for what, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
-        done = subprocess.run([tool, "check", what, EXAMPLES / name], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [tool, "check", what, EXAMPLES / name], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 

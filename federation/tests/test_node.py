@@ -1,4 +1,6 @@
-"""A silo's node and its worker: what is answered and how, when the worker forks, and that nothing is left behind."""
+"""A silo's node and its worker: what is answered and how, when the worker forks, and that nothing
+is left behind.
+"""
 
 import os
 import signal
@@ -37,7 +39,9 @@ def script(text, **options):
     """A process with the worker's environment and no other imports."""
     env = {**os.environ, **worker.ONE_THREAD}
     words = [sys.executable, "-c", READY + text]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, **options)
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, **options
+    )
 
 
 def said(text):
@@ -147,7 +151,9 @@ def test_a_worker_ends_with_its_node_and_a_child_with_its_worker():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         words = [sys.executable, "-c", READY + ANSWERS, str(theirs.fileno())]
-        process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True
+        )
         theirs.close()
         worker.send(ours, worker.ASKED, [b"print(os.getpid(), flush=True); time.sleep(1000)"])
         child = int(process.stdout.readline())
@@ -171,8 +177,17 @@ class Server:
 
     def __init__(self, app=PINNED, kind=TaskType.SERVER_APP):
         self.run = SimpleNamespace(fab_hash=app, primary_task_type=kind)
-        self.waiting, self.parts, self.fetched, self.replies, self.confirmed, self.pushed = [], {}, [], [], [], {}
-        self.link = Connection(5, self.receive, self.send, lambda _: self.run, None, self.pull, self.push, self.confirm)
+        self.waiting, self.parts, self.fetched, self.replies, self.confirmed, self.pushed = (
+            [],
+            {},
+            [],
+            [],
+            [],
+            {},
+        )
+        self.link = Connection(
+            5, self.receive, self.send, lambda _: self.run, None, self.pull, self.push, self.confirm
+        )
 
     def message(self, run=7, content=None):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, 1
@@ -237,7 +252,9 @@ def test_a_message_is_fetched_confirmed_and_answered():
     assert list(server.pushed) == [reply.metadata.message_id]
 
 
-@pytest.mark.parametrize(("app", "kind"), [("0" * 64, TaskType.SERVER_APP), (PINNED, TaskType.AGENT_APP)])
+@pytest.mark.parametrize(
+    ("app", "kind"), [("0" * 64, TaskType.SERVER_APP), (PINNED, TaskType.AGENT_APP)]
+)
 def test_a_run_of_another_app_is_refused_before_anything_of_it_is_fetched(app, kind):
     server = Server(app, kind)
     server.message()
@@ -254,7 +271,8 @@ def cut(size):
 
 
 @pytest.mark.parametrize(
-    ("size", "most", "taken"), [(14, 15.001, True), (14, 14, False), (0, 0.001, True), (0, 0, False)]
+    ("size", "most", "taken"),
+    [(14, 15.001, True), (14, 14, False), (0, 0.001, True), (0, 0, False)],
 )
 def test_a_message_is_fetched_only_up_to_its_most_bytes(size, most, taken):
     """In MiB: pieces of 5, 5 and 4, with a head of less than a thousandth beside them."""
@@ -265,12 +283,17 @@ def test_a_message_is_fetched_only_up_to_its_most_bytes(size, most, taken):
     assert reply.has_error() != taken
     assert bool(server.confirmed) == taken
     if not taken:
-        assert (reply.error.code, reply.error.reason) == (ErrorCode.INVALID_FAB, flower_internals.TOO_LONG)
+        assert (reply.error.code, reply.error.reason) == (
+            ErrorCode.INVALID_FAB,
+            flower_internals.TOO_LONG,
+        )
         assert f"over {most * 2**20} bytes" in lines[0]
 
 
 def test_a_message_of_more_parts_than_its_bytes_are_cut_into_is_refused_unfetched():
-    """10 MiB are two pieces, and eight more parts are taken; the message and its dictionary are two of the ten."""
+    """10 MiB are two pieces, and eight more parts are taken; the message and its dictionary are two
+    of the ten.
+    """
     for records, taken in ((8, True), (9, False)):
         server = Server()
         server.message(content=RecordDict({str(k): ConfigRecord({"b": k}) for k in range(records)}))
@@ -280,7 +303,9 @@ def test_a_message_of_more_parts_than_its_bytes_are_cut_into_is_refused_unfetche
     assert "(11 parts)" in lines[0]
 
 
-@pytest.mark.parametrize(("models", "expected"), [(None, 2**40), (1.5, 1_500_000 + 2**26), (10**8, 2**40)])
+@pytest.mark.parametrize(
+    ("models", "expected"), [(None, 2**40), (1.5, 1_500_000 + 2**26), (10**8, 2**40)]
+)
 def test_the_longest_message_is_bounded_by_settings_and_memory(models, expected, monkeypatch):
     monkeypatch.setattr(node.psutil, "virtual_memory", lambda: SimpleNamespace(total=2**41))
     assert node.longest(SimpleNamespace(max_download_mb=models)) == expected
@@ -301,7 +326,9 @@ def test_an_app_that_raises_is_an_error_of_the_app():
         raise RuntimeError("in words")
 
     served(server, fails)
-    assert server.replies[0].error == Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, server.replies[0].error.reason)
+    assert server.replies[0].error == Error(
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION, server.replies[0].error.reason
+    )
     assert "in words" in server.replies[0].error.reason
 
 
@@ -318,7 +345,9 @@ def test_a_run_that_ends_while_its_message_is_fetched_costs_the_next_message_not
     server.link = Connection(*vars(server.link).values())
     server.link.__dict__["confirm"] = ended
     lines = served(server)
-    assert [reply.metadata.reply_to_message_id for reply in server.replies] == [second.metadata.message_id]
+    assert [reply.metadata.reply_to_message_id for reply in server.replies] == [
+        second.metadata.message_id
+    ]
     assert "ended in the meantime" in lines[0]
 
 
@@ -329,7 +358,9 @@ def test_a_message_that_cannot_be_fetched_ends_no_node():
     second = server.message(8)
     lines = served(server)
     assert "given up" in lines[0]
-    assert [reply.metadata.reply_to_message_id for reply in server.replies] == [second.metadata.message_id]
+    assert [reply.metadata.reply_to_message_id for reply in server.replies] == [
+        second.metadata.message_id
+    ]
 
 
 @pytest.mark.parametrize("words", [[], ["kit"], ["kit", "zz"], ["kit", PINNED, "more"]])

@@ -1,4 +1,6 @@
-"""The card beside a silo's personal model: simulator's figures, agreement's hash, and the weights it gave others."""
+"""The card beside a silo's personal model: simulator's figures, agreement's hash, and the weights
+it gave others.
+"""
 
 import hashlib
 import tomllib
@@ -24,14 +26,19 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
     agreement = Federation.load(federation.toml).agreement
     title = load(simulation).presentation.quantities[0].title
     for i, name in enumerate(federation.names):
-        ours, other = card(federation, name), (simulation / "models" / f"client-{i:02d}.card.md").read_text()
+        ours, other = (
+            card(federation, name),
+            (simulation / "models" / f"client-{i:02d}.card.md").read_text(),
+        )
         assert part(ours, "Metrics on test", "Privacy") == part(other, "Metrics on test", "Privacy")
         assert "." in part(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
         weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, other)]
         assert name in weights[0]
         # The simulation ends with its clients; free places of the federation have weight 0.
         for line in weights[1].splitlines():
-            assert line.replace(f"client {i} ", f"{name} ") in weights[0] or not line.startswith("| client"), line
+            assert line.replace(f"client {i} ", f"{name} ") in weights[0] or not line.startswith(
+                "| client"
+            ), line
         model = federation.kits / name / "state" / "models" / "personal.safetensors"
         assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in ours
         assert f"| the agreement of the federation | `{agreement}` |" in ours

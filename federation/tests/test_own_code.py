@@ -1,4 +1,6 @@
-"""A custom method in a federation: every member has its code, and the agreement contains the code's hash."""
+"""A custom method in a federation: every member has its code, and the agreement contains the code's
+hash.
+"""
 
 import sys
 import tomllib
@@ -57,12 +59,15 @@ def test_it_trains_as_in_the_simulation(world, module):
 
 
 def test_a_silo_without_the_code_says_so(world, module):
-    """The silo's file names a module that cannot be imported, as mine.py cannot where nobody has put it."""
+    """The silo's file names a module that cannot be imported, as mine.py cannot where nobody has
+    put it.
+    """
     federation = world.federation({"name": "mine:Mine"}, quorum=2, wait=0.5)
     names_another_method(federation.kits / "silo-1", "not_here:Mine")
     federation.run()
     assert reasons(federation) == {
-        "silo-1": "PROTOCOL: section run: cannot load 'not_here:Mine' (No module named 'not_here'); "
+        "silo-1": "PROTOCOL: section run: cannot load 'not_here:Mine' (No module named "
+        "'not_here'); "
         "give an importable module:attribute"
     }
 
@@ -112,7 +117,10 @@ def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, mo
     with pytest.raises(QuorumError):
         federation.run()
     assert imported == [False] * 3
-    assert all("the server runs something else than this silo agreed to" in r for r in reasons(federation).values())
+    assert all(
+        "the server runs something else than this silo agreed to" in r
+        for r in reasons(federation).values()
+    )
     assert reasons(federation).keys() == set(federation.names)
 
 

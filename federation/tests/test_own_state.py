@@ -1,4 +1,6 @@
-"""Content of a kit that has no effect: a state made on another own_state, decisions without their audit line."""
+"""Content of a kit that has no effect: a state made on another own_state, decisions without their
+audit line.
+"""
 
 import json
 import os
@@ -55,7 +57,9 @@ SEEDED = (
 )
 
 
-@pytest.mark.parametrize("name", [*SEEDED, "studies/second-0/study.json", "origin.json", "anything", ".hidden"])
+@pytest.mark.parametrize(
+    "name", [*SEEDED, "studies/second-0/study.json", "origin.json", "anything", ".hidden"]
+)
 def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins(federation, name):
     kit = federation.kits / "silo-0"
     seeded = kit / "state" / name
@@ -63,7 +67,11 @@ def test_a_state_that_comes_with_a_kit_is_refused_by_name_wherever_a_silo_begins
     seeded.write_text('{"mark": "' + "0" * 64 + '"}')
     lines, _ = checked(kit)
     assert (lines["state"].result, f"state/{name}" in lines["state"].text) == ("failed", True)
-    for begin in (lambda: run_node(kit, pytest.fail), lambda: handled(kit, None), lambda: heard(federation, "silo-0")):
+    for begin in (
+        lambda: run_node(kit, pytest.fail),
+        lambda: handled(kit, None),
+        lambda: heard(federation, "silo-0"),
+    ):
         with pytest.raises(ConfigError, match="not made on this machine"):
             begin()
     assert [path.name for path in (kit / "state").rglob("*") if path.is_file()] == [seeded.name]
@@ -120,7 +128,9 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
         own_state.begin(kit)
     told = backup(kit, "silo", tmp_path / "kit.tar")
     assert "state/origin.json" not in told.files
-    restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Restoring(spent=Cost(0.0), trusted=True))
+    restore(
+        tmp_path / "kit.tar", tmp_path / "new", "silo", Restoring(spent=Cost(0.0), trusted=True)
+    )
     assert own_state.origin(tmp_path / "new")
     elsewhere("1" * 32)
     with pytest.raises(ConfigError, match="not made on this machine"):
@@ -148,9 +158,14 @@ def crafted(federation, silo="silo-0", **changes):
 def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation):
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
-    said = crafted(federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", sent=True)
+    said = crafted(
+        federation, status="accepted", by="Dr. North", when="2026-01-01 00:00:00Z", sent=True
+    )
     assert (said.status, said.by) == ("pending", "")
-    assert said.why == "study.json says accepted by Dr. North, without its line in the audit log: decide on it here"
+    assert said.why == (
+        "study.json says accepted by Dr. North, without its line in the audit log: decide on "
+        "it here"
+    )
     assert KnownStudies(federation.kits / "silo-0").unsent() == []
     with pytest.raises(QuorumError):
         federation.run("second")
@@ -162,10 +177,18 @@ def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation)
 
 @pytest.mark.parametrize(
     "changes",
-    [{"by": "policy.toml"}, {"why": "fits"}, {"terms": None}, {"terms": {"members": 1}}, {"status": "declined"}],
+    [
+        {"by": "policy.toml"},
+        {"why": "fits"},
+        {"terms": None},
+        {"terms": {"members": 1}},
+        {"status": "declined"},
+    ],
 )
 def test_a_decision_is_the_one_that_the_log_has_in_all_its_parts(federation, changes):
-    """Also the terms: an acceptance by rule does not become a person's, which is held to nothing."""
+    """Also the terms: an acceptance by rule does not become a person's, which is held to
+    nothing.
+    """
     submitted(federation)
     ruled(federation, members=2, hours="20:00-06:00")
     heard(federation, "silo-0")
@@ -201,7 +224,9 @@ def rule_lines(kit):
     return [line for line in checked(kit)[0].values() if line.check == "rules"]
 
 
-def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_kit(federation, monkeypatch):
+def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_kit(
+    federation, monkeypatch
+):
     kit = federation.kits / "silo-0"
     silo = SiloFile.load(kit / "silo.toml")
 
@@ -213,7 +238,9 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     digest = ruled(federation, methods=["fedavg"])
     [(text, foreign), _] = told()
     assert foreign
-    assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; it came with the kit, unless somebody here wrote it")
+    assert text.startswith(
+        f"policy.toml (SHA-256 {digest[:16]}; it came with the kit, unless somebody here wrote it"
+    )
     assert text.endswith("accepts studies by itself: kinds = ['train'], methods = ['fedavg']")
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
     own_state.begin(kit)
@@ -221,16 +248,23 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     ruled(federation, methods=["apple"])
     (later, foreign), _ = told()
     assert foreign  # a kit that is unpacked over the folder brings one, too
-    assert "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked" in later
+    assert (
+        "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked"
+        in later
+    )
     path = kit / "silo.toml"
     path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
     silo = SiloFile.load(path)
     assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
     said = []
-    monkeypatch.setattr(node_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end")))
+    monkeypatch.setattr(
+        node_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end"))
+    )
     with pytest.raises(ConfigError, match="end"):
         run_node(kit, said.append)
-    assert [line.partition("Z ")[2] for line in said[1:]] == ["warning: " * strange + text for text, strange in told()]
+    assert [line.partition("Z ")[2] for line in said[1:]] == [
+        "warning: " * strange + text for text, strange in told()
+    ]
     ruled(federation, kinds=[])
     with pytest.raises(ConfigError, match=r"policy\.toml"):
         told()
@@ -247,7 +281,9 @@ def test_check_warns_of_rules_that_came_with_the_kit(federation, capsys):
 # A kit that is unpacked over a silo's folder
 
 
-def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(federation, tmp_path, monkeypatch):
+def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
+    federation, tmp_path, monkeypatch
+):
     """A whole chain of lines is made without the machine's id; its seals are not."""
     submitted(federation)
     heard(federation, "silo-0")
@@ -278,8 +314,12 @@ def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypa
     assert PrivacyBudget(kit).unknown.epsilon == 1.0
 
 
-def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(federation, tmp_path, monkeypatch):
-    """Its maker knows all that the server offers, and brings all of ``state/`` but the mark, made on their machine."""
+def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(
+    federation, tmp_path, monkeypatch
+):
+    """Its maker knows all that the server offers, and brings all of ``state/`` but the mark, made
+    on their machine.
+    """
     submitted(federation)
     kit, own = federation.kits / "silo-0", tmp_path / "own"
     state = kit / "state"
@@ -315,7 +355,9 @@ class Stores:
         self.folder = folder
 
     def key_store(self, client):
-        return KeyStore.open(self.folder, client, Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5))
+        return KeyStore.open(
+            self.folder, client, Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5)
+        )
 
 
 def test_a_noise_key_that_is_unpacked_over_a_silos_own_is_refused(tmp_path):

@@ -1,4 +1,6 @@
-"""Answers are plain bytes, counted as they come: an encoded one is refused before a byte of it is read."""
+"""Answers are plain bytes, counted as they come: an encoded one is refused before a byte of it is
+read.
+"""
 
 import gzip
 import socket
@@ -20,12 +22,25 @@ from pomona_federation.silo.server_requests import request
 UNPACKED = 64 * 2**20
 BOMB = gzip.compress(gzip.compress(bytes(UNPACKED)))
 MUCH = 8 * 2**20  # bytes of memory: an eighth of what is packed
-ENCODINGS = ("gzip, gzip", "gzip", "x-gzip", "deflate", "br", "zstd", "identity", "GZIP", "", "unheard-of, gzip")
+ENCODINGS = (
+    "gzip, gzip",
+    "gzip",
+    "x-gzip",
+    "deflate",
+    "br",
+    "zstd",
+    "identity",
+    "GZIP",
+    "",
+    "unheard-of, gzip",
+)
 
 
 @pytest.fixture
 def peer():
-    """A server on loopback; ``peer(head, body)`` sets its answer, ``peer.asked`` is the last request."""
+    """A server on loopback; ``peer(head, body)`` sets its answer, ``peer.asked`` is the last
+    request.
+    """
 
     class Peer:
         def __init__(self):
@@ -73,7 +88,9 @@ def test_an_encoded_answer_is_refused_by_name_in_little_memory(encoding, read, p
     peer(f"Content-Encoding: {encoding}\r\nContent-Length: {len(BOMB)}\r\n".encode(), [BOMB])
     tracemalloc.start()
     try:
-        with pytest.raises((ProtocolError, AnswerRefused), match=f"the content encoding '{encoding}'"):
+        with pytest.raises(
+            (ProtocolError, AnswerRefused), match=f"the content encoding '{encoding}'"
+        ):
             read(peer.way)
         assert tracemalloc.get_traced_memory()[1] < MUCH
     finally:
@@ -91,7 +108,9 @@ def test_an_encoded_answer_is_refused_by_name_in_little_memory(encoding, read, p
 )
 def test_other_ways_to_name_an_encoding(head, read, peer):
     peer(head, [b"%x\r\n" % len(BOMB), BOMB, b"\r\n0\r\n\r\n"])
-    with pytest.raises((ProtocolError, httpx.RequestError), match=r"content encoding|chunked|Transfer-Encoding"):
+    with pytest.raises(
+        (ProtocolError, httpx.RequestError), match=r"content encoding|chunked|Transfer-Encoding"
+    ):
         read(peer.way)
 
 
@@ -112,6 +131,9 @@ def test_the_longest_answer_is_read(peer, monkeypatch):
 
 def test_an_answer_is_told_as_one_that_is_not_read(peer):
     peer(b"Content-Encoding: gzip, gzip\r\n", [BOMB])
-    said = rf"127\.0\.0\.1:{peer.address.port} is not read: its answer has the content encoding 'gzip, gzip'.*ask"
+    said = (
+        rf"127\.0\.0\.1:{peer.address.port} is not read: its answer has the content encoding "
+        r"'gzip, gzip'.*ask"
+    )
     with pytest.raises(ProtocolError, match=said):
         request(peer.way, "/health", {})

@@ -45,7 +45,9 @@ test = "test.csv"
 def rows(n, seed):
     x = np.random.Generator(np.random.PCG64(seed)).normal(size=(n, 4))
     y = np.where(x[:, 0] > 0, "a", "b")
-    return "p,q,r,s,y\n" + "".join(f"{','.join(map(str, r))},{label}\n" for r, label in zip(x, y, strict=True))
+    return "p,q,r,s,y\n" + "".join(
+        f"{','.join(map(str, r))},{label}\n" for r, label in zip(x, y, strict=True)
+    )
 
 
 def kit(tmp_path, port=9, **run):
@@ -69,7 +71,9 @@ def kit(tmp_path, port=9, **run):
 
 
 def way_out(folder):
-    return ServerRoute.of(folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml"))
+    return ServerRoute.of(
+        folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
+    )
 
 
 def found(folder):
@@ -79,7 +83,9 @@ def found(folder):
 
 @pytest.fixture
 def served(tmp_path, request):
-    """A kit whose server's clock is ``late`` seconds off, with a certificate of some age in days."""
+    """A kit whose server's clock is ``late`` seconds off, with a certificate of some age in
+    days.
+    """
     late, age = [], timedelta(days=getattr(request, "param", 0))
 
     class Answer(BaseHTTPRequestHandler):
@@ -142,8 +148,12 @@ def test_the_models_that_a_silo_asks_for_are_counted(tmp_path):
     _, leaves, _ = found(folder)
     assert leaves["tells"].endswith("everybody's"), "all are handed out"
     assert "at most 3," in leaves["models_down"], "four places"
-    (folder / "federation.toml").write_text(agreement(9, method={"name": "pgfed", "mixing": "client", "budget": 2}))
-    assert ": here at most 3," in found(folder)[1]["models_down"], "the mean model, and two gradients"
+    (folder / "federation.toml").write_text(
+        agreement(9, method={"name": "pgfed", "mixing": "client", "budget": 2})
+    )
+    assert ": here at most 3," in found(folder)[1]["models_down"], (
+        "the mean model, and two gradients"
+    )
     (folder / "federation.toml").write_text(agreement(9, method="pgfed"))
     assert found(folder)[1]["models_down"] == "3", "the server mixes"
 
@@ -152,7 +162,10 @@ def test_what_a_method_tells_the_server_beside_models_is_said(tmp_path, capsys):
     folder, _ = kit(tmp_path, method="fedfomo")
     assert found(folder)[1]["tells"] == "in which order it prefers the others' models"
     command("silo", "check", "--folder", str(folder))
-    assert "tells of itself          in which order it prefers the others' models" in capsys.readouterr().out
+    assert (
+        "tells of itself          in which order it prefers the others' models"
+        in capsys.readouterr().out
+    )
     among_all = {"name": "fedfomo", "candidates": "everybody", "budget": 2}
     (folder / "federation.toml").write_text(agreement(9, method=among_all))
     assert found(folder)[1]["tells"] == "whose models it wants next, at most 2"
@@ -168,7 +181,9 @@ def test_a_wrong_clock_is_a_warning(served, late):
     assert code == 0
 
 
-@pytest.mark.parametrize(("served", "result"), [(794.5, "ok"), (795.5, "warning")], indirect=["served"])
+@pytest.mark.parametrize(
+    ("served", "result"), [(794.5, "ok"), (795.5, "warning")], indirect=["served"]
+)
 def test_a_certificate_that_ends_soon_is_a_warning(served, result):
     lines, _, code = found(served[0])
     assert (lines["server"].result, code) == (result, 0)
@@ -203,11 +218,16 @@ def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
     assert "holds no certificate" in status.server(folder)["warning"]
 
 
-def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(tmp_path, monkeypatch):
+def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(
+    tmp_path, monkeypatch
+):
     folder, _ = kit(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    code = "import numpy as np\ndef samples(settings):\n    return np.ones((60, 4), np.float32), np.arange(60) % 2\n"
+    code = (
+        "import numpy as np\ndef samples(settings):\n    return np.ones((60, 4), np.float32), "
+        "np.arange(60) % 2\n"
+    )
     (folder / "only_in_this_kit.py").write_text(code)
     own = 'name = "north"\n[data]\nname = "only_in_this_kit:samples"\nclasses = ["a", "b"]\n'
     (folder / "silo.toml").write_text(own)
@@ -284,8 +304,11 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     assert any("all rows are of class a" in text for text in said)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
-    assert command("silo", "check", "--folder", str(folder)) == code == ProtocolError.code  # no server is there
-    assert "warning  remark       all rows are of class a" in " ".join(capsys.readouterr().out.split("\n"))
+    # no server is there
+    assert command("silo", "check", "--folder", str(folder)) == code == ProtocolError.code
+    assert "warning  remark       all rows are of class a" in " ".join(
+        capsys.readouterr().out.split("\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -320,7 +343,9 @@ def test_words_get_the_agreed_numbers():
         }
     ).study.task
     x = np.array([[2, 3, 0], [4, 1, 2]], np.int32)
-    own = Dataset("t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u"))
+    own = Dataset(
+        "t", "text", x, np.array([0, 1]), ("x", "y"), 2, vocabulary=5, words=("w", "new", "u")
+    )
     # w is 4 by agreement, "new" is unknown (1), u is 2.
     assert kept_data.conformed(own, task).x.tolist() == [[4, 1, 0], [2, 1, 4]]
     assert kept_data.conformed(own, task).words == ("u", "v", "w")
@@ -343,7 +368,12 @@ def test_an_agreement_that_was_changed_is_refused(tmp_path):
 def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     pytest.importorskip("opacus")
     acknowledged = ["sample-counts", "metrics", "feature-moments", "unlimited-epsilon"]
-    privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "acknowledge": acknowledged}
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "delta": 1e-5,
+        "acknowledge": acknowledged,
+    }
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
@@ -357,8 +387,17 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
 
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
     ca, other = certificates.authority("a"), certificates.authority("a")
-    pair, stranger = certificates.server(ca, ["localhost"]), certificates.server(other, ["localhost"])
-    files = {"ca": ca.public, "crt": pair.public, "key": pair.private, "bad": stranger.public, "lock": stranger.private}
+    pair, stranger = (
+        certificates.server(ca, ["localhost"]),
+        certificates.server(other, ["localhost"]),
+    )
+    files = {
+        "ca": ca.public,
+        "crt": pair.public,
+        "key": pair.private,
+        "bad": stranger.public,
+        "lock": stranger.private,
+    }
     at = {name: tmp_path / name for name in files}
     for name, content in files.items():
         at[name].write_bytes(content)
@@ -388,13 +427,21 @@ def visit(number, accuracy, info=None, split="test"):
     figures = {"samples": 40, "loss": 0.5, "accuracy": accuracy, "value": accuracy}
     score = {"model": "personal", "when": "trained", "split": split, **figures}
     place = {"round": number, "trained": True, "settled": number - 1}
-    return {**place, "scores": [score], "info": info or {}, "loss": 0.1, "bytes_down": 5, "bytes_up": 7}
+    return {
+        **place,
+        "scores": [score],
+        "info": info or {},
+        "loss": 0.1,
+        "bytes_down": 5,
+        "bytes_up": 7,
+    }
 
 
 def visited(folder, *lines):
     (folder / "state").mkdir(exist_ok=True)
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (folder / "state" / "rounds.jsonl").write_text(text + '{"round": 9, "sco')  # a kill cut the last one short
+    # a kill cut the last one short
+    (folder / "state" / "rounds.jsonl").write_text(text + '{"round": 9, "sco')
 
 
 def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, capsys):
@@ -422,8 +469,12 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
     assert "75.00 %" in page
     assert str(tmp_path) not in page
     kept = folder / "state" / "node" / silo_report.ALONE
-    kept.write_text(kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125'))
-    assert silo_report.report(folder)[0].alone["value"] == 0.125, "what was computed is not computed again"
+    kept.write_text(
+        kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125')
+    )
+    assert silo_report.report(folder)[0].alone["value"] == 0.125, (
+        "what was computed is not computed again"
+    )
 
 
 def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
@@ -433,7 +484,9 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     folder, _ = kit(tmp_path)
     visited(folder, visit(3, 0.5))
     own = silo_scenario.own_scenario(
-        SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own, Separate()
+        SiloFile.load(folder / "silo.toml"),
+        Federation.load(folder / "federation.toml").own,
+        Separate(),
     )
     assert own.config.rounds == 3
     last = simulate(own).curve("personal", "trained")[-1]
@@ -474,7 +527,9 @@ def test_a_metric_that_does_not_fit_the_task_is_no_agreement(tmp_path):
     folder, _ = kit(tmp_path)
     agreed = folder / "federation.toml"
     agreed.write_text(agreed.read_text().replace("lr = 0.1", 'lr = 0.1\nmetric = "r2"'))
-    with pytest.raises(ConfigError, match="section run: metric = 'r2', but the targets are classes"):
+    with pytest.raises(
+        ConfigError, match="section run: metric = 'r2', but the targets are classes"
+    ):
         Federation.load(agreed)
 
 
@@ -493,9 +548,17 @@ def test_a_silo_knows_how_it_stands(tmp_path, capsys):
     assert status.silo(folder)["state"] == "never started"
     visited(folder, visit(1, 0.5), visit(2, 0.5))
     (folder / "state" / "node").mkdir()
-    (folder / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "x", "restarts": 2}')
+    (folder / "state" / "node" / "node.json").write_text(
+        '{"state": "connected", "since": "x", "restarts": 2}'
+    )
     s = status.silo(folder)
-    assert (s["state"], s["restarts"], s["round"], s["bytes_down"], s["bytes_up"]) == ("killed", 2, 2, 10, 14)
+    assert (s["state"], s["restarts"], s["round"], s["bytes_down"], s["bytes_up"]) == (
+        "killed",
+        2,
+        2,
+        10,
+        14,
+    )
     assert command("silo", "status", "--folder", str(folder)) == 0
     assert "round     2 of 3" in capsys.readouterr().out
     assert command("silo", "stop", "--folder", str(folder)) == StorageError.code
@@ -509,7 +572,9 @@ def server_kit(tmp_path):
     (folder / "certs" / "ca.crt").write_bytes(ca.public)
     (folder / "certs" / "server.crt").write_bytes(certificates.server(ca, ["127.0.0.1"]).public)
     for name in ("north", "south"):
-        (folder / "keys" / f"{name}.pub").write_bytes((north / "keys" / "peers" / f"{name}.pub").read_bytes())
+        (folder / "keys" / f"{name}.pub").write_bytes(
+            (north / "keys" / "peers" / f"{name}.pub").read_bytes()
+        )
     (folder / "federation.toml").write_bytes((north / "federation.toml").read_bytes())
     return folder, ca
 
@@ -517,16 +582,25 @@ def server_kit(tmp_path):
 def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
     folder, _ = server_kit(tmp_path)
     s = status.server(folder)
-    assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == ("never started", 0, ["not seen yet"] * 2)
+    assert (s["state"], s["round"], [row["state"] for row in s["silos"]]) == (
+        "never started",
+        0,
+        ["not seen yet"] * 2,
+    )
     assert not (folder / "run").exists(), "looking changes nothing"
     (folder / "run").mkdir()
     live = {"round": 2, "present": ["north"], "absent": [], "rejected": ["south"], "seconds": 1.5}
     live["why"] = {"south": "non-finite"}
-    (folder / "run" / "live.json").write_text(json.dumps({**live, "bytes_down": 10, "bytes_up": 20}))
+    (folder / "run" / "live.json").write_text(
+        json.dumps({**live, "bytes_down": 10, "bytes_up": 20})
+    )
     (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
     s = status.server(folder)
     assert s["state"].startswith("killed")
-    assert [(row["state"], row["why"]) for row in s["silos"]] == [("present", ""), ("rejected", "non-finite")]
+    assert [(row["state"], row["why"]) for row in s["silos"]] == [
+        ("present", ""),
+        ("rejected", "non-finite"),
+    ]
     assert command("server", "status", "--folder", str(folder)) == 0
     out = capsys.readouterr().out
     assert "round 2 of 3" in out
@@ -552,7 +626,11 @@ def test_silos_are_added_with_the_authoritys_word_and_revoked(tmp_path, capsys):
     assert command("server", "revoke", "south", "--folder", str(folder)) == 0
     assert "cannot be undone" in capsys.readouterr().out
     assert sorted(registry_admin.members(folder)) == ["east", "north"]
-    assert [row["state"] for row in status.server(folder)["silos"]] == ["not seen yet", "revoked", "not seen yet"]
+    assert [row["state"] for row in status.server(folder)["silos"]] == [
+        "not seen yet",
+        "revoked",
+        "not seen yet",
+    ]
     for name in ("south", "nobody"):
         with pytest.raises(ConfigError):
             registry_admin.dismiss(folder, name)
@@ -565,7 +643,9 @@ def test_a_book_of_an_older_version_is_refused_in_one_line(tmp_path):
     (folder / "run").mkdir()
     entry = {"name": "east", "key": keys.silo().public.decode().strip(), "certificate": "3066" * 25}
     (folder / "run" / "roster.json").write_text(json.dumps({"settled": 0, "silos": [entry]}))
-    with pytest.raises(StorageError, match=r"roster\.json cannot be read .*to be provisioned again") as refused:
+    with pytest.raises(
+        StorageError, match=r"roster\.json cannot be read .*to be provisioned again"
+    ) as refused:
         registry_admin.entries(folder)
     assert "\n" not in str(refused.value)
 

@@ -1,4 +1,6 @@
-"""A silo's privacy budget over all studies: reserved once per run, summed by data, and never free."""
+"""A silo's privacy budget over all studies: reserved once per run, summed by data, and never
+free.
+"""
 
 import json
 import math
@@ -34,7 +36,9 @@ def clinic(folder, *names):
         if not (folder / name).exists():
             (folder / name).write_text(name)
     train, *test = (folder / name for name in names)
-    return data_settings(name="clients", clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),))
+    return data_settings(
+        name="clients", clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),)
+    )
 
 
 @pytest.fixture
@@ -64,12 +68,16 @@ def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
         budget.reserve(claim(run="cd"), data, Most(1.5))
     budget.reserve(claim(run="cd"), data, Most(2.0))
     assert budget.total(data).epsilon == 2.0
-    assert [line["event"] for line in audit.read(budget.kit / "state/audit.jsonl")] == ["reserved"] * 2
+    assert [line["event"] for line in audit.read(budget.kit / "state/audit.jsonl")] == [
+        "reserved"
+    ] * 2
     assert audit.verify(budget.kit / "state/audit.jsonl") is None
 
 
 def test_what_a_ledger_has_beyond_the_reservation_counts_too(budget, tmp_path):
-    """As after a round that an administrator let be repeated; a ledger is of all runs of its study."""
+    """As after a round that an administrator let be repeated; a ledger is of all runs of its
+    study.
+    """
     data, known = clinic(tmp_path, "a.csv"), claim()
     budget.reserve(known, data, Most())
     for spent, total in ((0.5, 1.0), (1.4, 1.4)):
@@ -109,7 +117,11 @@ def test_the_cost_is_computed_only_where_it_is_not_known(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
     budget.reserve(claim(), data, Most(5.0))
     known = claim()
-    budget.reserve(Claim(known.study, known.agreement, known.run, lambda: pytest.fail("computed")), data, Most(5.0))
+    budget.reserve(
+        Claim(known.study, known.agreement, known.run, lambda: pytest.fail("computed")),
+        data,
+        Most(5.0),
+    )
 
 
 def test_a_file_that_is_gone_is_not_begun_anew(budget, tmp_path):
@@ -123,7 +135,9 @@ def test_a_file_that_is_gone_is_not_begun_anew(budget, tmp_path):
             what()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"reservations": [{"epsilon": -1}]}', '{"reservations": 3}', "[" * 10_000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"reservations": [{"epsilon": -1}]}', '{"reservations": 3}', "[" * 10_000]
+)
 def test_a_damaged_file_is_refused(budget, tmp_path, text):
     path = budget.kit / "state/private/budget.json"
     path.parent.mkdir(parents=True)
@@ -174,7 +188,9 @@ def test_deltas_add_up_to_a_limit_too(budget, tmp_path, most):
     data = clinic(tmp_path, "a.csv")
     for study in ("one", "two"):
         budget.reserve(claim(study), data, most)
-    with pytest.raises(PrivacyError, match=r"at delta 3e-05 together; accept_delta_total is 2\.5e-05"):
+    with pytest.raises(
+        PrivacyError, match=r"at delta 3e-05 together; accept_delta_total is 2\.5e-05"
+    ):
         budget.reserve(claim("three"), data, most)
     assert budget.total(data) == Cost(2.0, 2e-5)
 
@@ -198,21 +214,33 @@ def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, t
     old = clinic(tmp_path / "old", "a.csv", "test.csv")
     budget.reserve(claim("one", 1.0), old, Most())
     (tmp_path / "old").rename(tmp_path / "moved")
-    moved, other = clinic(tmp_path / "moved", "a.csv", "test.csv"), clinic(tmp_path / "moved", "b.csv", "test.csv")
+    moved, other = (
+        clinic(tmp_path / "moved", "a.csv", "test.csv"),
+        clinic(tmp_path / "moved", "b.csv", "test.csv"),
+    )
     (tmp_path / "moved" / "test.csv").write_text("another")
     budget.reserve(claim("two", 2.0), moved, Most())
     (tmp_path / "moved" / "a.csv").write_text("a.csv and more")
     assert budget.total(moved).epsilon == 3.0
     assert budget.total(clinic(tmp_path / "moved", "a.csv")).epsilon == 3.0
-    assert budget.total(other).epsilon == 2.0, "only the file of the same content is the first study's"
+    assert budget.total(other).epsilon == 2.0, (
+        "only the file of the same content is the first study's"
+    )
 
 
 def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_path):
     inner = clinic(tmp_path / "images", "a.csv")
     assert shared(sources(data_settings(name="folder", path=tmp_path / "images")), sources(inner))
-    assert not shared(sources(data_settings(name="folder", path=tmp_path / "image")), sources(inner))
-    assert shared(sources(data_settings(name="clinic:rows")), sources(data_settings(name="clinic:rows", path=tmp_path)))
-    assert not shared(sources(data_settings(name="clinic:rows")), sources(data_settings(name="clinic:others")))
+    assert not shared(
+        sources(data_settings(name="folder", path=tmp_path / "image")), sources(inner)
+    )
+    assert shared(
+        sources(data_settings(name="clinic:rows")),
+        sources(data_settings(name="clinic:rows", path=tmp_path)),
+    )
+    assert not shared(
+        sources(data_settings(name="clinic:rows")), sources(data_settings(name="clinic:others"))
+    )
     assert shared(sources(data_settings(name="digits")), sources(data_settings(name="digits")))
 
 
@@ -245,7 +273,9 @@ def test_a_new_run_of_the_same_agreement_is_paid_for_again(private):
 
 
 def test_where_epsilon_is_bounded_the_deltas_stay_below_one_in_the_number_of_records(private):
-    """At delta = 1 / n a study may tell one of n records outright, and keep what it says of epsilon."""
+    """At delta = 1 / n a study may tell one of n records outright, and keep what it says of
+    epsilon.
+    """
     kit = private.kit()
     silo = Silo(kit)
     n, delta = len(silo.own.partition.clients[0].train), NOISY["delta"]
@@ -285,11 +315,15 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     assert [row["study"] for row in shown] == ["kit", "second"]
     assert {row["all_on_its_data"] for row in shown} == {2 * worst}
     assert all(row["spent"] == pytest.approx(worst) for row in shown)
-    stores = [home / "private/dp" for home in (kits[0] / "state/studies").iterdir()] + [kits[0] / "state/private/dp"]
+    stores = [home / "private/dp" for home in (kits[0] / "state/studies").iterdir()] + [
+        kits[0] / "state/private/dp"
+    ]
     keys = {path.read_text() for store in stores for path in store.glob("*/key")}
     assert len(keys) == 3  # a noise key of its own for each study
     assert len(PrivacyBudget(kits[0]).reservations) == 3
-    refused = [r["reason"] for r in audit.read(kits[1] / "state/audit.jsonl") if r["event"] == "refused"]
+    refused = [
+        r["reason"] for r in audit.read(kits[1] / "state/audit.jsonl") if r["event"] == "refused"
+    ]
     assert any("accept_epsilon_total" in reason for reason in refused)
 
 
@@ -297,9 +331,17 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world):
     federation = world.federation("fedavg", wait=0.5, quorum=2)
     edited(federation.kits / "silo-1" / "silo.toml", accept_epsilon_total=8.0)
     federation.run()
-    refused = [r["reason"] for r in audit.read(federation.kits / "silo-1/state/audit.jsonl") if r["event"] == "refused"]
+    refused = [
+        r["reason"]
+        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        if r["event"] == "refused"
+    ]
     assert any("without bound" in reason for reason in refused)
-    reserved = [r for r in audit.read(federation.kits / "silo-0/state/audit.jsonl") if r["event"] == "reserved"]
+    reserved = [
+        r
+        for r in audit.read(federation.kits / "silo-0/state/audit.jsonl")
+        if r["event"] == "reserved"
+    ]
     assert [r["epsilon"] for r in reserved] == [None]
     assert json.dumps(status.silo(federation.kits / "silo-0")["privacy"])
 
@@ -312,7 +354,10 @@ def test_a_server_does_not_fill_a_silo_with_studies(world):
     heard(federation, "silo-0")
     [offered] = known.all
     for number in range(99):
-        about = {"agreement": f"{number:064x}", "study": offered.study.model_copy(update={"name": f"s{number}"})}
+        about = {
+            "agreement": f"{number:064x}",
+            "study": offered.study.model_copy(update={"name": f"s{number}"}),
+        }
         known.propose(offered.model_copy(update=about))
     queue.submit(study_file(federation, "third"))
     assert "100 studies" in heard(federation, "silo-0")[0]

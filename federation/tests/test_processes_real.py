@@ -1,4 +1,6 @@
-"""Both supervisors with Flower's own processes, TLS, keys and a stand-in app: every kind of death in turn."""
+"""Both supervisors with Flower's own processes, TLS, keys and a stand-in app: every kind of death
+in turn.
+"""
 
 import json
 import os
@@ -86,7 +88,9 @@ def kits(tmp_path):
 def run(what, folder, log):
     words = [sys.executable, "-m", "pomona", what, "start", "--folder", str(folder)]
     with log.open("ab") as file:
-        return subprocess.Popen(words, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            words, stderr=file, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
 
 def until(what, seconds=120):
@@ -98,7 +102,9 @@ def until(what, seconds=120):
 
 
 def pid_of(top, name):
-    return next((process.pid for process, command in process_tree(top.pid).items() if name in command), None)
+    return next(
+        (process.pid for process, command in process_tree(top.pid).items() if name in command), None
+    )
 
 
 def round_(kits):
@@ -165,7 +171,10 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
     for path in (*state.rglob("*"), *(kits / "north" / "state").rglob("*"), log):
         if path.is_file():
             assert not any(line in path.read_bytes() for line in secret), path
-    assert json.loads((kits / "north" / "state" / "node" / "node.json").read_bytes())["state"] == "stopped"
+    assert (
+        json.loads((kits / "north" / "state" / "node" / "node.json").read_bytes())["state"]
+        == "stopped"
+    )
     assert stopped < 6
 
 
@@ -196,10 +205,15 @@ def test_a_revoked_silo_says_so_and_knocks_no_more(kits, tmp_path):
         dismiss(kits / "server", "north")
         assert silo.wait(400) == ProtocolError.code
         ended = [line for line in said.read_text().splitlines() if "the node ended" in line]
-        assert [f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(ended, 1)] == [True] * 4
+        assert [
+            f"was revoked ({k} of {REFUSALS} times)" in line for k, line in enumerate(ended, 1)
+        ] == [True] * 4
         assert "ask its administrator" in said.read_text().splitlines()[-1]
         standing = status.silo(kits / "north")
-        assert (standing["state"], f"{REFUSALS} of {REFUSALS} times" in standing["reason"]) == ("revoked", True)
+        assert (standing["state"], f"{REFUSALS} of {REFUSALS} times" in standing["reason"]) == (
+            "revoked",
+            True,
+        )
     finally:
         for process in (silo, server):
             process.terminate()

@@ -18,7 +18,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 import yaml
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
 
 from agreement_file import agreement
 from pomona.cli import main
@@ -34,7 +38,12 @@ from pomona_federation.silo import preflight
 from pomona_federation.silo.settings import SiloFile
 
 TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
-SETTINGS = {"name": "hospitals", "server": "fl.example.org:8443", "run": {"method": "apple", "lr": 0.1}, "task": TASK}
+SETTINGS = {
+    "name": "hospitals",
+    "server": "fl.example.org:8443",
+    "run": {"method": "apple", "lr": 0.1},
+    "task": TASK,
+}
 SHARED = {
     "README.md",
     "start.sh",
@@ -62,7 +71,9 @@ def files(folder):
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory):
-    """Kits for north, south, and west, which supplied its own key; under a umask that forbids nothing."""
+    """Kits for north, south, and west, which supplied its own key; under a umask that forbids
+    nothing.
+    """
     home = tmp_path_factory.mktemp("provision")
     own = keys.silo()
     (home / "west.pub").write_bytes(own.public)
@@ -88,9 +99,12 @@ def test_every_kit_holds_what_it_needs_and_no_more(kit):
     everybody = ("north", "south", "west")
     assert {p.name for p in kit.iterdir()} == {"authority", "server", *everybody}
     assert files(kit / "authority") == {"ca.key", "ca.crt"}
-    assert files(kit / "server") == SHARED | APP | {"pomona-server-hospitals.service", "app.sha256"} | {
-        f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")
-    } | {f"keys/{name}" for name in peers(*everybody)}
+    assert files(kit / "server") == SHARED | APP | {
+        "pomona-server-hospitals.service",
+        "app.sha256",
+    } | {f"certs/{name}" for name in ("ca.crt", "server.crt", "server.key")} | {
+        f"keys/{name}" for name in peers(*everybody)
+    }
     for name in everybody:
         own = {"keys/silo.pub"} if name == "west" else {"keys/silo.pub", "keys/silo.key"}
         assert files(kit / name) == SHARED | own | {
@@ -110,7 +124,9 @@ def test_everything_is_its_owners_alone_whatever_the_umask(kit):
 
 
 def test_private_keys_are_in_their_own_kit_alone(kit):
-    secrets = {p.read_bytes() for p in kit.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()}
+    secrets = {
+        p.read_bytes() for p in kit.rglob("*") if p.is_file() and b"PRIVATE KEY" in p.read_bytes()
+    }
     places = [p for p in kit.rglob("*") if p.is_file() and p.read_bytes() in secrets]
     assert {str(p.relative_to(kit)) for p in places} == {
         "authority/ca.key",
@@ -127,15 +143,27 @@ def test_every_public_key_is_certified_for_its_name_and_belongs_to_the_private_o
         public = (kit / name / "keys/silo.pub").read_bytes()
         for folder in ("server/keys", "north/keys/peers", "south/keys/peers", "west/keys/peers"):
             assert (kit / folder / f"{name}.pub").read_bytes() == public
-            assert keys.certified(ca, "hospitals", name, public, (kit / folder / f"{name}.cert").read_bytes())
-        assert (kit / name / "certs/ca.crt").read_bytes() == ca == (kit / "server/certs/ca.crt").read_bytes()
+            assert keys.certified(
+                ca, "hospitals", name, public, (kit / folder / f"{name}.cert").read_bytes()
+            )
+        assert (
+            (kit / name / "certs/ca.crt").read_bytes()
+            == ca
+            == (kit / "server/certs/ca.crt").read_bytes()
+        )
         if name != "west":
-            key = load_ssh_private_key((kit / name / "keys/silo.key").read_bytes(), None).public_key()
+            key = load_ssh_private_key(
+                (kit / name / "keys/silo.key").read_bytes(), None
+            ).public_key()
             assert key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n" == public
 
 
 def test_the_server_and_the_silos_read_their_own_files(kit):
-    texts = {(folder / "federation.toml").read_bytes() for folder in kit.iterdir() if folder.name != "authority"}
+    texts = {
+        (folder / "federation.toml").read_bytes()
+        for folder in kit.iterdir()
+        if folder.name != "authority"
+    }
     assert texts == {(kit.parent / "federation.toml").read_bytes()}
     assert Federation.load(kit / "north/federation.toml").own.config.method.name == "apple"
     silo = SiloFile.load(kit / "north/silo.toml")
@@ -157,10 +185,15 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
     home = tmp_path / "kits/north"
     data = SiloFile.load(home / "silo.toml").data
-    assert (data.targets, data.classes) == (task.get("targets", "classes"), tuple(task.get("classes", ())))
+    assert (data.targets, data.classes) == (
+        task.get("targets", "classes"),
+        tuple(task.get("classes", ())),
+    )
     assert data.clients[0].train.suffix == ".csv"
     assert isinstance(data, TextColumns) == (task["kind"] == "text")
-    assert (data.label_column, data.label_columns) == (("label", ()) if task.get("classes") else (None, ("target-1",)))
+    assert (data.label_column, data.label_columns) == (
+        ("label", ()) if task.get("classes") else (None, ("target-1",))
+    )
     (home / "silo.toml").write_text((home / "silo.toml").read_text().replace("# accept", "accept"))
     assert SiloFile.load(home / "silo.toml").accept_epsilon == 3.0
     assert "\nopacus==" in (home / "wheels/requirements.lock").read_text()
@@ -169,16 +202,25 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
-    path = written(tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False)
+    path = written(
+        tmp_path, {"name": "north"}, run={"method": method, "lr": 0.1}, share_scores=False
+    )
     text = kit_files.silo(
-        Federation.load(path), "north", "0" * 64, locked("cpu"), own_key=False, digits=Federation.load(path).own.digits
+        Federation.load(path),
+        "north",
+        "0" * 64,
+        locked("cpu"),
+        own_key=False,
+        digits=Federation.load(path).own.digits,
     )["README.md"].decode()
     assert f"signed with your key: {card.exchange.up}. " in text
     assert f"private with `{method}`: {card.exchange.private}." in text
     assert "mean training loss" in text
     assert "kind of the error" in text
     assert "systemctl disable --now pomona-silo-hospitals-north" in text
-    digits = " ".join(map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True)))
+    digits = " ".join(
+        map("".join, zip(*[iter(Federation.load(path).agreement[:16])] * 4, strict=True))
+    )
     assert f"\n    {digits}\n" in text
     assert "Accuracy" not in text
     assert "{" not in text
@@ -188,9 +230,14 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
 
 
 def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
-    pinned = {(kit / name / "app.sha256").read_text().strip() for name in ("server", "north", "south", "west")}
+    pinned = {
+        (kit / name / "app.sha256").read_text().strip()
+        for name in ("server", "north", "south", "west")
+    }
     subprocess.run(
-        [sys.executable, "-m", "flwr.cli.app", "build", "--app", kit / "server/app"], cwd=tmp_path, check=True
+        [sys.executable, "-m", "flwr.cli.app", "build", "--app", kit / "server/app"],
+        cwd=tmp_path,
+        check=True,
     )
     [bundle] = tmp_path.glob("local.pomona-app.*.fab")
     assert pinned == {hashlib.sha256(bundle.read_bytes()).hexdigest()}
@@ -205,16 +252,22 @@ def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
             assert f"from pomona_federation.flower_apps import {module[-10:]} as {name}" in code
 
 
-def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves_there(kit, tmp_path):
+def test_the_apps_bytes_do_not_depend_on_the_federation_or_on_what_python_leaves_there(
+    kit, tmp_path
+):
     provision(
-        written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg", "lr": 0.1}), tmp_path / "kits"
+        written(tmp_path, {"name": "other"}, name="clinics", run={"method": "fedavg", "lr": 0.1}),
+        tmp_path / "kits",
     )
-    assert (tmp_path / "kits/server/app.sha256").read_bytes() == (kit / "north/app.sha256").read_bytes()
+    assert (tmp_path / "kits/server/app.sha256").read_bytes() == (
+        kit / "north/app.sha256"
+    ).read_bytes()
     cache = tmp_path / "kits/server/app/pomona_app/__pycache__"
     cache.mkdir()
     (cache / "x.pyc").write_bytes(b"x")
     assert (
-        flower_internals.bundle_sha256(tmp_path / "kits/server/app") == (kit / "north/app.sha256").read_text().strip()
+        flower_internals.bundle_sha256(tmp_path / "kits/server/app")
+        == (kit / "north/app.sha256").read_text().strip()
     )
 
 
@@ -228,14 +281,19 @@ def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
     assert files(copy / "east") - {"keys/silo.key"} == {
         str(name).replace("west", "east") for name in files(copy / "west")
     } | {f"keys/peers/{peer}" for peer in peers("west")}
-    public, ca = (copy / "east/keys/silo.pub").read_bytes(), (copy / "authority/ca.crt").read_bytes()
+    public, ca = (
+        (copy / "east/keys/silo.pub").read_bytes(),
+        (copy / "authority/ca.crt").read_bytes(),
+    )
     new = set(copy.rglob("east.pub"))
     assert {str(p.parent.relative_to(copy)) for p in new} == {"server/keys"} | {
         f"{name}/keys/peers" for name in ("north", "south", "west", "east")
     }
     for path in new:
         assert path.read_bytes() == public
-        assert keys.certified(ca, "hospitals", "east", public, path.with_suffix(".cert").read_bytes())
+        assert keys.certified(
+            ca, "hospitals", "east", public, path.with_suffix(".cert").read_bytes()
+        )
     assert {p: p.read_bytes() for p in before} == before
 
 
@@ -243,7 +301,9 @@ def test_kits_without_certificates_are_to_be_made_again(copy):
     """Those of an older Pomona had signatures in a form of their own."""
     for path in copy.rglob("*.cert"):
         path.rename(path.with_suffix(".pub.sig"))
-    with pytest.raises(ConfigError, match=r"north\.cert: cannot be read .* provision the federation again"):
+    with pytest.raises(
+        ConfigError, match=r"north\.cert: cannot be read .* provision the federation again"
+    ):
         add(copy, "east")
     assert not (copy / "east").exists()
 
@@ -282,9 +342,13 @@ def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
 
 def aged(home, days):
     """The kits' server certificate as if they had been made this many days ago."""
-    pair = keys.Pair((home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes())
+    pair = keys.Pair(
+        (home / "authority/ca.key").read_bytes(), (home / "authority/ca.crt").read_bytes()
+    )
     path = home / "server/certs/server.crt"
-    path.write_bytes(certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days)))
+    path.write_bytes(
+        certificates.renewed(pair, path.read_bytes(), datetime.now(UTC) - timedelta(days=days))
+    )
     return path
 
 
@@ -296,7 +360,9 @@ def test_the_servers_certificate_is_renewed_and_nothing_else_changes(copy, capsy
     assert {p for p in after if after[p] != before.get(p)} == {path}
     assert before.keys() == after.keys()
     assert after[path][1] == before[path][1]
-    until = certificates.certificate(path, copy / "server/certs/server.key", copy / "north/certs/ca.crt")
+    until = certificates.certificate(
+        path, copy / "server/certs/server.key", copy / "north/certs/ca.crt"
+    )
     assert timedelta(days=824) < until - datetime.now(UTC) <= timedelta(days=825)
     context = ssl.create_default_context(cafile=copy / "north/certs/ca.crt")
     assert context.get_ca_certs()[0]["notAfter"], "silos keep theirs"
@@ -366,7 +432,11 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
     made = provision(path, tmp_path / "kits")
     assert made.until is None
     add(tmp_path / "kits", "east")
-    assert not [name for name in files(tmp_path / "kits") if name.split("/")[1] in ("certs", "keys", "ca.key")]
+    assert not [
+        name
+        for name in files(tmp_path / "kits")
+        if name.split("/")[1] in ("certs", "keys", "ca.key")
+    ]
     assert "**Insecure**" in (tmp_path / "kits/east/README.md").read_text()
     with pytest.raises(ConfigError, match="insecure = true, but server"):
         provision(written(tmp_path, {"name": "north"}, insecure=True), tmp_path / "more")
@@ -380,8 +450,12 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
 
 def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
     def names(folder):
-        certificate = certificates.x509.load_pem_x509_certificate((folder / "server/certs/server.crt").read_bytes())
-        said = certificate.extensions.get_extension_for_class(certificates.x509.SubjectAlternativeName).value
+        certificate = certificates.x509.load_pem_x509_certificate(
+            (folder / "server/certs/server.crt").read_bytes()
+        )
+        said = certificate.extensions.get_extension_for_class(
+            certificates.x509.SubjectAlternativeName
+        ).value
         return {str(name.value) for name in said}
 
     assert names(kit) == {"fl.example.org"}
@@ -396,15 +470,28 @@ def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
     folder = tmp_path / "wheels"
     folder.mkdir()
     lock = b"# libraries of our own\nother-one==2.0 --hash=sha256:00\n"
-    for name, content in {**dict.fromkeys(own_wheels(), b"ours"), "requirements.lock": lock, "x.whl": b"x"}.items():
+    for name, content in {
+        **dict.fromkeys(own_wheels(), b"ours"),
+        "requirements.lock": lock,
+        "x.whl": b"x",
+    }.items():
         (folder / name).write_bytes(content)
     path, out = written(tmp_path, {"name": "north"}), tmp_path / "kits"
     assert call(capsys, path, "--out", out, "--wheels", folder)[0] == 0
     add(out, "east")
     for member in ("server", "north", "east"):
-        assert files(out / member / "wheels") == {"README.txt", *own_wheels(), "SHA256SUMS", "requirements.lock"}
+        assert files(out / member / "wheels") == {
+            "README.txt",
+            *own_wheels(),
+            "SHA256SUMS",
+            "requirements.lock",
+        }
         assert (out / member / "wheels/requirements.lock").read_bytes() == lock
-        subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out / member / "wheels", check=True)
+        subprocess.run(
+            ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
+            cwd=out / member / "wheels",
+            check=True,
+        )
         for name in ("README.md", "Dockerfile"):
             text = (out / member / name).read_text()
             assert "--require-hashes" in text
@@ -413,12 +500,17 @@ def test_kits_install_pomonas_file_and_libraries_by_hash(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "kind"), [((), "cpu"), (("--libraries", "cuda"), "cuda")])
-def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(words, kind, tmp_path, capsys):
+def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(
+    words, kind, tmp_path, capsys
+):
     out = tmp_path / "kits"
     said = call(capsys, written(tmp_path, {"name": "north"}), "--out", out, *words)[1]
     add(out, "east")
     lock = locked(kind)["requirements.lock"]
-    about = {"cpu": "PyTorch for CPU: Python 3.11", "cuda": "PyTorch for CUDA: Python 3.11 to 3.13"}[kind]
+    about = {
+        "cpu": "PyTorch for CPU: Python 3.11",
+        "cuda": "PyTorch for CUDA: Python 3.11 to 3.13",
+    }[kind]
     assert f"libraries  by hash: {about}" in said
     for member in ("server", "north", "east"):
         assert (out / member / "wheels/requirements.lock").read_bytes() == lock
@@ -434,7 +526,8 @@ def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, 
     """Two federations of one file differ by their authorities: a swapped kit has other digits."""
     path = tmp_path / "standing.toml"
     path.write_text(
-        'name = "hospitals"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n[[silo]]\nname = "south"\n'
+        'name = "hospitals"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n[[silo]]\nname '
+        '= "south"\n'
     )
     seen = set()
     for out in (tmp_path / "one", tmp_path / "other"):
@@ -465,7 +558,9 @@ def test_a_folder_of_wheels_needs_pomonas(tmp_path):
         provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none")
     (tmp_path / "none" / "requirements.lock").write_bytes(b"torch==2.9 --hash=sha256:00\n")
     with pytest.raises(ConfigError, match=r"has a requirements\.lock"):
-        provision(written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none", "cuda")
+        provision(
+            written(tmp_path, {"name": "north"}), tmp_path / "kits", tmp_path / "none", "cuda"
+        )
     assert not (tmp_path / "kits").exists()
 
 
@@ -475,7 +570,13 @@ def test_a_folder_of_wheels_needs_pomonas(tmp_path):
 def test_no_two_kits_share_a_name_on_one_machine(kit, tmp_path):
     """Two silos of one federation, silos of two, and their servers."""
     provision(written(tmp_path, {"name": "north"}, name="other"), tmp_path / "kits")
-    kits = [kit / "server", kit / "north", kit / "south", tmp_path / "kits" / "server", tmp_path / "kits" / "north"]
+    kits = [
+        kit / "server",
+        kit / "north",
+        kit / "south",
+        tmp_path / "kits" / "server",
+        tmp_path / "kits" / "north",
+    ]
     units, names = set(), set()
     for home in kits:
         (unit,) = home.glob("*.service")
@@ -484,9 +585,12 @@ def test_no_two_kits_share_a_name_on_one_machine(kit, tmp_path):
         (service,) = made["services"].values()
         names |= {made["name"], service["image"], service["container_name"]}
     assert units == {f"pomona-server-{name}.service" for name in ("hospitals", "other")} | {
-        f"pomona-silo-{name}.service" for name in ("hospitals-north", "hospitals-south", "other-north")
+        f"pomona-silo-{name}.service"
+        for name in ("hospitals-north", "hospitals-south", "other-north")
     }
-    assert len(names) == 2 * len(kits), "project and container have one name, the image the version too"
+    assert len(names) == 2 * len(kits), (
+        "project and container have one name, the image the version too"
+    )
 
 
 def test_a_kit_is_installed_as_the_guide_says(kit):
@@ -512,7 +616,11 @@ def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
     (bin_ / "pomona").chmod(0o700)
     moved = shutil.copytree(kit / name, tmp_path / "a kit")
     said = subprocess.run(
-        [moved / "start.sh"], env={"PATH": f"{bin_}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
+        [moved / "start.sh"],
+        env={"PATH": f"{bin_}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     role = "server" if name == "server" else "silo"
     assert said.stdout == f"{role} start --folder {moved}\n"
@@ -523,13 +631,22 @@ def test_start_is_one_command_of_posix_sh(kit, name, tmp_path):
 def test_systemd_accepts_the_units(kit, tmp_path, low):
     home = kit
     if low:
-        provision(written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits")
+        provision(
+            written(tmp_path, {"name": "north"}, server="fl.example.org:443"), tmp_path / "kits"
+        )
         home = tmp_path / "kits"
-    for unit in (home / "server/pomona-server-hospitals.service", home / "north/pomona-silo-hospitals-north.service"):
-        said = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True)
+    for unit in (
+        home / "server/pomona-server-hospitals.service",
+        home / "north/pomona-silo-hospitals-north.service",
+    ):
+        said = subprocess.run(
+            ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=True
+        )
         assert said.stdout + said.stderr == ""
         lines = unit.read_text().splitlines()
-        assert ("CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in lines) == (low and "server" in unit.name)
+        assert ("CapabilityBoundingSet=CAP_NET_BIND_SERVICE" in lines) == (
+            low and "server" in unit.name
+        )
 
 
 def test_compose_files_say_what_they_should(kit, tmp_path):
@@ -545,9 +662,8 @@ def test_compose_files_say_what_they_should(kit, tmp_path):
                 assert isinstance(service[key], kind), key
             assert (service.get("network_mode") == "host") == (name in host)
             assert "ports" not in service
-            machine = (
-                ["/etc/machine-id:/etc/machine-id:ro"] if role == "silo" else []
-            )  # the mark of its state is keyed by it
+            # the mark of its state is keyed by it
+            machine = ["/etc/machine-id:/etc/machine-id:ro"] if role == "silo" else []
             assert service["volumes"] == [".:/kit:ro", f"./{state}:/kit/{state}", *machine]
             assert (home / name / state).is_dir()
             assert service["read_only"] is True
@@ -572,10 +688,13 @@ def test_a_containers_stop_reaches_pomona_and_waits_for_it(kit, tmp_path):
     ((service),) = yaml.safe_load((kit / "north" / "compose.yaml").read_text())["services"].values()
     shell, option, script = service["command"]
     (tmp_path / "start.sh").write_text(
-        f"trap 'echo left > {tmp_path}/left; exit 143' TERM\necho up\nwhile :; do sleep 0.05; done\n"
+        f"trap 'echo left > {tmp_path}/left; exit 143' TERM\necho up\nwhile :; do sleep 0.05; "
+        "done\n"
     )
     script = script.replace("$$", "$").replace("/kit/", f"{tmp_path}/")
-    with subprocess.Popen([shell, option, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [shell, option, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout.readline() == b"up\n"
         process.terminate()
         try:
@@ -620,7 +739,11 @@ COMPOSE = {  # keys of a service, with their types, from the Compose specificati
 def test_keys_do_not_enter_the_image(kit):
     for name in ("server", "north"):
         assert (kit / name / ".dockerignore").read_text().split() == ["*", "!wheels"]
-        copied = [line for line in (kit / name / "Dockerfile").read_text().splitlines() if line.startswith("COPY")]
+        copied = [
+            line
+            for line in (kit / name / "Dockerfile").read_text().splitlines()
+            if line.startswith("COPY")
+        ]
         assert copied == ["COPY wheels /wheels"]
 
 
@@ -638,14 +761,23 @@ def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
     path, out = written(tmp_path, {"name": "north"}, {"name": "south"}), tmp_path / "kits"
     code, said, _ = call(capsys, path, "--out", out)
     assert code == 0
-    for word in ("north", "south", "server", "ca.key", "in person or encrypted", Federation.load(path).agreement):
+    for word in (
+        "north",
+        "south",
+        "server",
+        "ca.key",
+        "in person or encrypted",
+        Federation.load(path).agreement,
+    ):
         assert word in said
     code, said, _ = call(capsys, "--out", out, "--add", "east")
     assert code == 0
     assert "east.cert" in said
     assert "pomona server add east --key east.pub" in said
     code, said, _ = call(capsys, "--out", out, "--add", "upper", "--json")
-    assert json.loads(said)["silos"] == [{"name": "upper", "kit": str(out / "upper"), "own_key": False}]
+    assert json.loads(said)["silos"] == [
+        {"name": "upper", "kit": str(out / "upper"), "own_key": False}
+    ]
     for words in ([], [path, "--add", "x"], [path, "--key", "k.pub"]):
         code, _, said = call(capsys, *words)
         assert (code, said.count("\n")) == (2, 1)
@@ -656,7 +788,10 @@ def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):
 
 
 def test_help_loads_neither_flower_nor_torch():
-    code = "import sys\nfrom pomona.cli import main\ntry: main(['deploy', '--help'])\nexcept SystemExit: pass\n"
+    code = (
+        "import sys\nfrom pomona.cli import main\ntry: main(['deploy', '--help'])\nexcept "
+        "SystemExit: pass\n"
+    )
     code += "assert not {'torch', 'flwr', 'cryptography'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "provision" in done.stdout
@@ -678,6 +813,8 @@ def test_a_federation_without_a_study_has_kits_that_speak_of_none(tmp_path):
 
 def test_a_run_without_a_task_is_no_study(tmp_path):
     path = tmp_path / "federation.toml"
-    path.write_text(tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"}))
+    path.write_text(
+        tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"})
+    )
     with pytest.raises(ConfigError, match="no section task"):
         provision(path, tmp_path / "kits")

@@ -26,11 +26,18 @@ SITES = ("north", "east", "south")
 ROWS = {"train": 40, "validation": 8, "test": 12}
 HEAD = "age,ward,visit,dose,outcome"
 OWN = {"label_column": "outcome", "classes": ["well", "ill"]}
-AGREED = {"missing": "median", "categories": ["ward"], "dates": ["visit"], "missing_values": {"dose": [0]}}
+AGREED = {
+    "missing": "median",
+    "categories": ["ward"],
+    "dates": ["visit"],
+    "missing_values": {"dose": [0]},
+}
 
 
 def site(folder, number):
-    """A site's files: gaps in other columns than the others', its own ward, and its own column order."""
+    """A site's files: gaps in other columns than the others', its own ward, and its own column
+    order.
+    """
     draw, files = np.random.Generator(np.random.Philox(number)), {}
     order = [(k + number) % 4 for k in range(4)]
     for part, count in ROWS.items():
@@ -45,10 +52,16 @@ def site(folder, number):
             ]
             if draw.random() < 0.3:
                 cells[number] = ""
-            lines.append(",".join([*(cells[k] for k in order), "ill" if age + draw.normal(0, 9) > 55 else "well"]))
+            lines.append(
+                ",".join(
+                    [*(cells[k] for k in order), "ill" if age + draw.normal(0, 9) > 55 else "well"]
+                )
+            )
         files[part] = folder / f"{part}.csv"
         head = HEAD.split(",")
-        files[part].write_text("\n".join([",".join([*(head[k] for k in order), "outcome"]), *lines]) + "\n")
+        files[part].write_text(
+            "\n".join([",".join([*(head[k] for k in order), "outcome"]), *lines]) + "\n"
+        )
     return {key: str(path) for key, path in files.items()}
 
 
@@ -60,7 +73,9 @@ def sorted_columns(files, folder):
         rows = [line.split(",") for line in Path(path).read_text().splitlines()]
         order = [rows[0].index(name) for name in HEAD.split(",")]
         made[part] = str(folder / f"{part}.csv")
-        (folder / f"{part}.csv").write_text("\n".join(",".join(row[k] for k in order) for row in rows) + "\n")
+        (folder / f"{part}.csv").write_text(
+            "\n".join(",".join(row[k] for k in order) for row in rows) + "\n"
+        )
     return made
 
 
@@ -70,14 +85,22 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
         (tmp_path / name).mkdir()
         files[name] = site(tmp_path / name, k)
     clients = [{"name": n, **sorted_columns(files[n], tmp_path / f"{n} sorted")} for n in SITES]
-    run = {"method": APPLE, "model": {"name": "mlp", "hidden": [8]}, "rounds": 3, "lr": 0.1, "batch_size": 16}
+    run = {
+        "method": APPLE,
+        "model": {"name": "mlp", "hidden": [8]},
+        "rounds": 3,
+        "lr": 0.1,
+        "batch_size": 16,
+    }
     config = resolve(
         {**run, "workers": 1, "largest_share": 0.5, "partition": {"name": "natural"}},
         {"data": {"name": "clients", "clients": clients, **OWN, **AGREED}},
     )
     scenario = Scenario.prepare(config)
     (by,) = scenario.dataset.preprocessing
-    tree = tomllib.loads(federation_file(scenario, "127.0.0.1:28443", deadline=60.0, wait=5.0, quorum=1))
+    tree = tomllib.loads(
+        federation_file(scenario, "127.0.0.1:28443", deadline=60.0, wait=5.0, quorum=1)
+    )
     tree["task"] = of_files(scenario.dataset)
     (tmp_path / "federation.toml").write_text(tomli_w.dumps(tree))
     kits = tmp_path / "kits"
@@ -88,10 +111,14 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
         data = {"name": "clients", "clients": [{"name": name, **own}], **OWN}
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / n for i, n in enumerate(names)})
-    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"}))
+    server_app(
+        grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"})
+    )
 
     pomona.run(config, tmp_path / "run")
-    theirs = {n: tmp_path / "run" / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(names)}
+    theirs = {
+        n: tmp_path / "run" / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(names)
+    }
     assert same(deployed(SimpleNamespace(names=names, kits=kits)), loaded(theirs))
     model = PersonalModel.load(kits / names[0] / "state" / "models" / "personal.safetensors")
     assert model.about.preprocessing == by
@@ -104,7 +131,10 @@ def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
     path.write_text(text)
     data = read(data_settings(name="csv", path=path, **OWN, missing="median", categories=("ward",)))
     return TaskSettings(
-        kind="table", input_shape=(data.x.shape[1],), classes=("well", "ill"), preprocessing=data.preprocessing[0]
+        kind="table",
+        input_shape=(data.x.shape[1],),
+        classes=("well", "ill"),
+        preprocessing=data.preprocessing[0],
     )
 
 
@@ -112,7 +142,10 @@ def silo(tmp_path, text, task):
     """A silo's data under an agreement."""
     path = tmp_path / "own.csv"
     path.write_text(text)
-    return conformed(read(csv_table.read_as(data_settings(name="csv", path=path, **OWN), task.preprocessing)), task)
+    return conformed(
+        read(csv_table.read_as(data_settings(name="csv", path=path, **OWN), task.preprocessing)),
+        task,
+    )
 
 
 def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
@@ -131,7 +164,10 @@ def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
             "age,ward,sex,outcome\n1,A,1,ill\n2,B,0,well\n",
             "has the columns age, ward, sex, the agreement says age, ward",
         ),
-        ("age,ward,outcome\nold,A,ill\n2,B,well\n", "column age: 1 of 2 are not finite numbers, first 'old'"),
+        (
+            "age,ward,outcome\nold,A,ill\n2,B,well\n",
+            "column age: 1 of 2 are not finite numbers, first 'old'",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, said):
@@ -166,7 +202,10 @@ def test_preprocessing_and_shape_of_an_agreement_fit(tmp_path):
     task = agreement(tmp_path)
     for changes, words in (
         ({"input_shape": (5,)}, r"preprocessing makes tables of input_shape = \[4\]"),
-        ({"kind": "image", "input_shape": (2, 2, 4)}, "preprocessing is for kind = 'table', not 'image'"),
+        (
+            {"kind": "image", "input_shape": (2, 2, 4)},
+            "preprocessing is for kind = 'table', not 'image'",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             TaskSettings.model_validate({**task.model_dump(exclude={"dtype"}), **changes})
@@ -176,7 +215,13 @@ def test_a_preprocessing_for_each_client_is_no_agreement(tmp_path):
     clients = []
     for k, name in enumerate(SITES):
         (tmp_path / name).mkdir()
-        clients.append({"name": name, **sorted_columns(site(tmp_path / name, k), tmp_path / f"{name} sorted")})
+        clients.append(
+            {"name": name, **sorted_columns(site(tmp_path / name, k), tmp_path / f"{name} sorted")}
+        )
     data = {"name": "clients", "clients": clients, "fit": "client", **OWN, **AGREED}
-    with pytest.raises(ConfigError, match=r"data\.fit = client learns a preprocessing for each client"):
-        of_files(Scenario.prepare(resolve({"partition": {"name": "natural"}, "data": data})).dataset)
+    with pytest.raises(
+        ConfigError, match=r"data\.fit = client learns a preprocessing for each client"
+    ):
+        of_files(
+            Scenario.prepare(resolve({"partition": {"name": "natural"}, "data": data})).dataset
+        )

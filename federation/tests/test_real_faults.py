@@ -1,7 +1,8 @@
 """Faults against real Flower processes; see ``docs/internals/fault-tables.md``.
 
-Minutes each: ``pytest -m slow federation/tests``. Whatever happens, the federation ends with the models of a simulation
-in which the silos missing from a round were declared absent in it; in most rows no silo is.
+Minutes each: ``pytest -m slow federation/tests``. Whatever happens, the federation ends with the
+models of a simulation in which the silos missing from a round were declared absent in it; in most
+rows no silo is.
 """
 
 import json
@@ -128,7 +129,9 @@ def test_quorum_is_lost_and_regained(local, monkeypatch):
 
 @pytest.mark.parametrize("local", [{"deadline": 600.0, "patience": 580.0}], indirect=True)
 def test_a_node_that_is_stuck_is_found_and_started_again(local, monkeypatch):
-    """A node that lives and does nothing any more: the watchdog ends it, and the silo takes part again."""
+    """A node that lives and does nothing any more: the watchdog ends it, and the silo takes part
+    again.
+    """
     local.wait(after(1))
     stuck = local.find("node", "silo-1")
     kill(stuck, signal.SIGSTOP)
@@ -136,7 +139,8 @@ def test_a_node_that_is_stuck_is_found_and_started_again(local, monkeypatch):
     check(local, monkeypatch)
     assert not set(stuck) & set(local.find("node", "silo-1"))
     said = json.loads((local.silo("silo-1") / "state" / "node" / "node.json").read_text())
-    assert said["restarts"] >= 1  # SuperLink may refuse the key for a minute, as long as the old connection counts
+    # SuperLink may refuse the key for a minute, as long as the old connection counts
+    assert said["restarts"] >= 1
     assert "although the server can be reached" in (local.folder / "silo-1.log").read_text()
 
 
@@ -156,7 +160,9 @@ def data(settings):
 
 @pytest.mark.parametrize("local", [{"deadline": 60.0, "patience": 50.0}], indirect=True)
 def test_a_silo_whose_code_hangs_is_absent_and_takes_part_again(local, monkeypatch):
-    """Its process ends itself some time after the deadline; Flower's node then goes on to the next message."""
+    """Its process ends itself some time after the deadline; Flower's node then goes on to the next
+    message.
+    """
     kit = local.silo("silo-1")
     (kit / "hanging.py").write_text(HANGING)
     own = (kit / "silo.toml").read_text()
@@ -180,7 +186,18 @@ def test_a_silo_with_a_strangers_key_never_takes_part(local, monkeypatch):
     process.wait(timeout=20)
     kit = local.silo("silo-1")
     own = (kit / "keys" / "silo.key").read_bytes()
-    made = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(local.folder / "stranger")]
+    made = [
+        "ssh-keygen",
+        "-q",
+        "-t",
+        "ecdsa",
+        "-b",
+        "384",
+        "-N",
+        "",
+        "-f",
+        str(local.folder / "stranger"),
+    ]
     subprocess.run(made, check=True)
     (kit / "keys" / "silo.key").write_bytes((local.folder / "stranger").read_bytes())
     local.start("silo-1")

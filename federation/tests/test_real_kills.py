@@ -1,7 +1,9 @@
-"""SIGKILL of each process in each of 30 moments of a round; ``pytest -m slow federation/tests/test_real_kills.py``.
+"""SIGKILL of each process in each of 30 moments of a round; ``pytest -m slow
+federation/tests/test_real_kills.py``.
 
-One federation per process, killed once a round: the k-th time k / 30 of a round after a commit. Whatever is hit,
-the federation ends with the models of an undisturbed simulation, and every silo took part in every round.
+One federation per process, killed once a round: the k-th time k / 30 of a round after a commit.
+Whatever is hit, the federation ends with the models of an undisturbed simulation, and every silo
+took part in every round.
 """
 
 import sys
@@ -25,11 +27,18 @@ OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "s
 
 
 def committed(local, number, seconds=LATER):
-    """Return as soon as a round is committed. Fails if the federation ends before, or nothing happens."""
+    """Return as soon as a round is committed.
+
+    Fails if the federation ends before, or nothing happens.
+    """
     limit = time.monotonic() + seconds
     while local.status is None or local.status.round < number:
-        assert local.status is None or local.status.state in {"running", "interrupted"}, local.status
-        assert time.monotonic() < limit, f"round {number} was not committed in {seconds:.0f} s: {local.status}"
+        assert local.status is None or local.status.state in {"running", "interrupted"}, (
+            local.status
+        )
+        assert time.monotonic() < limit, (
+            f"round {number} was not committed in {seconds:.0f} s: {local.status}"
+        )
         time.sleep(0.005)
 
 
@@ -43,7 +52,10 @@ def found(local, kind):
 
 
 def killed(local, kind):
-    """Kill a process, and do what only a person would. Returns what it was doing, as far as visible."""
+    """Kill a process, and do what only a person would.
+
+    Returns what it was doing, as far as visible.
+    """
     busy = bool(local.find("ClientApp", "silo-1"))
     kill(found(local, kind)[:1])
     if kind == "supervisor":
@@ -70,4 +82,6 @@ def test_a_process_is_killed_in_every_moment_of_a_round(kind, tmp_path, monkeypa
         check(local, monkeypatch)
     with capsys.disabled():
         seconds = time.monotonic() - began
-        sys.stdout.write(f"\n{kind}: {MOMENTS} moments of {pace:.1f} s, {seconds:.0f} s: {dict(struck)}\n")
+        sys.stdout.write(
+            f"\n{kind}: {MOMENTS} moments of {pace:.1f} s, {seconds:.0f} s: {dict(struck)}\n"
+        )

@@ -1,7 +1,8 @@
-"""Real processes over a bad network; ``pytest -m slow federation/tests/test_real_network.py``, minutes each.
+"""Real processes over a bad network; ``pytest -m slow federation/tests/test_real_network.py``,
+minutes each.
 
-Between the silos and the server is our TCP relay that delays, stalls, throttles and cuts, or, if the kernel has netem
-and permits it, a separate network with delay and loss.
+Between the silos and the server is our TCP relay that delays, stalls, throttles and cuts, or, if
+the kernel has netem and permits it, a separate network with delay and loss.
 """
 
 import json
@@ -41,7 +42,9 @@ def line(tmp_path, request):
 
 
 def test_a_line_that_is_slow_and_loses_pieces(line, monkeypatch):
-    """A tenth of a second each way, 50 kB a second, and a piece in twenty a second late: nobody is absent."""
+    """A tenth of a second each way, 50 kB a second, and a piece in twenty a second late: nobody is
+    absent.
+    """
     line.delay, line.rate, line.lost, line.again = 0.1, 50e3, 0.05, 1.0
     assert line.local.wait(ended).state == "finished"
     check(line.local, monkeypatch)
@@ -79,8 +82,22 @@ def test_delay_and_loss_by_the_kernel(tmp_path):
     tried = subprocess.run(own_network("true"), capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no network of our own with netem here: {tried.stderr.strip()}")
-    (tmp_path / "federation.toml").write_text(agreement(free_ports(1)[0], ["north", "south", "east"], rounds=3))
-    words = [sys.executable, "-m", "pomona", "deploy", "rehearse", "federation.toml", "--out", "rehearsed", "--json"]
-    ran = subprocess.run(own_network(*words), cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
+    (tmp_path / "federation.toml").write_text(
+        agreement(free_ports(1)[0], ["north", "south", "east"], rounds=3)
+    )
+    words = [
+        sys.executable,
+        "-m",
+        "pomona",
+        "deploy",
+        "rehearse",
+        "federation.toml",
+        "--out",
+        "rehearsed",
+        "--json",
+    ]
+    ran = subprocess.run(
+        own_network(*words), cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["largest"] == 0

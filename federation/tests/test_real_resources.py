@@ -1,7 +1,8 @@
 """Real processes with a full disk, a jumping clock, or a temporarily slow silo; minutes each.
 
-``pytest -m slow federation/tests/test_real_resources.py``. Each ends with the models of an undisturbed simulation, or
-stops with a code and continues to the same models once there is room again.
+``pytest -m slow federation/tests/test_real_resources.py``. Each ends with the models of an
+undisturbed simulation, or stops with a code and continues to the same models once there is room
+again.
 """
 
 import time
@@ -19,7 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_full_disk_at_the_server_stops_it_and_it_goes_on_with_room(tmp_path, monkeypatch):
-    with federation(tmp_path / "local") as local, small_disk(local.server / "run", 64 << 20) as disk:
+    with (
+        federation(tmp_path / "local") as local,
+        small_disk(local.server / "run", 64 << 20) as disk,
+    ):
         seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
         for name in local.names:
             local.start(name)
@@ -35,14 +39,21 @@ def test_a_full_disk_at_the_server_stops_it_and_it_goes_on_with_room(tmp_path, m
 
 
 def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path, monkeypatch):
-    with federation(tmp_path / "local", 8) as local, small_disk(local.silo("silo-1") / "state", 48 << 20) as disk:
+    with (
+        federation(tmp_path / "local", 8) as local,
+        small_disk(local.silo("silo-1") / "state", 48 << 20) as disk,
+    ):
         seen = replace(local, folder=disk.root / str(local.folder).lstrip("/"))
         for who in ("server", "silo-0", "silo-2"):
             local.start(who)
         local.start("silo-1", disk.before)
         local.wait(after(1))
         disk.fill()
-        local.wait(lambda s: any(e["event"] == "absent" for e in read(local.server / "run" / "audit.jsonl")))
+        local.wait(
+            lambda s: any(
+                e["event"] == "absent" for e in read(local.server / "run" / "audit.jsonl")
+            )
+        )
         disk.clear()
         assert local.wait(ended).state == "finished"
         cohorts = check(seen, monkeypatch, whole=False)
@@ -53,7 +64,9 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
 @pytest.mark.parametrize("who", ["server", "silo-1"])
 @pytest.mark.parametrize("seconds", [100, -100, 3600])
 def test_a_clock_that_jumps_and_is_set_right(who, seconds, tmp_path, monkeypatch):
-    """By a minute or two, which Flower's signatures bear one way, and by an hour, which they do not."""
+    """By a minute or two, which Flower's signatures bear one way, and by an hour, which they do
+    not.
+    """
     clock, jump = jumping_clock(tmp_path)
     with federation(tmp_path / "local", 10) as local:
         with monkeypatch.context() as shown:
@@ -92,7 +105,9 @@ def data(settings):
 
 
 def slow_silo(local, seconds, times=3):
-    """Make silo-1 slower by this many seconds, this many times, after a call of the returned function."""
+    """Make silo-1 slower by this many seconds, this many times, after a call of the returned
+    function.
+    """
     kit = local.silo("silo-1")
     (kit / "slow_data.py").write_text(SLOW.replace("SECONDS", str(seconds)))
     own = (kit / "silo.toml").read_text()
@@ -111,7 +126,9 @@ def test_a_silo_that_is_slow_for_three_rounds_is_waited_for(tmp_path, monkeypatc
         assert not (local.silo("silo-1") / "slow").exists()
 
 
-def test_a_silo_that_is_too_slow_for_three_rounds_is_absent_and_takes_part_again(tmp_path, monkeypatch):
+def test_a_silo_that_is_too_slow_for_three_rounds_is_absent_and_takes_part_again(
+    tmp_path, monkeypatch
+):
     with federation(tmp_path / "local", 9, deadline=15.0, patience=15.0) as local:
         slowly = slow_silo(local, 20)
         started(local).wait(after(1))

@@ -1,4 +1,6 @@
-"""The whole federation with real Flower processes, TLS and keys on: the models of the simulator, bit by bit."""
+"""The whole federation with real Flower processes, TLS and keys on: the models of the simulator,
+bit by bit.
+"""
 
 import re
 import subprocess
@@ -26,13 +28,17 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
         if name in METHODS_DEPLOYED:
             assert Federation.load(file).own.config.method.name == name
         else:
-            with pytest.raises(ConfigError, match="sends samples to every client; silos keep theirs"):
+            with pytest.raises(
+                ConfigError, match="sends samples to every client; silos keep theirs"
+            ):
                 Federation.load(file)
     assert set(METHODS) - set(METHODS_DEPLOYED) == {"fedavg-data"}
 
 
 def test_the_command_rehearses_by_the_rules_of_the_file(tmp_path, monkeypatch):
-    """The keys of the federation and of its study, each from where it stands; no process is started."""
+    """The keys of the federation and of its study, each from where it stands; no process is
+    started.
+    """
     asked = {}
 
     def noted(scenario, folder, say, **rules):
@@ -45,7 +51,14 @@ def test_the_command_rehearses_by_the_rules_of_the_file(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main(["deploy", "rehearse", str(file), "rounds=3", "--out", str(tmp_path / "out")])
     assert ended.value.code == 2
-    rules = {"wire": "bf16", "share_scores": True, "patience": 7.0, "insecure": False, "mutual_tls": True, "quorum": 1}
+    rules = {
+        "wire": "bf16",
+        "share_scores": True,
+        "patience": 7.0,
+        "insecure": False,
+        "mutual_tls": True,
+        "quorum": 1,
+    }
     assert asked.items() >= {**rules, "clients": 2, "rounds": 3}.items()
 
 
@@ -69,7 +82,9 @@ def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
     local = LocalFederation(tmp_path, (), None)
     local._own["server"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     log = re.escape(str(tmp_path / "server.log"))
-    with pytest.raises(QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"):
+    with pytest.raises(
+        QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"
+    ):
         local.wait(lambda status: status.state != "running", 60.0)
     with pytest.raises(QuorumError, match=rf"made no progress within 0 s \(error.*see {log}"):
         local.wait(lambda status: status.state != "running", 0.0)
@@ -79,7 +94,9 @@ def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
 def test_three_silos_with_mutual_tls(tmp_path):
     found = rehearsed(tmp_path, {"name": "apple", "budget": 1}, rounds=2, silos=3, mutual_tls=True)
     assert found.difference == {f"silo-{i}": 0.0 for i in range(3)}
-    log = (tmp_path / "rehearsal" / "kits" / "server" / "run" / "logs" / "superlink.log").read_text()
+    log = (
+        tmp_path / "rehearsal" / "kits" / "server" / "run" / "logs" / "superlink.log"
+    ).read_text()
     assert "mutual TLS" in log
 
 

@@ -1,4 +1,6 @@
-"""The reference of a federation's files: complete, explained, searchable, and equal to the page in the docs."""
+"""The reference of a federation's files: complete, explained, searchable, and equal to the page in
+the docs.
+"""
 
 from pathlib import Path
 
@@ -16,7 +18,9 @@ def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning()
         listed = [s for s in in_files() if s.owner == title]
         elsewhere = {"data"} if record is SiloFile else {"study"} if record is Federation else set()
         elsewhere |= set(StudyTerms.model_fields) if record in KINDS.values() else set()
-        assert {s.key for s in listed} == {f.alias or name for name, f in record.model_fields.items()} - elsewhere
+        assert {s.key for s in listed} == {
+            f.alias or name for name, f in record.model_fields.items()
+        } - elsewhere
         assert [s.key for s in listed if not s.meaning or s.kind == "any"] == []
     assert {s.owner for s in find("quorum", in_files())} == {"federation.toml", "STUDY.toml"}
 

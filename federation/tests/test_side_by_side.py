@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 def test_each_gives_the_models_of_its_own_simulation(tmp_path):
     pytest.importorskip("flwr")
     before = set(process_tree(os.getpid()))
-    runs = {"apple": settings(method=APPLE, clients=2), "fedavg": settings(method="fedavg", clients=2, seed=7)}
+    runs = {
+        "apple": settings(method=APPLE, clients=2),
+        "fedavg": settings(method="fedavg", clients=2, seed=7),
+    }
     scenarios = {name: Scenario.prepare(config) for name, config in runs.items()}
     with (
         local_federation(scenarios["apple"], tmp_path / "apple") as one,
@@ -32,7 +35,8 @@ def test_each_gives_the_models_of_its_own_simulation(tmp_path):
             pomona.run(runs[name], tmp_path / f"simulated-{name}")
             models = {n: local.silo(n) / "state/models/personal.safetensors" for n in local.names}
             simulated = {
-                n: tmp_path / f"simulated-{name}/models/client-{i:02d}.safetensors" for i, n in enumerate(local.names)
+                n: tmp_path / f"simulated-{name}/models/client-{i:02d}.safetensors"
+                for i, n in enumerate(local.names)
             }
             assert same(loaded(models), loaded(simulated))
             events = read(local.server / "run/audit.jsonl")

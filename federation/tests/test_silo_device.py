@@ -1,4 +1,6 @@
-"""A silo with an unusable ``device``: each place that reports it does so in a line, and waiting is visible."""
+"""A silo with an unusable ``device``: each place that reports it does so in a line, and waiting is
+visible.
+"""
 
 import tomllib
 
@@ -31,7 +33,14 @@ def silo(world, monkeypatch, request):
         raise request.param
 
     monkeypatch.setattr(torch.cuda, "set_device", unusable)
-    return federation, f"PyTorch cannot use it ({type(request.param).__name__}: {request.param}); set device = 'cpu'"
+    return (
+        federation,
+        (
+            f"PyTorch cannot use it ({type(request.param).__name__}: {request.param}); set device "
+            "= "
+            "'cpu'"
+        ),
+    )
 
 
 def test_check_says_it_with_and_without_a_study(silo):
@@ -55,7 +64,9 @@ def test_a_rule_leaves_the_study_to_a_person_with_the_reason(silo, capsys):
     assert line in said
     assert known(federation).status == "pending"
     assert command("silo", "status", "--folder", federation.kits / "silo-0") == 0
-    assert "device = 'cuda', but PyTorch cannot use it" in capsys.readouterr().out.replace("\n", " ")
+    assert "device = 'cuda', but PyTorch cannot use it" in capsys.readouterr().out.replace(
+        "\n", " "
+    )
 
 
 def test_an_accepted_study_that_fails_in_every_round_says_so_until_it_goes_on(silo, monkeypatch):
@@ -86,6 +97,8 @@ def test_a_gpu_that_is_named_is_the_one_that_is_taken(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *_, device: taken.append(device))
     assert (require_device("cuda:1"), require_device("cpu")) == ("cuda", "cpu")
     assert taken == ["cuda:1", "cuda:1"]
-    monkeypatch.setattr(torch, "zeros", lambda *_, device: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    monkeypatch.setattr(
+        torch, "zeros", lambda *_, device: (_ for _ in ()).throw(RuntimeError("out of memory"))
+    )
     with pytest.raises(ConfigError, match=r"RuntimeError: out of memory"):
         require_device("cuda:1")

@@ -1,4 +1,6 @@
-"""The silo's own record of its visits: durable, repaired after a torn line, and never a cause of a traceback."""
+"""The silo's own record of its visits: durable, repaired after a torn line, and never a cause of a
+traceback.
+"""
 
 import json
 import os
@@ -7,7 +9,14 @@ import pytest
 
 from pomona_federation.silo import history
 
-SCORE = {"model": "personal", "when": "trained", "split": "test", "samples": 4, "loss": 0.5, "accuracy": 0.5}
+SCORE = {
+    "model": "personal",
+    "when": "trained",
+    "split": "test",
+    "samples": 4,
+    "loss": 0.5,
+    "accuracy": 0.5,
+}
 LINE = {
     "round": 1, "trained": True, "settled": 0, "scores": [SCORE], "info": {"dr": [0.5, 0.5]}, "names": {"0": "a"},
     "bytes_down": 3, "bytes_up": 4,
@@ -26,14 +35,23 @@ def test_a_torn_line_is_ended_and_left_out(tmp_path):
 
 
 def test_scores_of_a_model_that_the_federation_has_not_used_do_not_count(tmp_path):
-    """The uplinks of rounds 2 and 3 are refused, round 3 is tried twice; that of round 4 has not been judged yet."""
+    """The uplinks of rounds 2 and 3 are refused, round 3 is tried twice; that of round 4 has not
+    been judged yet.
+    """
     received = {**SCORE, "when": "received"}
     visits = [(1, True, 0), (2, True, 1), (3, True, 1), (3, True, 1), (4, False, 1), (4, True, 1)]
     for number, trained, settled in visits:
-        line = {"round": number, "trained": trained, "settled": settled, "scores": [SCORE, received]}
+        line = {
+            "round": number,
+            "trained": trained,
+            "settled": settled,
+            "scores": [SCORE, received],
+        }
         history.append(tmp_path, {**LINE, **line})
     seen, _ = history.read(tmp_path)
-    found = [(visit.round, [score.when for score in visit.scores]) for visit in history.counted(seen)]
+    found = [
+        (visit.round, [score.when for score in visit.scores]) for visit in history.counted(seen)
+    ]
     both, one = ["trained", "received"], ["received"]
     assert found == [(1, both), (2, one), (3, one), (3, one), (4, both), (4, both)]
     assert history.counted([]) == []
@@ -49,15 +67,33 @@ def test_a_line_whose_end_alone_is_missing_is_whole(tmp_path):
 def test_a_visit_is_on_the_disk_when_it_was_written(tmp_path, monkeypatch):
     synced = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size) or sync(handle))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size) or sync(handle)
+    )
     history.append(tmp_path, LINE)
     assert synced == [(tmp_path / history.FILE).stat().st_size]
     assert (tmp_path / history.FILE).stat().st_mode & 0o777 == 0o600
 
 
-ODD = [b"[]", b"1", b"null", b"{}", b"{", b"\0\0", b"[" * 100_000, b"9" * 5000, b'{"round": "x", "scores": []}']
-ODD += [json.dumps({**LINE, **change}).encode() for change in ({"scores": [1]}, {"scores": [{}]}, {"info": 3})]
-ODD += [json.dumps({**LINE, **change}).encode() for change in ({"names": []}, {"bytes_up": "x"}, {"round": 10**30})]
+ODD = [
+    b"[]",
+    b"1",
+    b"null",
+    b"{}",
+    b"{",
+    b"\0\0",
+    b"[" * 100_000,
+    b"9" * 5000,
+    b'{"round": "x", "scores": []}',
+]
+ODD += [
+    json.dumps({**LINE, **change}).encode()
+    for change in ({"scores": [1]}, {"scores": [{}]}, {"info": 3})
+]
+ODD += [
+    json.dumps({**LINE, **change}).encode()
+    for change in ({"names": []}, {"bytes_up": "x"}, {"round": 10**30})
+]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))

@@ -1,4 +1,6 @@
-"""Studies on an existing federation: submitted, offered, accepted or declined by each silo, and run in sequence."""
+"""Studies on an existing federation: submitted, offered, accepted or declined by each silo, and run
+in sequence.
+"""
 
 import os
 import time
@@ -79,7 +81,9 @@ def federation(world):
     return world.federation()
 
 
-def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulation(world, federation):
+def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulation(
+    world, federation
+):
     federation.run()
     queue = StudyQueue(federation.server)
     known = queue.submit(study_file(federation, "second"))
@@ -96,7 +100,11 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert queue.begun
     simulated = world.simulated(federation)
     assert same(own_models(federation, "second"), simulated)
-    line = next(r for r in audit.read(federation.kits / "silo-0/state/audit.jsonl") if r["event"] == "accepted")
+    line = next(
+        r
+        for r in audit.read(federation.kits / "silo-0/state/audit.jsonl")
+        if r["event"] == "accepted"
+    )
     assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
     assert audit.verify(federation.kits / "silo-0/state/audit.jsonl") is None
     shown, rounds = status.silo(federation.kits / "silo-0"), known.study.run["rounds"]
@@ -111,7 +119,11 @@ def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
         federation.run("second")
     assert read_status(federation.server / "run/studies/second").code == 7
     assert own_models(federation, "second") == {}
-    reasons = [r["reason"] for r in audit.read(federation.kits / "silo-1/state/audit.jsonl") if r["event"] == "refused"]
+    reasons = [
+        r["reason"]
+        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        if r["event"] == "refused"
+    ]
     assert reasons
     assert all("waits for this silo's administrator" in reason for reason in reasons)
 
@@ -126,7 +138,11 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     federation.run("second")
     models = own_models(federation, "second")
     assert set(models) == {"silo-0", "silo-2"}
-    names = {r.get("silo") for r in audit.read(federation.server / "run/audit.jsonl") if r["event"] == "sent"}
+    names = {
+        r.get("silo")
+        for r in audit.read(federation.server / "run/audit.jsonl")
+        if r["event"] == "sent"
+    }
     assert names == {"silo-0", "silo-2"}
 
 
@@ -143,7 +159,9 @@ def test_a_study_that_too_many_decline_never_runs(federation):
 def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(world):
     federation = world.federation(quorum=3)
     queue, path = StudyQueue(federation.server), study_file(federation, "second", wait=0.0)
-    path.write_text("".join(line for line in path.read_text().splitlines(True) if "quorum" not in line))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(True) if "quorum" not in line)
+    )
     queue.submit(path)
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second", accepted=False)
@@ -189,7 +207,14 @@ def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
 
 def test_a_decision_can_be_taken_back_by_declining(federation):
     queue = StudyQueue(federation.server)
-    queue.submit(study_file(federation, "second", wait=0.0, run={**tomllib.loads(federation.toml.read_text())["run"]}))
+    queue.submit(
+        study_file(
+            federation,
+            "second",
+            wait=0.0,
+            run={**tomllib.loads(federation.toml.read_text())["run"]},
+        )
+    )
     heard(federation, "silo-0")
     decided(federation, "silo-0", "second")
     decided(federation, "silo-0", "second", accepted=False)
@@ -262,7 +287,10 @@ def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, m
         pytest.fail("something of the study was resolved")
 
     monkeypatch.setattr("pomona_federation.agreement.StudyAgreement.config", fails)
-    answers = {STUDIES: b'{"studies": ["%s"]}' % (b"a" * 64), f"{STUDIES}/{'a' * 64}": study.text.encode()}
+    answers = {
+        STUDIES: b'{"studies": ["%s"]}' % (b"a" * 64),
+        f"{STUDIES}/{'a' * 64}": study.text.encode(),
+    }
     said = []
     consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)
     assert "own code" in said[0] or "by its path" in said[0]
@@ -278,23 +306,40 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
     with pytest.raises(ProtocolError, match="another silo's name"):
         visit(federation.kits / "silo-0", asking(federation, "silo-1"))
     kept = []
-    visit(federation.kits / "silo-0", lambda *asked: kept.append(asked[1]) or asking(federation, "silo-0")(*asked))
+    visit(
+        federation.kits / "silo-0",
+        lambda *asked: kept.append(asked[1]) or asking(federation, "silo-0")(*asked),
+    )
     assert Consents(queue.named("second").folder).decisions["silo-0"].accepted
     forged = StudyVisit.model_validate_json(kept[0])
     [taken] = forged.decisions
     forged = forged.model_copy(
         update={
             "silo": "silo-1",
-            "decisions": (taken.model_copy(update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}),),
+            "decisions": (
+                taken.model_copy(
+                    update={"decision": taken.decision.model_copy(update={"silo": "silo-1"})}
+                ),
+            ),
         }
     )
-    status, text = StudyRequests(federation.server).answer("silo-1", STUDIES, forged.model_dump_json().encode())
+    status, text = StudyRequests(federation.server).answer(
+        "silo-1", STUDIES, forged.model_dump_json().encode()
+    )
     assert (status, b"signature" in text) == (400, True)
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[" * 100_000, b'{"silo": "../x"}', b'{"silo": "silo-0", "decisions": 3}', b"\xff"]
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b'{"silo": "../x"}',
+        b'{"silo": "silo-0", "decisions": 3}',
+        b"\xff",
+    ],
 )
 def test_a_visit_that_is_none_is_refused_in_one_line(federation, body):
     status, text = StudyRequests(federation.server).answer("silo-0", STUDIES, body)
@@ -322,16 +367,20 @@ def test_two_studies_are_not_submitted_at_once(federation):
     assert StudyQueue(federation.server).submit(study_file(federation, "second")).number == 1
 
 
-def test_a_decision_is_told_at_once_where_the_server_can_be_reached(federation, monkeypatch, capsys):
+def test_a_decision_is_told_at_once_where_the_server_can_be_reached(
+    federation, monkeypatch, capsys
+):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
     for silo in ("silo-0", "silo-1"):
         heard(federation, silo)
     with suppress(SystemExit):
-        main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])  # no server listens
+        # no server listens
+        main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-1")])
     assert "cannot be reached" in capsys.readouterr().out
     monkeypatch.setattr(
-        "pomona_federation.silo.study_proposals.over_the_network", lambda kit: asking(federation, kit.name)
+        "pomona_federation.silo.study_proposals.over_the_network",
+        lambda kit: asking(federation, kit.name),
     )
     with suppress(SystemExit):
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])
@@ -397,7 +446,9 @@ def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
     with locked(federation.server / "run"):
         assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
         heard(federation, "silo-1")
-        assert [row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]] == ["silo-1"]
+        assert [
+            row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]
+        ] == ["silo-1"]
         long_ago = time.time() - 1000
         os.utime(federation.server / "run/seen/silo-1", (long_ago, long_ago))
         assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}

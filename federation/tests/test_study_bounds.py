@@ -1,4 +1,6 @@
-"""Limits on memory, computation and privacy of a study, while it is checked and by rules and settings."""
+"""Limits on memory, computation and privacy of a study, while it is checked and by rules and
+settings.
+"""
 
 import os
 import tomllib
@@ -21,7 +23,17 @@ from pomona_federation.silo.consent_policy import misfits
 from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.study_facts import StudyText, outlined
 from pomona_federation.study import EvaluationStudy, SearchStudy, TrainingStudy
-from test_consent_policy import FEDERATION, STUDY, TEXT, TODAY, known, lines, ruled, submitted, wrong
+from test_consent_policy import (
+    FEDERATION,
+    STUDY,
+    TEXT,
+    TODAY,
+    known,
+    lines,
+    ruled,
+    submitted,
+    wrong,
+)
 from test_preflight import command
 from test_studies import decided, heard, own_models
 
@@ -56,7 +68,9 @@ def wide(federation, *hidden):
 def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
     federation, monkeypatch, otherwise, standing
 ):
-    """64 inputs, twice 30,000 hidden, 10 outputs: 902.3 million numbers of 4 bytes, down and up, in 3 rounds."""
+    """64 inputs, twice 30,000 hidden, 10 outputs: 902.3 million numbers of 4 bytes, down and up, in
+    3 rounds.
+    """
     d = 64 * 30_000 + 30_000 + 30_000 * 30_000 + 30_000 + 30_000 * 10 + 10
     made = built(monkeypatch)
     ruled(federation, mb_in_all=50.0, otherwise=otherwise)
@@ -68,7 +82,9 @@ def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
-    """FedCAC's and pFedGraph's downlink follows from values; of these the text gives what is sent up."""
+    """FedCAC's and pFedGraph's downlink follows from values; of these the text gives what is sent
+    up.
+    """
     if resolve({"method": method, "lr": 0.1}, {}).method.method().share:
         pytest.skip("hands out samples, and is refused in a federation")
     for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18", "width": 2}):
@@ -79,7 +95,9 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         module = models.build(config.model, (3, 8, 8), 3)
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
-        start = Initial(lambda _, r=row[: space.trained]: r, space.layers, space.norms, row[space.trained :])
+        start = Initial(
+            lambda _, r=row[: space.trained]: r, space.layers, space.norms, row[space.trained :]
+        )
         whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
         assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)
 
@@ -88,7 +106,8 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
     "raises",
     [
         RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:127] can't allocate memory: you tried to allocate 3600000000 bytes"
+            "[enforce fail at alloc_cpu.cpp:127] can't allocate memory: you tried to allocate "
+            "3600000000 bytes"
         ),
         MemoryError(),
         AssertionError("Torch not compiled with CUDA enabled"),
@@ -96,7 +115,9 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         ZeroDivisionError("of own code"),
     ],
 )
-def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, monkeypatch, raises):
+def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(
+    federation, monkeypatch, raises
+):
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
     with monkeypatch.context() as patch:
@@ -105,10 +126,16 @@ def test_whatever_one_study_raises_is_a_line_and_the_next_is_judged(federation, 
         said = heard(federation, "silo-0")
     assert len(said) == 2
     assert all("waits for a decision" in line for line in said)
-    kind = "MEMORY" if "memory" in str(raises) or isinstance(raises, MemoryError) else type(raises).__name__
+    kind = (
+        "MEMORY"
+        if "memory" in str(raises) or isinstance(raises, MemoryError)
+        else type(raises).__name__
+    )
     assert known(federation, "first").why.startswith(kind)
     shown = status.silo(federation.kits / "silo-0")["studies"]
-    assert [row["why"] for row in shown] == [known(federation, name).why for name in ("first", "second")]
+    assert [row["why"] for row in shown] == [
+        known(federation, name).why for name in ("first", "second")
+    ]
     heard(federation, "silo-0")
     assert known(federation, "first").status == known(federation, "second").status == "accepted"
 
@@ -169,7 +196,9 @@ def test_a_machine_that_stops_while_a_study_travels_marks_none(federation, monke
     assert not list(marks.iterdir())
 
 
-def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rules(federation, monkeypatch):
+def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rules(
+    federation, monkeypatch
+):
     """As the kernel kills it where memory is short: nothing of Python's runs."""
     ruled(federation, models=["mlp"])
     submitted(federation, "first", run=wide(federation, 9))
@@ -232,21 +261,33 @@ def test_a_study_that_cannot_be_taken_in_keeps_no_other_out(federation, monkeypa
 
 
 def test_no_computing_without_a_bound_is_accepted(federation):
-    """1,000,000 local epochs in 3 rounds, where 10,000 passes and a day a round are the rules that hold unless set."""
+    """1,000,000 local epochs in 3 rounds, where 10,000 passes and a day a round are the rules that
+    hold unless set.
+    """
     run = tomllib.loads(federation.toml.read_text())["run"]
     ruled(federation)
     submitted(federation, "long", run={**run, "local_epochs": 1_000_000})
     submitted(federation, "slow", deadline=1e6)
     heard(federation, "silo-0")
-    assert "3000000 passes over the training data, more than epochs_in_all = 10000" in known(federation, "long").why
+    assert (
+        "3000000 passes over the training data, more than epochs_in_all = 10000"
+        in known(federation, "long").why
+    )
     assert "a round may take 1e+06 s, more than deadline = 86400" in known(federation, "slow").why
     assert known(federation, "long").status == known(federation, "slow").status == "pending"
 
 
 def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
-    """Ditto trains two models: 2 epochs of the one and 3 of the other a round, in rounds of two trials."""
+    """Ditto trains two models: 2 epochs of the one and 3 of the other a round, in rounds of two
+    trials.
+    """
     task = STUDY.task.model_dump(mode="json", by_alias=True)
-    ditto = {"method": {"name": "ditto", "personal_epochs": 3}, "model": "mlp", "lr": 0.1, "local_epochs": 2}
+    ditto = {
+        "method": {"name": "ditto", "personal_epochs": 3},
+        "model": "mlp",
+        "lr": 0.1,
+        "local_epochs": 2,
+    }
     tried = SearchStudy(
         name="tried",
         kind="search",
@@ -255,18 +296,27 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
         search={"space": {"rounds": [4, 5]}},
     )
     assert StudyText.of(FEDERATION.under(tried)).epochs == (2 + 3) * (4 + 5)
-    assert StudyText.of(FEDERATION.under(STUDY.model_copy(update={"run": {**ditto, "rounds": 4}}))).epochs == 5 * 4
+    assert (
+        StudyText.of(
+            FEDERATION.under(STUDY.model_copy(update={"run": {**ditto, "rounds": 4}}))
+        ).epochs
+        == 5 * 4
+    )
 
 
 def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(federation):
     """Nobody writes the name of a class into policy.toml to have models judged."""
     judged = {"of": "kit", "models": {"north": 0, "south": 1}}
-    agreed = FEDERATION.under(EvaluationStudy(name="judged", kind="evaluate", task=STUDY.task, evaluate=judged))
+    agreed = FEDERATION.under(
+        EvaluationStudy(name="judged", kind="evaluate", task=STUDY.task, evaluate=judged)
+    )
     text = StudyText.of(agreed)
     assert (text.trains, text.epochs, text.rounds) == (False, 0, 1)
     policy = ConsentPolicy(kinds=("train", "evaluate"), methods=("fedavg",), tasks=(text.task,))
     assert list(misfits(policy, agreed, text, set(), TODAY)) == []
-    assert wrong(replace(TEXT, method="apple"), methods=("fedavg",)) == ["method apple is not among fedavg"]
+    assert wrong(replace(TEXT, method="apple"), methods=("fedavg",)) == [
+        "method apple is not among fedavg"
+    ]
 
 
 def bounded(federation, **settings):

@@ -41,13 +41,17 @@ def evaluation_file(federation, name="cross", **changes):
     """A ``STUDY.toml`` that evaluates the models of the kit's own study."""
     path = federation.toml.with_name(f"{name}.toml")
     path.write_text(
-        tomli_w.dumps({"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": "kit"}, **changes})
+        tomli_w.dumps(
+            {"name": name, "kind": "evaluate", "quorum": 1, "evaluate": {"of": "kit"}, **changes}
+        )
     )
     return path
 
 
 def submitted(federation, path, silos=None):
-    """The folder of a study that these silos have accepted and all others declined, before its run."""
+    """The folder of a study that these silos have accepted and all others declined, before its
+    run.
+    """
     known = StudyQueue(federation.server).submit(path)
     for silo in federation.names:
         heard(federation, silo)
@@ -65,13 +69,18 @@ def ran(federation, path, silos=None):
 def cells(folder):
     """The result of an evaluation by model, silo and split: samples, value, interval."""
     found = json.loads((folder / "evaluation.json").read_text())["cells"]
-    return {(c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"]) for c in found}
+    return {
+        (c["model"], c["silo"], c["split"]): (c["samples"], c["value"], c["interval"])
+        for c in found
+    }
 
 
 def judged(federation, path, silo, split):
     """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
-    own = own_scenario(SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation.own)
+    own = own_scenario(
+        SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation.own
+    )
     rows = getattr(own.partition.clients[0], split)
     answers = PersonalModel.load(path).outputs(own.dataset.x[rows]).argmax(1).numpy()
     hits = int((answers == own.dataset.y[rows]).sum())
@@ -108,7 +117,9 @@ def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
     folder = ran(federation, evaluation_file(federation))
     found = cells(folder)
     assert {model for model, _, _ in found} == {"silo-0", "silo-1"}
-    assert found["silo-0", "silo-2", "test"] == judged(federation, own_file(federation, "silo-0"), "silo-2", "test")
+    assert found["silo-0", "silo-2", "test"] == judged(
+        federation, own_file(federation, "silo-0"), "silo-2", "test"
+    )
     assert json.loads((folder / "evaluation.json").read_text())["silos"] == federation.names
 
 
@@ -139,7 +150,11 @@ def test_given_weights_are_judged_everywhere_and_no_model_travels(federation, ca
         for silo in federation.names
         for split in ("test", "validation")
     }
-    sent = [int(text.split()[-2]) for text in caplog.messages if text.startswith("answered with an uplink of")]
+    sent = [
+        int(text.split()[-2])
+        for text in caplog.messages
+        if text.startswith("answered with an uplink of")
+    ]
     assert len(sent) == 6
     assert max(sent) < weights.stat().st_size / 10
 
@@ -162,9 +177,15 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     path = federation.kits / "silo-1/silo.toml"
     file = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps(file | {"data": {**file["data"], "validation_share": 0.5}}))
-    found = json.loads((ran(federation, evaluation_file(federation)) / "evaluation.json").read_text())
+    found = json.loads(
+        (ran(federation, evaluation_file(federation)) / "evaluation.json").read_text()
+    )
     assert found["absent"] == ["silo-1"]
-    refused = [r["reason"] for r in audit.read(federation.kits / "silo-1/state/audit.jsonl") if r["event"] == "refused"]
+    refused = [
+        r["reason"]
+        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        if r["event"] == "refused"
+    ]
     assert any("not what its model was trained on" in reason for reason in refused)
 
 
@@ -190,7 +211,9 @@ SPACE = {"lr": [0.02, 0.1, 0.4], "method.mu": [0.0, 0.5]}
 
 def search_file(federation, name="tune", **changes):
     """A ``STUDY.toml`` that searches over the terms of the kit's own study."""
-    return study_file(federation, name, kind="search", **{"search": {"space": SPACE, "points": 3}, **changes})
+    return study_file(
+        federation, name, kind="search", **{"search": {"space": SPACE, "points": 3}, **changes}
+    )
 
 
 def trials(folder):
@@ -277,7 +300,9 @@ def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
     own = next(row for row in at_silo["studies"] if row["study"] == "tune")
     assert own["round"] >= 3
-    view = next(v for v in WatchedServer.of(federation.server).studies() if v.now["study"] == "tune")
+    view = next(
+        v for v in WatchedServer.of(federation.server).studies() if v.now["study"] == "tune"
+    )
     assert view.recorded.up > 0
     samples = rendered(WatchedSilo.of(federation.kits / "silo-0").look()[1])
     assert 'pomona_silo_bytes_total{study="tune",direction="up"} 0' not in samples
@@ -335,6 +360,9 @@ def test_a_search_that_cannot_be_is_refused_when_it_is_submitted(federation, sea
 
 
 def test_a_search_with_privacy_is_refused(federation):
-    run = {**study_terms(federation)["run"], "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5}}
+    run = {
+        **study_terms(federation)["run"],
+        "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5},
+    }
     with pytest.raises(ConfigError, match="would cost more epsilon"):
         StudyQueue(federation.server).submit(search_file(federation, run=run))

@@ -1,4 +1,6 @@
-"""A study as shown to a silo's administrator before acceptance, and a kit that came without a study."""
+"""A study as shown to a silo's administrator before acceptance, and a kit that came without a
+study.
+"""
 
 import tomllib
 
@@ -48,7 +50,9 @@ def test_a_study_is_checked_before_it_is_accepted(world):
     agreement = offered(federation, run={**terms, "privacy": privacy, "rounds": 5}, view="later")
     lines, _ = checked(kit, "second")
     assert "[views.later]" in lines["data"].text
-    edited(kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]})
+    edited(
+        kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]}
+    )
     lines, leaves = checked(kit, agreement[:9])
     assert not [line for line in lines.values() if line.result == "failed"]
     assert lines["study"].text.startswith("second: train on view later")
@@ -69,14 +73,21 @@ def test_what_to_know_of_a_study_is_said_before_it_is_accepted(world):
     assert lines["study"].text.endswith("pending")
     assert "lr x lambda = 2;" in lines["remark"].text
     offered(federation, "third", run={**terms, "method": "ifca"})
-    assert checked(kit, "third")[1]["tells"] == "which of the global models fits its training data best"
+    assert (
+        checked(kit, "third")[1]["tells"]
+        == "which of the global models fits its training data best"
+    )
 
 
 def test_a_caution_about_one_trial_of_a_search_is_said(world):
     federation = world.federation("fedavg")
     kit, terms = federation.kits / "silo-0", tomllib.loads(federation.toml.read_text())["run"]
     space = {"method.lambda": [0.1, 20.0]}
-    searched = {"kind": "search", "run": {**terms, "method": {"name": "ditto"}}, "search": {"space": space}}
+    searched = {
+        "kind": "search",
+        "run": {**terms, "method": {"name": "ditto"}},
+        "search": {"space": space},
+    }
     offered(federation, **searched)
     assert "lr x lambda = 2;" in checked(kit, "second")[0]["remark"].text
 
@@ -93,10 +104,16 @@ def test_more_than_is_accepted_in_all_fails_the_check(world):
 
 @pytest.mark.parametrize(
     ("method", "held"),
-    [("fedavg", 0), ({"name": "apple", "budget": 1}, 3), ({"name": "apple"}, 0)],  # whose cores are there, of 3 places
+    [
+        ("fedavg", 0),
+        ({"name": "apple", "budget": 1}, 3),
+        ({"name": "apple"}, 0),
+    ],  # whose cores are there, of 3 places
 )
 def test_megabytes_a_round_are_those_that_a_round_takes(world, method, held):
-    """With as many places as silos; a round brings rows that the silo does not hold yet, and the uplink has a header."""
+    """With as many places as silos; a round brings rows that the silo does not hold yet, and the
+    uplink has a header.
+    """
     federation = world.federation(method, places=3)
     said = facts(Silo(federation.kits / "silo-0")).traffic
     federation.run()
@@ -137,18 +154,25 @@ def test_a_study_has_a_report_of_its_own(world):
     assert page == KnownStudies(kit).home(KnownStudies(kit).named("second")) / "report.md"
     assert made.markdown() == page.read_text()
     assert not (kit / "state/report.md").exists()
-    assert [(s["study"], s["decision"], s["round"]) for s in status.silo(kit)["studies"]] == [("second", "accepted", 3)]
+    assert [(s["study"], s["decision"], s["round"]) for s in status.silo(kit)["studies"]] == [
+        ("second", "accepted", 3)
+    ]
 
 
 def test_a_kit_without_a_study_passes_its_check(world, capsys):
     federation = standing(world.federation())
     kit = federation.kits / "silo-0"
     assert Federation.load(kit / "federation.toml").study is None
-    edited(kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]})
+    edited(
+        kit / "silo.toml", views={"later": tomllib.loads((kit / "silo.toml").read_text())["data"]}
+    )
     lines, leaves = checked(kit)
     assert {line.result for line in lines.values()} == {"ok"}
     assert "without its own study" in lines["agreement"].text
-    assert "samples of kind table" in lines["data"].text or "samples of kind image" in lines["data"].text
+    assert (
+        "samples of kind table" in lines["data"].text
+        or "samples of kind image" in lines["data"].text
+    )
     assert lines["view later"].text == lines["data"].text
     assert leaves == {}
     (kit / "data/train.npz").unlink()

@@ -1,4 +1,6 @@
-"""The server's supervision of several studies: one SuperLink, studies in sequence, in stand-in processes."""
+"""The server's supervision of several studies: one SuperLink, studies in sequence, in stand-in
+processes.
+"""
 
 import os
 import subprocess
@@ -35,7 +37,9 @@ DONE = "time.sleep(0.2)\n" + SAYS.format("finished", 3, 0)
 
 
 class Link:
-    """A SuperLink whose ServerApps are the given programs by study; each gets that study's folder as ``out``."""
+    """A SuperLink whose ServerApps are the given programs by study; each gets that study's folder
+    as ``out``.
+    """
 
     def __init__(self, programs):
         self.programs, self.submitted, self.stopped, self.processes = dict(programs), [], [], []
@@ -49,9 +53,14 @@ class Link:
     def submit(self, _, settings):
         study = settings["study"]
         folder = "run" if not study else f"run/studies/{study}"
-        text = f"from pathlib import Path\nimport os, sys, time\nout = Path(sys.argv[2]) / '{folder}'\n{self.programs[study]}"
+        text = (
+            "from pathlib import Path\nimport os, sys, time\nout = Path(sys.argv[2]) / "
+            f"'{folder}'\n{self.programs[study]}"
+        )
         self.submitted.append(study)
-        self.processes.append(subprocess.Popen([sys.executable, "-c", text, APP, settings["folder"]]))
+        self.processes.append(
+            subprocess.Popen([sys.executable, "-c", text, APP, settings["folder"]])
+        )
         return len(self.submitted)
 
     def unfinished(self):
@@ -97,7 +106,8 @@ def submitted(kit, *names, accepted=True):
 class Clock:
     """The policy's time: Ctrl+C comes in the first pause after a condition holds.
 
-    A signal would come anywhere, also between the opening of a file of /proc and the ``with`` that closes it.
+    A signal would come anywhere, also between the opening of a file of /proc and the ``with`` that
+    closes it.
     """
 
     time, monotonic = staticmethod(time.time), staticmethod(time.monotonic)
@@ -116,7 +126,9 @@ def supervised(kit, link, standing=False, until=bool):
     said = []
     with Audit(kit / "run/audit.jsonl") as audit:
         policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
-        made = Supervisor(SLEEP, processes.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP)
+        made = Supervisor(
+            SLEEP, processes.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP
+        )
         try:
             with mock.patch.object(superlink_supervisor, "time", Clock(until)):
                 return made.run(policy), said
@@ -152,9 +164,11 @@ def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
     """Each life begins the next trial and fails; the seventh ends well."""
     submitted(kit, "one")
     program = (
-        "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = len(list(trials.iterdir()))\n"
+        "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = "
+        "len(list(trials.iterdir()))\n"
         "(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\n"
-        f"if number < 6:\n    {SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n"
+        "if number < 6:\n    "
+        f"{SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n"
         f"    {SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
     )
     link = Link({"one": program})
@@ -177,7 +191,9 @@ def test_an_aborted_study_ends_at_once_and_the_next_begins(kit):
 def test_an_interrupted_study_goes_on_before_others(kit):
     submitted(kit, "one", "two")
     link = Link({"one": SAYS.format("running", 1, "null") + "time.sleep(60)", "two": DONE})
-    ended, _ = supervised(kit, link, until=lambda: (read_status(kit / "run/studies/one") or 0) and link.submitted)
+    ended, _ = supervised(
+        kit, link, until=lambda: (read_status(kit / "run/studies/one") or 0) and link.submitted
+    )
     assert ended is None
     assert read_status(kit / "run/studies/one").state == "interrupted"
     again = Link({"one": DONE, "two": DONE})
@@ -192,7 +208,9 @@ def test_a_study_waits_until_the_silos_have_decided(kit):
     def decide():
         for silo in ("north", "south"):
             known = StudyQueue(kit).named("one").known
-            Consents(kit / "run/studies/one").note(Decision(silo=silo, study=known.agreement, accepted=True), "")
+            Consents(kit / "run/studies/one").note(
+                Decision(silo=silo, study=known.agreement, accepted=True), ""
+            )
 
     timer = threading.Timer(1.0, decide)
     timer.start()

@@ -1,4 +1,6 @@
-"""Supervision of both sides: the next action, restarts after every death, and no process left behind."""
+"""Supervision of both sides: the next action, restarts after every death, and no process left
+behind.
+"""
 
 import json
 import os
@@ -26,7 +28,13 @@ from pomona_federation.server.superlink_client import Node
 from pomona_federation.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
 from pomona_federation.silo import node, study_proposals
 from pomona_federation.silo import node_supervisor as silo_supervisor
-from pomona_federation.silo.node_supervisor import PATIENCE, ConnectionState, SiloPolicy, connected, stuck
+from pomona_federation.silo.node_supervisor import (
+    PATIENCE,
+    ConnectionState,
+    SiloPolicy,
+    connected,
+    stuck,
+)
 from pomona_federation.silo.server_requests import clock
 from pomona_federation.supervision import processes
 from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree
@@ -55,7 +63,10 @@ def status(state, code=None):
         (Observation(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
         (Observation(status("interrupted", 130), 1, False, False, True, 5), "restart"),
         (Observation(status("failed", 1), 1, True, False, True, 5), "resubmit"),
-        *((Observation(status("failed", code), 1, True, False, True, 5), "failed") for code in range(2, 11)),
+        *(
+            (Observation(status("failed", code), 1, True, False, True, 5), "failed")
+            for code in range(2, 11)
+        ),
     ],
 )
 def test_what_a_look_calls_for(sight, verdict):
@@ -63,7 +74,9 @@ def test_what_a_look_calls_for(sight, verdict):
 
 
 class Fake:
-    """A SuperLink whose ServerApps are the given programs, one per submission; each gets the folder run/."""
+    """A SuperLink whose ServerApps are the given programs, one per submission; each gets the folder
+    run/.
+    """
 
     def __init__(self, programs):
         self.programs, self.keys, self.stopped, self.submitted = list(programs), {}, [], []
@@ -80,9 +93,17 @@ class Fake:
 
     def submit(self, fab, settings):
         program = self.programs.pop(0)
-        text = f"from pathlib import Path\nimport os, sys, time, signal\nrun = Path(sys.argv[2]) / 'run'\n{program}"
+        text = (
+            "from pathlib import Path\nimport os, sys, time, signal\nrun = Path(sys.argv[2]) "
+            f"/ 'run'\n{program}"
+        )
         self.submitted.append(
-            (subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", settings["folder"]]), fab)
+            (
+                subprocess.Popen(
+                    [sys.executable, "-c", text, "flwr-serverapp", settings["folder"]]
+                ),
+                fab,
+            )
         )
         return len(self.submitted)
 
@@ -129,7 +150,10 @@ def server(folder, link, command=SLEEP, members=None):
         said.append,
         Audit(folder / "run" / "audit.jsonl"),
     )
-    env, log = processes.environment(folder / "run" / "flwr"), folder / "run" / "logs" / "superlink.log"
+    env, log = (
+        processes.environment(folder / "run" / "flwr"),
+        folder / "run" / "logs" / "superlink.log",
+    )
     return Supervisor(command, env, log, first=APP), policy, said
 
 
@@ -148,12 +172,18 @@ def test_a_run_that_finishes(tmp_path, quick):
     assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
     assert link.keys == {"north": b"N"}
     assert link.submitted[0][1] == b"app"
-    assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == ["superlink", "registered", "submitted"]
+    assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == [
+        "superlink",
+        "registered",
+        "submitted",
+    ]
     assert verify(tmp_path / "run" / "audit.jsonl") is None
 
 
 def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path, quick):
-    """A server that is stopped between submit and start leaves a run that SuperLink would launch beside the next."""
+    """A server that is stopped between submit and start leaves a run that SuperLink would launch
+    beside the next.
+    """
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
     link.waiting = [7, 8]
     order, submit = [], link.submit
@@ -161,18 +191,26 @@ def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path,
     made, policy, _ = server(tmp_path, link)
     assert finish(made, policy, link).state == "finished"
     assert order == [[7, 8]]
-    assert [r["run"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"] == ["7", "8"]
+    assert [
+        r["run"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"
+    ] == ["7", "8"]
 
 
 def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, quick):
     link = Fake(
-        ["time.sleep(0.3)\nos.kill(os.getpid(), 9)", "time.sleep(0.3)\nos._exit(1)", f"time.sleep(0.2)\n{DONE}"]
+        [
+            "time.sleep(0.3)\nos.kill(os.getpid(), 9)",
+            "time.sleep(0.3)\nos._exit(1)",
+            f"time.sleep(0.2)\n{DONE}",
+        ]
     )
     made, policy, said = server(tmp_path, link)
     assert finish(made, policy, link).state == "finished"
     assert link.stopped == [1, 2]
     assert sum("starts again" in line for line in said) == 2
-    assert [r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"] == ["ServerApp"] * 2
+    assert [
+        r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"
+    ] == ["ServerApp"] * 2
 
 
 def test_a_killed_superlink_is_started_again_with_everything_that_hung_on_it(tmp_path, quick):
@@ -194,15 +232,24 @@ def test_what_a_restart_cannot_mend_ends_the_server_with_its_code(tmp_path, quic
 
 
 def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path, quick):
-    """Code 1, five times without a round between; what committed a round in the meantime is given five times again."""
+    """Code 1, five times without a round between; what committed a round in the meantime is given
+    five times again.
+    """
     folder = tmp_path / "run" / "checkpoints"
-    round_ = f"(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / 'round-000001-{'0' * 64}.safetensors').touch()\n"
+    round_ = (
+        "(run / 'checkpoints').mkdir(exist_ok=True)\n(run / 'checkpoints' / "
+        f"'round-000001-{'0' * 64}.safetensors').touch()\n"
+    )
     fails = "time.sleep(0.2)\n" + SAYS.format("failed", 0, 1)
     link = Fake([fails, fails, fails, round_ + fails, *[fails] * 9])
     made, policy, said = server(tmp_path, link)
     status = finish(made, policy, link)
     assert folder.is_dir()
-    assert (status.state, status.code, len(link.submitted)) == ("failed", 1, 3 + server_supervisor.STUBBORN)
+    assert (status.state, status.code, len(link.submitted)) == (
+        "failed",
+        1,
+        3 + server_supervisor.STUBBORN,
+    )
     assert "and a restart does not help" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
@@ -216,13 +263,17 @@ def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
     assert finish(made, policy, link).state == "finished"
 
 
-# The signal's exception may leave a file of psutil between its opening and its "with", which is then closed unasked.
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+# The signal's exception may leave a file of psutil between its opening and its "with", which is
+# then closed unasked.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
 def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
     tree = (
         "import os, signal, subprocess, sys, time\n"
-        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
+        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "time.sleep(60)'\n"
         "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
         "time.sleep(60)"
     )
@@ -301,7 +352,12 @@ def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
     secret = keys.silo()
     (tmp_path / "certs" / "server.key").write_bytes(secret.private)
     link = Fake([f"time.sleep(0.2)\n{DONE}"])
-    command = [sys.executable, "-c", "import sys, time; print(sys.argv); time.sleep(60)", str(tmp_path / "certs")]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys, time; print(sys.argv); time.sleep(60)",
+        str(tmp_path / "certs"),
+    ]
     made, policy, _ = server(tmp_path, link, command, members=lambda: {"north": secret.public})
     finish(made, policy, link)
     body = b"".join(secret.private.splitlines()[1:-1])
@@ -332,7 +388,9 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
     assert not stuck(states((PATIENCE - 5, False, True))), "too early to tell"
     assert not stuck(states((long, False, False))), "the server is away: it is right to wait"
     assert not stuck(states((long, False, True), (1, False, False)))
-    assert not stuck(states((long, False, False), (100, False, True))), "the server is back for too short"
+    assert not stuck(states((long, False, False), (100, False, True))), (
+        "the server is back for too short"
+    )
     heartbeats = [part for _ in range(10) for part in ((25, False, True), (5, True, True))]
     assert not stuck(states(*heartbeats)), "a model trains: nothing but heartbeats"
     assert not stuck(states(*heartbeats, (PATIENCE - 10, False, True)))
@@ -341,7 +399,9 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
 
 @given(st.integers(0, 10**9))
 def test_delays_double_up_to_their_bound(failures):
-    """A node whose key is refused fails each ten minutes for weeks, more often than a float has doublings."""
+    """A node whose key is refused fails each ten minutes for weeks, more often than a float has
+    doublings.
+    """
     assert 5 <= backoff(failures, 5.0, 600.0) <= backoff(failures + 1, 5.0, 600.0) <= 600
     assert [backoff(n, 5.0, 600.0) for n in (1, 2, 8)] == [5, 10, 600]
 
@@ -360,7 +420,9 @@ def test_connections_are_seen_while_they_are_there():
 def silo(folder, program, reach=lambda: None, online=lambda _: True):
     """The two parts of a silo's supervision, and its output lines."""
     said = []
-    made = Supervisor([sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "node.log")
+    made = Supervisor(
+        [sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "node.log"
+    )
     return made, SiloPolicy(folder, online, reach, said.append), said
 
 
@@ -392,15 +454,29 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, qui
 KEY_REFUSED = f"print({node.BEGIN!r}); print('[code: 2004] no'); raise SystemExit(1)"
 
 
-def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp_path, quick, monkeypatch):
-    """A word between them that it is a member, or none, begins anew: no server switches a silo off by one."""
+def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
+    tmp_path, quick, monkeypatch
+):
+    """A word between them that it is a member, or none, begins anew: no server switches a silo off
+    by one.
+    """
     monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
-    words = iter(["revoked"] * 4 + ["member"] + ["revoked"] * 4 + ["unsaid", "unknown"] + ["revoked"] * 5 + ["member"])
+    words = iter(
+        ["revoked"] * 4
+        + ["member"]
+        + ["revoked"] * 4
+        + ["unsaid", "unknown"]
+        + ["revoked"] * 5
+        + ["member"]
+    )
     made, policy, said = silo(tmp_path, KEY_REFUSED)
     policy.membership = lambda: next(words)
     why = made.run(policy)
     assert list(words) == ["member"]
-    assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [0, 0] + [1] * 4
+    assert [line.count("this silo was revoked") for line in said] == [1] * 4 + [0] + [1] * 4 + [
+        0,
+        0,
+    ] + [1] * 4
     assert "this silo is a member" in said[4]
     assert "does not know this silo's key" in said[10]
     assert "revoked (5 of 5 times)" in why
@@ -408,7 +484,9 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(tmp
     assert (news(tmp_path)["state"], news(tmp_path)["reason"]) == ("revoked", why)
 
 
-def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(tmp_path, quick, monkeypatch):
+def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(
+    tmp_path, quick, monkeypatch
+):
     monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
     made, policy, said = silo(tmp_path, "raise SystemExit(3)")
     policy.membership = lambda: pytest.fail("asked")
@@ -435,8 +513,16 @@ Failed to initialize the connection to the SuperLink.
     ("text", "code", "said"),
     [
         (REVOKED, 0, ("refuses this silo's key", "revoked", "ask the server's administrator")),
-        (REVOKED.replace("a message", "a message" + "\nINFO : a round" * 5000), 0, ("it was revoked",)),
-        (REVOKED + UNKNOWN, 1, ("refuses this silo's key", "revoked", "ask the server's administrator")),
+        (
+            REVOKED.replace("a message", "a message" + "\nINFO : a round" * 5000),
+            0,
+            ("it was revoked",),
+        ),
+        (
+            REVOKED + UNKNOWN,
+            1,
+            ("refuses this silo's key", "revoked", "ask the server's administrator"),
+        ),
         (UNKNOWN + REVOKED.replace(node.REFUSED, ""), -9, ("exit code -9",)),
         (REVOKED + UNKNOWN.splitlines()[0], -9, ("exit code -9",)),
         ("", 1, ("exit code 1",)),
@@ -467,7 +553,9 @@ def test_a_node_whose_server_is_away_is_left_alone(tmp_path, quick, monkeypatch)
         raise ProtocolError("does not answer")
 
     monkeypatch.setattr(silo_supervisor, "stuck", lambda seen: stuck(seen, 0.3))
-    made, policy, said = silo(tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False)
+    made, policy, said = silo(
+        tmp_path, "import time; time.sleep(1.2)", reach=away, online=lambda _: False
+    )
     stopping_after(1, said, policy)
     with pytest.raises(SystemExit):
         made.run(policy)
@@ -516,9 +604,21 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
         ("Tue, 15 Nov 1994 08:12:31 +0200", 6),
         *(
             (text, None)
-            for text in ("", "now", "Tue, 99 Nov 1994 08:12:31 GMT", "Sat, 32 Jan 2000 00:00:00 GMT", "1" * 9999)
+            for text in (
+                "",
+                "now",
+                "Tue, 99 Nov 1994 08:12:31 GMT",
+                "Sat, 32 Jan 2000 00:00:00 GMT",
+                "1" * 9999,
+            )
         ),
-        *((text, None) for text in ("Fri, 31 Dec 9999 23:59:59 -2359", "Tue, 15 Nov 1994 08:12:31 +99999999999")),
+        *(
+            (text, None)
+            for text in (
+                "Fri, 31 Dec 9999 23:59:59 -2359",
+                "Tue, 15 Nov 1994 08:12:31 +99999999999",
+            )
+        ),
     ],
 )
 def test_a_date_that_cannot_be_read_is_no_clock(date, hour):
@@ -559,7 +659,9 @@ def test_who_holds_a_folder_is_known_and_can_be_asked_to_stop(tmp_path):
     ],
 )
 def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monkeypatch, text):
-    """The file is held, by this process; group 0, "everybody" (-1) and overflowing ids are nobody's."""
+    """The file is held, by this process; group 0, "everybody" (-1) and overflowing ids are
+    nobody's.
+    """
     sent = []
     monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
     monkeypatch.setattr(processes, "_holds", lambda *_: True)  # as where /proc cannot tell
@@ -577,7 +679,9 @@ def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
     monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
     monkeypatch.setattr(processes, "_holds", lambda *_: True)
     with locked(tmp_path):
-        (tmp_path / ".lock").write_text(json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""}))
+        (tmp_path / ".lock").write_text(
+            json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""})
+        )
         with pytest.raises(StorageError, match="process 1"):
             ask_to_stop(tmp_path)
     assert not sent
@@ -596,8 +700,12 @@ def test_who_has_just_taken_a_lock_is_waited_for(tmp_path):
 
 
 def test_a_process_tree_is_what_lives_below_also_in_groups_of_its_own():
-    """A shell's child in a session of its own counts; one that has ended, and waits for its parent, does not."""
-    program = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
+    """A shell's child in a session of its own counts; one that has ended, and waits for its parent,
+    does not.
+    """
+    program = (
+        "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
+    )
     with (
         subprocess.Popen([sys.executable, "-c", program, *SLEEP]) as top,
         subprocess.Popen(["true"]) as dead,

@@ -1,4 +1,6 @@
-"""A survey as a study: submitted, accepted, asked in two steps, with its result in the study's folder."""
+"""A survey as a study: submitted, accepted, asked in two steps, with its result in the study's
+folder.
+"""
 
 import json
 import tomllib
@@ -55,7 +57,12 @@ class Standing:
 
     def __init__(self, folder):
         self.folder, self.kits = folder, folder / "kits"
-        tree = {"name": "wards", "server": "127.0.0.1:28443", "quorum": 2, "silo": [{"name": n} for n in SILOS]}
+        tree = {
+            "name": "wards",
+            "server": "127.0.0.1:28443",
+            "quorum": 2,
+            "silo": [{"name": n} for n in SILOS],
+        }
         (folder / "federation.toml").write_text(tomli_w.dumps(tree))
         provision(folder / "federation.toml", self.kits)
         for number, silo in enumerate(SILOS):
@@ -68,7 +75,9 @@ class Standing:
     def submitted(self, name, **terms):
         """Submit a study, and let all silos accept it."""
         path = self.folder / f"{name}.toml"
-        path.write_text(tomli_w.dumps({"name": name, "kind": "survey", "wait": 1.0, "deadline": 30.0, **terms}))
+        path.write_text(
+            tomli_w.dumps({"name": name, "kind": "survey", "wait": 1.0, "deadline": 30.0, **terms})
+        )
         known = self.queue.submit(path)
         for silo in SILOS:
             self.accept(silo, name)
@@ -89,7 +98,10 @@ class Standing:
 
     def run(self, name):
         """Run a study's ServerApp to its end."""
-        server_app(self.grid, Context(1, 0, {}, RecordDict(), {"folder": str(self.kits / "server"), "study": name}))
+        server_app(
+            self.grid,
+            Context(1, 0, {}, RecordDict(), {"folder": str(self.kits / "server"), "study": name}),
+        )
         return self.result(name)
 
     def result(self, name):
@@ -119,17 +131,25 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
     assert standing.queue.state(standing.queue.named("look")) == "finished"
     assert (standing.out("look") / "survey.html").is_file()
     assert len(standing.questions()) == 2 * len(SILOS)
-    assert all(told.figures.names["ward"].names == ("A", "B", "C") for told in result.silos.values())
+    assert all(
+        told.figures.names["ward"].names == ("A", "B", "C") for told in result.silos.values()
+    )
     task = tomllib.loads((standing.out("look") / "task.toml").read_text())["task"]
     assert TaskSettings.model_validate(task).preprocessing.names == ("age", "ward")
     run = {"method": "fedavg", "rounds": 2, "lr": 0.1, "model": {"name": "logistic"}}
     standing.submitted("learn", kind="train", run=run, task=task)
     server_app(
-        standing.grid, Context(1, 0, {}, RecordDict(), {"folder": str(standing.kits / "server"), "study": "learn"})
+        standing.grid,
+        Context(
+            1, 0, {}, RecordDict(), {"folder": str(standing.kits / "server"), "study": "learn"}
+        ),
     )
     assert read_status(standing.out("learn")).state == "finished"
     lines = audit.read(standing.kits / "north/state/audit.jsonl")
-    assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == ["columns", "figures"]
+    assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [
+        "columns",
+        "figures",
+    ]
 
 
 def test_surveys_tell_a_column_once(standing):
@@ -186,7 +206,9 @@ def test_another_label_of_the_same_rows_is_not_taken_for_the_first(standing):
         path = standing.kits / silo / "silo.toml"
         tree = tomllib.loads(path.read_text())
         label = "ward" if silo == "north" else "outcome"
-        path.write_text(tomli_w.dumps(tree | {"views": {"other": {**tree["data"], "label_column": label}}}))
+        path.write_text(
+            tomli_w.dumps(tree | {"views": {"other": {**tree["data"], "label_column": label}}})
+        )
     path = standing.kits / "south" / "silo.toml"
     tree = tomllib.loads(path.read_text())
     path.write_text(tomli_w.dumps(tree | {"views": {"other": tree["data"]}}))
@@ -212,10 +234,15 @@ def test_a_survey_with_noise_costs_its_epsilon_and_no_more(standing):
     standing.submitted("look", survey={"noise": noise})
     for silo, most in (("south", 1.9), ("east", 2.0)):
         path = standing.kits / silo / "silo.toml"
-        path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": most}))
+        path.write_text(
+            tomli_w.dumps(tomllib.loads(path.read_text()) | {"accept_epsilon_total": most})
+        )
     result = standing.run("look")
     assert list(result.silos) == ["north", "east"]
-    assert all([*told.figures.numbers] == ["age"] and not told.figures.names for told in result.silos.values())
+    assert all(
+        [*told.figures.numbers] == ["age"] and not told.figures.names
+        for told in result.silos.values()
+    )
     (made,) = PrivacyBudget(standing.kits / "east").reservations
     assert (made.epsilon, made.delta, made.spent) == (2.0, 0.0, 2.0)
     standing.submitted("again", survey={"noise": noise})
@@ -248,7 +275,11 @@ def test_a_policy_may_accept_surveys(standing):
 
 def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
     for silo, least in zip(SILOS, (None, 5, 6), strict=True):
-        policy = {"kinds": ["survey"], "otherwise": "decline", **({} if least is None else {"least_count": least})}
+        policy = {
+            "kinds": ["survey"],
+            "otherwise": "decline",
+            **({} if least is None else {"least_count": least}),
+        }
         (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
     path = standing.folder / "look.toml"
     path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", "survey": {"least": 5}}))
@@ -314,7 +345,10 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
     standing.submitted("look", patience=0.0)
 
     def gone(message, reply):
-        figures = unpacked(message.content).kind == SurveyQuestion.kind and "columns" in unpacked(message.content).body
+        figures = (
+            unpacked(message.content).kind == SurveyQuestion.kind
+            and "columns" in unpacked(message.content).body
+        )
         return lost(message) if figures and message.metadata.dst_node_id == 11 else reply
 
     standing.grid.faults.append(gone)
@@ -326,7 +360,9 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
 
 def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
     standing.submitted("look")
-    standing.grid.faults.append(lambda message, reply: lost(message) if message.metadata.dst_node_id > 10 else reply)
+    standing.grid.faults.append(
+        lambda message, reply: lost(message) if message.metadata.dst_node_id > 10 else reply
+    )
     standing.grid.gone = {11, 12}
     with pytest.raises(QuorumError):
         standing.run("look")
@@ -337,13 +373,19 @@ def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
     assert list(standing.run("look").silos) == list(SILOS)
 
 
-@pytest.mark.parametrize("change", ["columns", "rows", "nothing", "crowd", "silo", "signature", "text"])
+@pytest.mark.parametrize(
+    "change", ["columns", "rows", "nothing", "crowd", "silo", "signature", "text"]
+)
 def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
     standing.submitted("look")
 
     def changed(message, reply):
         said = unpacked(reply.content)
-        if message.metadata.dst_node_id != 12 or said.kind != SurveyAnswer.kind or 'figures":{' not in said.body:
+        if (
+            message.metadata.dst_node_id != 12
+            or said.kind != SurveyAnswer.kind
+            or 'figures":{' not in said.body
+        ):
             return reply
         body = json.loads(said.body)
         if change == "columns":
@@ -351,7 +393,9 @@ def test_an_answer_that_is_not_what_was_asked_counts_as_none(standing, change):
         elif change == "rows":
             body["figures"]["rows"] += 1
         elif change == "nothing":  # shares of no rows are no numbers
-            forged = FiguresReply(rows=0, numbers={"age": Numbers()}, names={"ward": Names()}, classes=Names())
+            forged = FiguresReply(
+                rows=0, numbers={"age": Numbers()}, names={"ward": Names()}, classes=Names()
+            )
             body["figures"] = forged.model_dump(mode="json")
         elif change == "crowd":  # no sum with these rows is a count any more
             most = 2**53 - 1
@@ -394,13 +438,19 @@ def test_a_silo_that_does_not_know_the_study_says_so_and_pins_nothing(standing):
     known = standing.queue.submit(path)
     folder = standing.kits / "north"
     refused = handled(folder, Message.of(SurveyQuestion(agreement=known.agreement, run="ab")))
-    assert f"knows no study {known.agreement[:16]}" in Refusal.model_validate_json(refused.body).fault
+    assert (
+        f"knows no study {known.agreement[:16]}" in Refusal.model_validate_json(refused.body).fault
+    )
     assert not (folder / "state/agreement.json").exists()
 
 
 def test_a_kit_comes_with_no_survey(tmp_path):
     path = tmp_path / "federation.toml"
-    path.write_text(tomli_w.dumps({"name": "t", "server": "127.0.0.1:1234", "silo": [{"name": "a"}], "kind": "survey"}))
+    path.write_text(
+        tomli_w.dumps(
+            {"name": "t", "server": "127.0.0.1:1234", "silo": [{"name": "a"}], "kind": "survey"}
+        )
+    )
     with pytest.raises(ConfigError, match="kind = 'survey' is for a study that is submitted"):
         Federation.read(path)
 
@@ -425,9 +475,8 @@ def test_a_survey_is_checked_on_raw_data_before_it_is_accepted(tmp_path):
     path.write_text(tomli_w.dumps({"name": "ages", "kind": "survey", "survey": {"least": 12}}))
     standing.queue.submit(path)
     kit = standing.kits / "north"
-    (kit / "table.csv").write_text(
-        (kit / "table.csv").read_text().replace(",A,", ",,")
-    )  # gaps, which no study may have
+    # gaps, which no study may have
+    (kit / "table.csv").write_text((kit / "table.csv").read_text().replace(",A,", ",,"))
     world = type("", (), {"server": standing.kits / "server", "kits": standing.kits})
     consider(kit, asking(world, "north"), lambda _: None)
     lines, leaves, _ = preflight.run(kit, "ages")
@@ -440,12 +489,18 @@ def test_a_survey_is_checked_on_raw_data_before_it_is_accepted(tmp_path):
 
 
 def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
-    """Each question says how many silos are asked; south has accepted by a rule of three, north by one of two."""
+    """Each question says how many silos are asked; south has accepted by a rule of three, north by
+    one of two.
+    """
     for silo, members in (("north", 2), ("south", 3), ("east", 1)):
         policy = {"kinds": ["survey"], "members": members}
         (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
     path = standing.folder / "look.toml"
-    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", "wait": 0.5, "deadline": 30.0, "decide": 0.0}))
+    path.write_text(
+        tomli_w.dumps(
+            {"name": "look", "kind": "survey", "wait": 0.5, "deadline": 30.0, "decide": 0.0}
+        )
+    )
     standing.queue.submit(path)
     for silo in SILOS:
         visit(standing.kits / silo, standing.hear(silo))
@@ -454,8 +509,12 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
         standing.run("look")
     (question,) = {m.body for _, m in standing.questions()}
     assert SurveyQuestion.model_validate_json(question).members == 2
-    refused = [r for r in audit.read(standing.kits / "south/state/audit.jsonl") if r["event"] == "refused"]
-    assert refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"
+    refused = [
+        r for r in audit.read(standing.kits / "south/state/audit.jsonl") if r["event"] == "refused"
+    ]
+    assert (
+        refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"
+    )
     assert not (standing.kits / "south/state/told").exists()
 
 

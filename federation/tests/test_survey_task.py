@@ -1,4 +1,6 @@
-"""From raw files by a survey to trained models, with no knowledge of the data beyond the silos' settings."""
+"""From raw files by a survey to trained models, with no knowledge of the data beyond the silos'
+settings.
+"""
 
 import tomllib
 
@@ -15,14 +17,24 @@ from surveying import HOSPITALS, heart_disease, surveyed
 
 
 def test_from_raw_files_by_a_survey_to_trained_models(tmp_path):
-    """The silos' settings and the survey's task: nothing else is known of the data, and models learn from it."""
-    page.write(surveyed({hospital: heart_disease(hospital) for hospital in HOSPITALS}), tmp_path / "survey")
+    """The silos' settings and the survey's task: nothing else is known of the data, and models
+    learn from it.
+    """
+    page.write(
+        surveyed({hospital: heart_disease(hospital) for hospital in HOSPITALS}), tmp_path / "survey"
+    )
     tree = {
         "name": "hearts",
         "server": "127.0.0.1:28443",
         "quorum": 1,
         "wait": 5.0,
-        "run": {"method": "fedavg-ft", "rounds": 6, "lr": 0.05, "batch_size": 16, "model": {"name": "logistic"}},
+        "run": {
+            "method": "fedavg-ft",
+            "rounds": 6,
+            "lr": 0.05,
+            "batch_size": 16,
+            "model": {"name": "logistic"},
+        },
         "silo": [{"name": hospital} for hospital in HOSPITALS],
         **tomllib.loads((tmp_path / "survey" / "task.toml").read_text()),
     }
@@ -34,9 +46,13 @@ def test_from_raw_files_by_a_survey_to_trained_models(tmp_path):
         data = heart_disease(hospital).model_dump(mode="json", exclude_unset=True)
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / hospital for i, hospital in enumerate(HOSPITALS)})
-    server_app(grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"}))
+    server_app(
+        grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"})
+    )
     scores = {}
     for hospital in HOSPITALS:
         visits, _ = history.read(kits / hospital / "state")
-        scores[hospital] = [s.accuracy for s in visits[-1].scores if s.split == "test" and s.model == "personal"]
+        scores[hospital] = [
+            s.accuracy for s in visits[-1].scores if s.split == "test" and s.model == "personal"
+        ]
     assert np.mean([*scores.values()]) > 0.7

@@ -1,4 +1,6 @@
-"""A rehearsal with the federation's own task: synthetic samples in its form, and refusal of data that does not fit."""
+"""A rehearsal with the federation's own task: synthetic samples in its form, and refusal of data
+that does not fit.
+"""
 
 import numpy as np
 import pytest
@@ -24,13 +26,52 @@ from pomona_federation.silo.silo_scenario import own_scenario
 
 COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
 TASKS = {
-    "columns": {"kind": "table", "input_shape": [3], "classes": ["a", "b"], "preprocessing": {"columns": COLUMNS}},
-    "numbers": {"kind": "table", "input_shape": [4], "targets": "regression", "outputs": 2, "target_scale": [3.0, 4.0]},
-    "flags": {"kind": "table", "input_shape": [4], "targets": "multilabel", "outputs": 3, "shift": [50.0]},
-    "times": {"kind": "table", "input_shape": [4], "targets": "survival", "time_edges": [1.0, 2.0, 5.0]},
-    "photos": {"kind": "image", "input_shape": [6, 5, 3], "classes": ["a", "b", "c"], "shift": [99.0], "scale": [50.0]},
-    "scans": {"kind": "image", "input_shape": [4, 6, 5, 1], "dtype": "int16", "classes": ["a", "b"], "scale": [400.0]},
-    "masks": {"kind": "image", "input_shape": [8, 8, 1], "targets": "segmentation", "classes": ["a", "b"]},
+    "columns": {
+        "kind": "table",
+        "input_shape": [3],
+        "classes": ["a", "b"],
+        "preprocessing": {"columns": COLUMNS},
+    },
+    "numbers": {
+        "kind": "table",
+        "input_shape": [4],
+        "targets": "regression",
+        "outputs": 2,
+        "target_scale": [3.0, 4.0],
+    },
+    "flags": {
+        "kind": "table",
+        "input_shape": [4],
+        "targets": "multilabel",
+        "outputs": 3,
+        "shift": [50.0],
+    },
+    "times": {
+        "kind": "table",
+        "input_shape": [4],
+        "targets": "survival",
+        "time_edges": [1.0, 2.0, 5.0],
+    },
+    "photos": {
+        "kind": "image",
+        "input_shape": [6, 5, 3],
+        "classes": ["a", "b", "c"],
+        "shift": [99.0],
+        "scale": [50.0],
+    },
+    "scans": {
+        "kind": "image",
+        "input_shape": [4, 6, 5, 1],
+        "dtype": "int16",
+        "classes": ["a", "b"],
+        "scale": [400.0],
+    },
+    "masks": {
+        "kind": "image",
+        "input_shape": [8, 8, 1],
+        "targets": "segmentation",
+        "classes": ["a", "b"],
+    },
 }
 MLP = {"name": "mlp", "hidden": [4]}
 MODELS = {"masks": {"name": "unet", "width": 2, "depth": 1}, "scans": MLP}
@@ -62,7 +103,10 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
         (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
         own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.own)
         for part, role in (("train", 0), ("validation", 1), ("test", 2)):
-            here, there = getattr(made.partition.clients[i], part), getattr(own.partition.clients[0], part)
+            here, there = (
+                getattr(made.partition.clients[i], part),
+                getattr(own.partition.clients[0], part),
+            )
             assert len(there) == SAMPLES * ROLES.count(role) / len(ROLES)
             np.testing.assert_array_equal(own.dataset.x[there], made.dataset.x[here])
             np.testing.assert_array_equal(own.dataset.y[there], made.dataset.y[here])
@@ -71,7 +115,12 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
 def test_a_network_sees_numbers_about_standard_normal_and_every_class():
     for name in ("photos", "scans", "flags"):
         task = Federation.of(
-            {"name": "try", "server": "127.0.0.1:9", "task": TASKS[name], "silo": [{"name": "north"}]}
+            {
+                "name": "try",
+                "server": "127.0.0.1:9",
+                "task": TASKS[name],
+                "silo": [{"name": "north"}],
+            }
         ).study.task
         made = made_up(task, ["north"], 1)
         seen = (made.x.astype(float) - task.shift) / task.scale
@@ -85,16 +134,27 @@ def test_a_network_sees_numbers_about_standard_normal_and_every_class():
     [
         (TASKS["photos"], {"name": "lenet"}, "lenet"),
         (TASKS["numbers"], {"name": "unet"}, "unet"),
-        ({"kind": "text", "input_shape": [9], "vocabulary": 7, "classes": ["a", "b"]}, MLP, "texts"),
+        (
+            {"kind": "text", "input_shape": [9], "vocabulary": 7, "classes": ["a", "b"]},
+            MLP,
+            "texts",
+        ),
     ],
 )
-def test_a_model_that_does_not_fit_the_task_fails_before_anything_starts(task, model, words, tmp_path):
+def test_a_model_that_does_not_fit_the_task_fails_before_anything_starts(
+    task, model, words, tmp_path
+):
     with pytest.raises(ConfigError, match=words):
         scenario(federation(tmp_path, task, model=model), {})
 
 
 def test_data_that_is_named_has_to_fit_the_task(tmp_path):
-    digits = {"kind": "image", "input_shape": [8, 8, 1], "classes": [str(k) for k in range(10)], "scale": [16.0]}
+    digits = {
+        "kind": "image",
+        "input_shape": [8, 8, 1],
+        "classes": [str(k) for k in range(10)],
+        "scale": [16.0],
+    }
     over = {"data": {"name": "digits"}}
     made = scenario(federation(tmp_path, digits), over)
     assert (made.dataset.scale, len(made.partition.clients)) == ((16.0,), 2)
@@ -132,13 +192,19 @@ def study(folder, **keys):
 def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
     below, prepare = of_study(study(tmp_path))
     made = prepare(resolve(below, {"data": rows}))
-    assert made.config.largest_share == 0.5  # a federation's, where section run says nothing; a run's own is 1
+    # a federation's, where section run says nothing; a run's own is 1
+    assert made.config.largest_share == 0.5
     assert made.config.rounds == 2
     assert made.names == ["0", "1"]
     assert made.dataset.target_scale == (3.0, 4.0)  # as agreed, not the table's deviation of 1
     assert made.dataset.target_shift == (0.0,)
     over = {"data": {"name": "digits"}, **DEALT, "clients": 2, "workers": 1}
-    digits = {"kind": "image", "input_shape": [8, 8, 1], "classes": [str(k) for k in range(10)], "scale": [16.0]}
+    digits = {
+        "kind": "image",
+        "input_shape": [8, 8, 1],
+        "classes": [str(k) for k in range(10)],
+        "scale": [16.0],
+    }
     federated = federation(tmp_path, digits)
     below, prepare = of_study(tmp_path / "federation.toml")
     simulated, rehearsed = prepare(resolve(below, over)), scenario(federated, over)
@@ -152,7 +218,10 @@ def test_a_study_is_simulated_with_its_own_terms(tmp_path, rows):
     [
         ({"kind": "survey", "run": {}, "task": None}, "kind = 'survey' trains no model"),
         ({"run": {"method": "fedavg", "lr": "auto", "model": MLP}}, "run.lr must be a number"),
-        ({"run": {"method": "fedavg", "clients": 3, "model": MLP}}, "run.clients is not a key of a federation"),
+        (
+            {"run": {"method": "fedavg", "clients": 3, "model": MLP}},
+            "run.clients is not a key of a federation",
+        ),
     ],
 )
 def test_what_no_federation_trains_is_not_simulated(keys, words, tmp_path):
@@ -170,7 +239,9 @@ def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, caps
     assert f"{path} names no data" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["run", "fedavg", str(path)])
-    assert "is a study of a federation; simulate it: pomona deploy simulate" in capsys.readouterr().err
+    assert (
+        "is a study of a federation; simulate it: pomona deploy simulate" in capsys.readouterr().err
+    )
     over = [f"data.{key}={value}" for key, value in rows.items() if key != "label_columns"]
     words = [*over, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="0"):

@@ -1,4 +1,6 @@
-"""A server that sends an occasional byte: each read succeeds, but the whole answer has a time limit."""
+"""A server that sends an occasional byte: each read succeeds, but the whole answer has a time
+limit.
+"""
 
 import socket
 import ssl
@@ -21,13 +23,19 @@ SLOW = 100  # bytes that come one by one, 0.05 s apart; then the answer goes on 
 
 @pytest.fixture(params=["http", "https"])
 def trickling(request, tmp_path):
-    """A route to a server, and a function that sets its answer: at once, slowly, and at once again."""
+    """A route to a server, and a function that sets its answer: at once, slowly, and at once
+    again.
+    """
     listening, ca = socket.create_server(("127.0.0.1", 0)), tmp_path / "ca.crt"
     context = None
     if request.param == "https":
         authority = certificates.authority("clinics")
         pair = certificates.server(authority, ["127.0.0.1"])
-        for name, content in (("ca.crt", authority.public), ("own.crt", pair.public), ("own.key", pair.private)):
+        for name, content in (
+            ("ca.crt", authority.public),
+            ("own.crt", pair.public),
+            ("own.key", pair.private),
+        ):
             (tmp_path / name).write_bytes(content)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
@@ -45,7 +53,10 @@ def trickling(request, tmp_path):
 
         threading.Thread(target=serve, daemon=True).start()
 
-    yield ServerRoute(Address("127.0.0.1", listening.getsockname()[1]), ca if context else None), answer
+    yield (
+        ServerRoute(Address("127.0.0.1", listening.getsockname()[1]), ca if context else None),
+        answer,
+    )
     listening.close()
 
 

@@ -32,11 +32,16 @@ def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
 
 
 def test_a_fault_of_a_message_is_told_without_its_paths():
-    assert scrubbed(ProtocolError("the row in /kit/state is old")) == "PROTOCOL: the row in (path) is old"
+    assert (
+        scrubbed(ProtocolError("the row in /kit/state is old"))
+        == "PROTOCOL: the row in (path) is old"
+    )
 
 
 def test_a_cell_that_cannot_be_read_is_not_told(world):
-    """A silo's table has a name where a number belongs: its own log says where, the server learns that data are wrong."""
+    """A silo's table has a name where a number belongs: its own log says where, the server learns
+    that data are wrong.
+    """
     federation = world.federation(quorum=2, wait=0.5)
     kit = federation.kits / "silo-1"
     lines = ["a,b,label", *(f"{k},{k},{k % 2}" for k in range(40))]
@@ -46,16 +51,26 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
         'name = "silo-1"\n[data]\nname = "csv"\npath = "table.csv"\nlabel_column = "label"\n'
     )
     replies = []
-    federation.grid.faults.append(lambda message, reply: replies.append(unpacked(reply.content).body) or reply)
+    federation.grid.faults.append(
+        lambda message, reply: replies.append(unpacked(reply.content).body) or reply
+    )
     federation.run()
-    said = [line for line in audit.read(federation.server / "run/audit.jsonl") if line["event"] == "refused"]
-    assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "DATA; the silo's log has the rest"}
+    said = [
+        line
+        for line in audit.read(federation.server / "run/audit.jsonl")
+        if line["event"] == "refused"
+    ]
+    assert {line["silo"]: line["reason"] for line in said} == {
+        "silo-1": "DATA; the silo's log has the rest"
+    }
     assert SECRET not in "".join(replies)
     assert SECRET in (kit / "state/logs/app.log").read_text()
 
 
 def test_a_full_disk_at_a_silo_is_told(world):
-    """Its refusal was to be noted on the same disk first: the server read of an OSError, unsigned, by Flower."""
+    """Its refusal was to be noted on the same disk first: the server read of an OSError, unsigned,
+    by Flower.
+    """
     federation = world.federation(quorum=2, wait=0.5)
     state = federation.kits / "silo-1" / "state"
 
@@ -66,12 +81,20 @@ def test_a_full_disk_at_a_silo_is_told(world):
 
     world.patch.setattr(json_store, "publish", full)
     federation.run()
-    said = [line for line in audit.read(federation.server / "run/audit.jsonl") if line["event"] == "refused"]
-    assert {line["silo"]: line["reason"] for line in said} == {"silo-1": "STORAGE: its disk is full"}
+    said = [
+        line
+        for line in audit.read(federation.server / "run/audit.jsonl")
+        if line["event"] == "refused"
+    ]
+    assert {line["silo"]: line["reason"] for line in said} == {
+        "silo-1": "STORAGE: its disk is full"
+    }
 
 
 def test_settings_that_cannot_be_read_are_not_told_to_flower(world):
-    """Flower sends the text of what an app raises: of a silo.toml that is damaged, its path and what stands in it."""
+    """Flower sends the text of what an app raises: of a silo.toml that is damaged, its path and
+    what stands in it.
+    """
     federation = world.federation()
     kit = federation.kits / "silo-1"
     federation.run()
@@ -93,17 +116,22 @@ def test_which_silo_a_process_is_no_context_says(world, tmp_path):
     other = tmp_path / "evil"
     other.mkdir()
     use_kit(federation.kits / "silo-0")
-    answer = client_app(message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)}))
+    answer = client_app(
+        message, Context(1, 10, {"folder": str(other)}, RecordDict(), {"folder": str(other)})
+    )
     assert unpacked(answer.content).kind == "hello-reply"
     assert not list(other.iterdir())
     assert str(other) not in sys.path
 
 
-# A model whose weights are so large that its loss is not a number on some samples, and is one on others
+# A model whose weights are so large that its loss is not a number on some samples, and is one on
+# others
 
 
 def huge(server):
-    """An evaluation of a model whose outputs overflow on all samples, as a hostile server could choose them."""
+    """An evaluation of a model whose outputs overflow on all samples, as a hostile server could
+    choose them.
+    """
     return server.task(1, noise(3) * 1e30, trains=False)
 
 
@@ -115,7 +143,9 @@ def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
         said.append(answer.model_copy(update={"task": "0" * 64, "seconds": 0.0, "held": ()}))
     assert said[0] == said[1]
     assert (said[1].fault, said[1].scores) == ("", ())
-    harmless, found = map(json.loads, (server.kit() / "state/rounds.jsonl").read_text().splitlines())
+    harmless, found = map(
+        json.loads, (server.kit() / "state/rounds.jsonl").read_text().splitlines()
+    )
     assert harmless["diverged"] == []
     assert "global on test" in found["diverged"]  # in the silo's own history
 
@@ -126,7 +156,9 @@ def test_where_scores_are_shared_it_is_told(world):
 
 
 def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
-    """The same bytes as where it does not, also in the last round, after which a card is written."""
+    """The same bytes as where it does not, also in the last round, after which a card is
+    written.
+    """
     server = Server(world.federation("fedavg", run={"rounds": 1}, share_scores=False, places=7))
     task, enclosed = server.task(1, noise(1))
     _, expected = server.ask(task, enclosed)

@@ -101,7 +101,11 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     (row,) = [row for row in standing["silos"] if row["silo"] == SILO]
     assert row["version"] == "0.2.0"
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
-    refused = [line["reason"] for line in read(federation.server / "run" / "audit.jsonl") if line["event"] == "refused"]
+    refused = [
+        line["reason"]
+        for line in read(federation.server / "run" / "audit.jsonl")
+        if line["event"] == "refused"
+    ]
     assert any(f"the sender has {own()}, the receiver Pomona 0.2.0" in reason for reason in refused)
     with installed(monkeypatch, "0.2.0"):
         silo = status.silo(federation.kits / SILO)
@@ -110,7 +114,9 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
 
 
 def test_the_last_number_may_change_in_the_middle_of_a_study(world, monkeypatch):
-    """Server and one silo are upgraded after round 1; the models are those of an undisturbed run."""
+    """Server and one silo are upgraded after round 1; the models are those of an undisturbed
+    run.
+    """
     federation = world.federation()
     stopped_after(federation, monkeypatch, 1)
     with installed(monkeypatch, "0.1.5"):
@@ -139,7 +145,10 @@ def stopped_after(federation, monkeypatch, number):
 def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypatch):
     federation = world.federation(wait=1.0)
     stopped_after(federation, monkeypatch, 1)
-    with installed(monkeypatch, "0.2.0"), pytest.raises(CheckpointError, match=r"run was begun by Pomona 0\.1\.0"):
+    with (
+        installed(monkeypatch, "0.2.0"),
+        pytest.raises(CheckpointError, match=r"run was begun by Pomona 0\.1\.0"),
+    ):
         federation.run()
     assert read_status(federation.server / "run").code == CheckpointError.code
     federation.run()
@@ -166,7 +175,9 @@ def test_nothing_has_been_begun_where_nothing_says_so():
 
 @pytest.mark.slow
 def test_two_versions_as_real_processes(tmp_path, monkeypatch):
-    """One of three silos finds another release installed: it takes no part, and both sides name both versions."""
+    """One of three silos finds another release installed: it takes no part, and both sides name
+    both versions.
+    """
     other = tmp_path / "other" / "pomona-0.2.0.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: pomona\nVersion: 0.2.0\n")

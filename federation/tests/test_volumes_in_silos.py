@@ -12,13 +12,24 @@ def test_a_federation_learns_volumes_as_its_simulation_does(tmp_path):
     x = stream(5, "volumes").integers(0, 4000, (60, 3, 4, 5, 2)).astype(np.uint16)
     x[1::2] += 900
     np.savez(tmp_path / "volumes.npz", x=x, y=np.arange(60) % 2)
-    tree = {"data": {"name": "npz", "path": str(tmp_path / "volumes.npz")}, "model": {"name": "mlp", "hidden": [4]}}
-    tree |= {"method": {"name": "apple", "budget": 1}, "clients": 3, "rounds": 2, "lr": 0.05, "batch_size": 8}
+    tree = {
+        "data": {"name": "npz", "path": str(tmp_path / "volumes.npz")},
+        "model": {"name": "mlp", "hidden": [4]},
+    }
+    tree |= {
+        "method": {"name": "apple", "budget": 1},
+        "clients": 3,
+        "rounds": 2,
+        "lr": 0.05,
+        "batch_size": 8,
+    }
     federation = Federation(tmp_path, resolve({**tree, "workers": 1, "largest_share": 0.5}))
     agreed = federation.toml.read_text()
     assert 'dtype = "uint16"' in agreed
     federation.run()
     out = tmp_path / "simulation"
     pomona.run(federation.simulation, out)
-    expected = loaded({n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)})
+    expected = loaded(
+        {n: out / "models" / f"client-{i:02d}.safetensors" for i, n in enumerate(federation.names)}
+    )
     assert same(deployed(federation), expected)

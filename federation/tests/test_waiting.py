@@ -1,4 +1,6 @@
-"""The silos that a server waits for, before a study and during a round, and as shown by `server status`."""
+"""The silos that a server waits for, before a study and during a round, and as shown by `server
+status`.
+"""
 
 import json
 import logging
@@ -20,7 +22,12 @@ from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.message_exchange import WaitingFile, progress
 from pomona_federation.server.round_messages import OutgoingTask
-from pomona_federation.supervision.status_files import NAMED, WAITING, WaitingStatus, read_status_file
+from pomona_federation.supervision.status_files import (
+    NAMED,
+    WAITING,
+    WaitingStatus,
+    read_status_file,
+)
 
 
 @dataclass
@@ -48,7 +55,9 @@ class Members:
 
 
 class Nodes(Handshake):
-    """A handshake in which node k is place k, and the nodes in ``asked`` have been asked for their identity."""
+    """A handshake in which node k is place k, and the nodes in ``asked`` have been asked for their
+    identity.
+    """
 
     asked = ()
 
@@ -75,7 +84,9 @@ def gathering(tmp_path, monkeypatch):
     monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
     federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2)
-    transport = FlowerTransport(federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None)
+    transport = FlowerTransport(
+        federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None
+    )
     nodes = transport.exchange.handshake = Nodes(members, bus)
     return clock, members, nodes, transport
 
@@ -175,12 +186,22 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
         nodes.asked.clear()
 
     clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.asked.append(7), 9: answers}
-    with caplog.at_level(logging.INFO, "pomona"), pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"):
+    with (
+        caplog.at_level(logging.INFO, "pomona"),
+        pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"),
+    ):
         transport.exchange.gather(transport.registry.path.parent)
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
-    assert (then.stage, then.answered, then.until - then.since) == ("gathering silos", ("north",), 600)
-    assert (then.missing, then.asked) == ({"south": "has not identified itself"}, ("north", "south"))
+    assert (then.stage, then.answered, then.until - then.since) == (
+        "gathering silos",
+        ("north",),
+        600,
+    )
+    assert (then.missing, then.asked) == (
+        {"south": "has not identified itself"},
+        ("north", "south"),
+    )
     lines = [r.message for r in caplog.records]
     assert len(lines) == 11  # at once, and each minute until 600 s
     assert all("south (has not identified itself)" in line for line in lines)
@@ -192,13 +213,19 @@ def test_how_the_tasks_of_a_round_stand():
     tasks[1].answered = tasks[1].done = True
     tasks[2].fail("its node is gone")
     tasks[4].fail("it lacks rows that were sent", again=True)
-    missing = {"north": "is not connected", "east": "has not answered yet", "clinic": "is not connected"}
+    missing = {
+        "north": "is not connected",
+        "east": "has not answered yet",
+        "clinic": "is not connected",
+    }
     assert progress(tasks, sent=[3]) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():
     missing = {f"silo-{k:02d}": "is not connected" for k in range(NAMED + 3)}
-    line = WaitingStatus(stage="round 2", since=0, until=60, asked=tuple(missing), missing=missing).line
+    line = WaitingStatus(
+        stage="round 2", since=0, until=60, asked=tuple(missing), missing=missing
+    ).line
     assert "round 2: 0 of 15 have answered since 1970-01-01 00:00:00Z" in line
     assert "until 1970-01-01 00:01:00Z" in line
     assert f"silo-{NAMED - 1:02d} (is not connected) and 3 more" in line
@@ -206,14 +233,19 @@ def test_a_line_names_some_silos_and_counts_the_others():
 
 
 def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(message_exchange, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(
+        message_exchange, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
+    )
     file = WaitingFile(tmp_path)
     file.begin("round 1", 1)
     file.tell([], {"north": "has not answered yet"})
 
 
 def test_status_says_for_whom_a_round_waits(world, capsys):
-    """Silo-1 does not answer in round 2. Before round 1, all three have greeted; nothing stands of a life before."""
+    """Silo-1 does not answer in round 2.
+
+    Before round 1, all three have greeted; nothing stands of a life before.
+    """
     federation, seen, said, tell = world.federation(deadline=2.0), {}, [], WaitingFile.tell
     run = federation.server / "run"
 
@@ -245,7 +277,8 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
     assert status.server(federation.server)["waiting"] is None  # it has finished
     write_status(run, Status(state="running", round=3))
     with locked(run):
-        assert status.server(federation.server)["waiting"] is None  # started again, and silos are not gathered yet
+        # started again, and silos are not gathered yet
+        assert status.server(federation.server)["waiting"] is None
 
 
 def test_a_time_that_no_clock_shows_is_said_to_be_unknown():

@@ -48,12 +48,18 @@ def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused
         assert out.port == through.port
         assert ask_health(out).certificate_until == ask_health(direct).certificate_until
         assert ask_membership(out, north / "keys" / "silo.key") == "member"
-        with pytest.raises(ProtocolError, match=r"407.*asks for a password: set proxy_user and proxy_password_file"):
+        with pytest.raises(
+            ProtocolError, match=r"407.*asks for a password: set proxy_user and proxy_password_file"
+        ):
             ask_health(replace(out, login=None))
-        with pytest.raises(ProtocolError, match=rf"40[17].*does not take the password of {USER}; correct") as caught:
+        with pytest.raises(
+            ProtocolError, match=rf"40[17].*does not take the password of {USER}; correct"
+        ) as caught:
             ask_health(replace(out, login=(USER, "another-secret")))
         assert "another-secret" not in str(caught.value)
-        with pytest.raises(ProtocolError, match=r"refuses the way to 127\.0\.0\.1:9 \(403.*administrator"):
+        with pytest.raises(
+            ProtocolError, match=r"refuses the way to 127\.0\.0\.1:9 \(403.*administrator"
+        ):
             ask_health(replace(out, server=direct.server._replace(port=9)))
         server.end()
         with pytest.raises(ProtocolError, match=r"the proxy does not reach the server"):
@@ -66,13 +72,21 @@ def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused
 
 
 def test_a_server_behind_a_proxy_that_is_away_is_tried_again_and_a_refusal_is_not(kits, proxy):  # noqa: F811
-    """Flower tries again after what httpx calls an error of the connection, and gives up at a proxy's."""
+    """Flower tries again after what httpx calls an error of the connection, and gives up at a
+    proxy's.
+    """
     direct = way(kits / "north")
     through = proxy(direct.server.port)
     out = replace(direct, proxy=through.url, login=(USER, PASSWORD))
-    with client(out) as line, pytest.raises(httpx.ConnectError, match="the proxy does not reach the server"):
+    with (
+        client(out) as line,
+        pytest.raises(httpx.ConnectError, match="the proxy does not reach the server"),
+    ):
         line.get(out.url)
-    with client(replace(out, login=None)) as line, pytest.raises(httpx.ProxyError, match="the proxy refuses"):
+    with (
+        client(replace(out, login=None)) as line,
+        pytest.raises(httpx.ProxyError, match="the proxy refuses"),
+    ):
         line.get(out.url)
 
 
@@ -83,9 +97,15 @@ def text_of(silo):
 def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
     folder = kits / "north"
     path = folder / "proxy.password"
-    asked = 'proxy = "http://proxy.example:3128"\nproxy_user = "me"\nproxy_password_file = "proxy.password"'
+    asked = (
+        'proxy = "http://proxy.example:3128"\nproxy_user = "me"\nproxy_password_file = '
+        '"proxy.password"'
+    )
     (folder / "silo.toml").write_text(text_of(asked))
-    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
+    silo, federation = (
+        SiloFile.load(folder / "silo.toml"),
+        Federation.read(folder / "federation.toml"),
+    )
     path.write_text("s3cret\n")
     path.chmod(0o600)
     out = ServerRoute.of(folder, silo, federation)
@@ -143,7 +163,9 @@ def test_a_proxys_address(url, host, port):
 
 
 class Clock:
-    """A clock that advances only during waits; ``held``: locks that must not be held while waiting."""
+    """A clock that advances only during waits; ``held``: locks that must not be held while
+    waiting.
+    """
 
     def __init__(self):
         self.now, self.waits = 0.0, []
@@ -154,7 +176,9 @@ class Clock:
 
 
 def bandwidth(rate, clock):
-    made = Bandwidth(rate, lambda: clock.now, lambda seconds: (unlocked(made), clock.sleep(seconds)))
+    made = Bandwidth(
+        rate, lambda: clock.now, lambda seconds: (unlocked(made), clock.sleep(seconds))
+    )
     return made
 
 
@@ -191,7 +215,9 @@ def test_callers_share_the_line_in_the_order_in_which_they_ask():
 
 
 def test_many_threads_take_as_long_as_their_bytes_together():
-    """Each thread's last wait ends when all that asked before has passed: the latest ends with the last byte."""
+    """Each thread's last wait ends when all that asked before has passed: the latest ends with the
+    last byte.
+    """
     ends = []
     limit = Bandwidth(1e6, lambda: 0.0, ends.append)
     workers = [threading.Thread(target=lambda: list(limit.paced([bytes(10**5)]))) for _ in range(8)]
@@ -231,7 +257,9 @@ def test_megabits_are_a_million_bits():
 
 @pytest.mark.slow
 def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_path, proxy):
-    """Two silos behind a proxy that dies in the middle and comes back, the third with a limit of speed."""
+    """Two silos behind a proxy that dies in the middle and comes back, the third with a limit of
+    speed.
+    """
     config = settings(method={"name": "apple", "budget": 1}, rounds=3)
     options = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 3, "mutual_tls": True}
     with local_federation(Scenario.prepare(config), tmp_path / "local", **options) as local:
@@ -241,7 +269,10 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
             folder = local.silo(name)
             (folder / "proxy.password").touch(0o600)
             (folder / "proxy.password").write_text(PASSWORD + "\n")
-            lines = f'proxy = "{through.url}"\nproxy_user = "{USER}"\nproxy_password_file = "proxy.password"\n'
+            lines = (
+                f'proxy = "{through.url}"\nproxy_user = "{USER}"\nproxy_password_file = '
+                '"proxy.password"\n'
+            )
             (folder / "silo.toml").write_text(lines + (folder / "silo.toml").read_text())
         last = local.silo(local.names[2]) / "silo.toml"
         last.write_text("max_upload_mbit_s = 5.0\nmax_download_mbit_s = 5.0\n" + last.read_text())
@@ -253,7 +284,9 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
         seen = 0
         for process, command in process_tree(os.getpid()).items():
             assert PASSWORD not in command
-            assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), command
+            assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), (
+                command
+            )
             seen += "pomona_federation.silo.node" in command
         assert seen == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)

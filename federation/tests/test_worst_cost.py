@@ -1,4 +1,6 @@
-"""The worst-case cost of a study: reported before it starts, infinite if something is not covered, never exceeded."""
+"""The worst-case cost of a study: reported before it starts, infinite if something is not covered,
+never exceeded.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +33,9 @@ def _accountant():
 
 
 def private(world, method="fedavg", **privacy):
-    return world.federation(method, run={"rounds": ROUNDS, "privacy": {**NOISY, **privacy}}, places=7)
+    return world.federation(
+        method, run={"rounds": ROUNDS, "privacy": {**NOISY, **privacy}}, places=7
+    )
 
 
 def kit(federation):
@@ -49,10 +53,12 @@ def test_a_seed_that_others_know_is_refused_but_in_a_test(world):
 def test_where_a_test_has_a_seed_there_is_no_bound(world):
     federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
     assert worst_cost(Silo(kit(federation)).own).epsilon == inf
-    assert max(Silo(kit(federation)).own.epsilons()) < 1000  # what the accountant says of the noise alone
+    # what the accountant says of the noise alone
+    assert max(Silo(kit(federation)).own.epsilons()) < 1000
     edited(kit(federation) / "silo.toml", accept_epsilon=1e6)
     with pytest.raises(
-        PrivacyError, match=r"would cost privacy without bound, .*accept_epsilon in silo\.toml is 1e\+06"
+        PrivacyError,
+        match=r"would cost privacy without bound, .*accept_epsilon in silo\.toml is 1e\+06",
     ):
         Silo(kit(federation)).require_affordable("")
     lines, _, _ = preflight.run(kit(federation))
@@ -61,13 +67,17 @@ def test_where_a_test_has_a_seed_there_is_no_bound(world):
 
 
 def test_what_leaves_of_training_records_without_noise_has_no_bound(world):
-    """Losses, gradients and samples as they are, by name; all else is of other records, or was settled before."""
+    """Losses, gradients and samples as they are, by name; all else is of other records, or was
+    settled before.
+    """
     own = Silo(kit(private(world))).own
     assert own.config.privacy
 
     def cost(*acknowledge):
         privacy = own.config.privacy.model_copy(update={"acknowledge": acknowledge})
-        return worst_cost(replace(own, config=own.config.model_copy(update={"privacy": privacy}))).epsilon
+        return worst_cost(
+            replace(own, config=own.config.model_copy(update={"privacy": privacy}))
+        ).epsilon
 
     assert {name for name in RELEASES if cost("metrics", name) == inf} == EXACT
     assert Release("gossip", "of a method that says no more of it").exact
@@ -97,9 +107,13 @@ def test_a_check_says_in_words_what_the_study_has_acknowledged(world, capsys):
 # What a server can make a study cost
 
 
-@pytest.mark.parametrize("method", drawn([{"name": "fedala", "stage_epochs": 3}, "fedavg-ft", "fedavg"]))
+@pytest.mark.parametrize(
+    "method", drawn([{"name": "fedala", "stage_epochs": 3}, "fedavg-ft", "fedavg"])
+)
 def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
-    """Each round begins at the same state, is evaluated with its training, and once more with another model."""
+    """Each round begins at the same state, is evaluated with its training, and once more with
+    another model.
+    """
     server = Server(private(world, method))
     worst = worst_cost(Silo(server.kit()).own).epsilon
     answered = 0
@@ -110,29 +124,42 @@ def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
                 server.ask(*task)
                 answered += 1
     assert PrivacyBudget(server.kit()).runs(server.agreement) == {server.run: worst}
-    assert (answered < 2 * ROUNDS + 1) == (method != "fedavg")  # which takes no gradients but those of its rounds
+    # which takes no gradients but those of its rounds
+    assert (answered < 2 * ROUNDS + 1) == (method != "fedavg")
     assert 0.5 * worst < spent(server.kit()) <= worst * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
     ("method", "accountant"),
     [
-        pytest.param({"name": "fedala", "stage_epochs": 3}, "rdp", id="fedala", marks=pytest.mark.slow),
+        pytest.param(
+            {"name": "fedala", "stage_epochs": 3}, "rdp", id="fedala", marks=pytest.mark.slow
+        ),
         pytest.param("fedavg-ft", "prv", id="fedavg-ft", marks=pytest.mark.slow),
         pytest.param("apfl", "rdp", id="apfl"),
     ],
 )
 def test_an_honest_run_fits_into_what_it_was_said_to_cost(method, accountant, world):
     federation = private(world, method, accountant=accountant)
-    worst = {name: worst_cost(Silo(federation.kits / name).own).epsilon for name in federation.names}
+    worst = {
+        name: worst_cost(Silo(federation.kits / name).own).epsilon for name in federation.names
+    }
     federation.run()
     for name in federation.names:
-        assert len((federation.kits / name / "state/rounds.jsonl").read_text().splitlines()) >= ROUNDS
-        assert 0 < spent(federation.kits / name) <= worst[name] * (1 + 1e-9) + (0.03 if accountant == "prv" else 0)
+        assert (
+            len((federation.kits / name / "state/rounds.jsonl").read_text().splitlines()) >= ROUNDS
+        )
+        assert (
+            0
+            < spent(federation.kits / name)
+            <= worst[name] * (1 + 1e-9) + (0.03 if accountant == "prv" else 0)
+        )
 
 
 def test_a_run_that_is_begun_anew_fits_into_both_reservations(world):
-    """It draws the batches of the first again, which costs more than two runs that know nothing of each other."""
+    """It draws the batches of the first again, which costs more than two runs that know nothing of
+    each other.
+    """
     server = Server(private(world))
     for run in ("ab", "ef"):
         server.run = run
@@ -146,7 +173,9 @@ def test_a_run_that_is_begun_anew_fits_into_both_reservations(world):
 
 
 def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
-    """Of rounds 3 and 4 and the closing visit: a beginning in each round, evaluations with training and without."""
+    """Of rounds 3 and 4 and the closing visit: a beginning in each round, evaluations with training
+    and without.
+    """
     asked = (
         Gradients(),
         Gradients(per_batch=3, purpose="stage", epochs=1, once=True),
@@ -155,7 +184,11 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
     n, size, epochs, rounds = 40, 10, 2, 4
     made = list(lost(Restored(token="ab", after=2), 1.0, asked, n, size, Passes(epochs), rounds))
     steps = n // size
-    count = {(r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made) for r in (3, 4, 5) for p in PURPOSES}
+    count = {
+        (r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made)
+        for r in (3, 4, 5)
+        for p in PURPOSES
+    }
     for number in (3, 4):
         assert count[number, "training"] == epochs * steps
         assert count[number, "stage"] == 3 * steps

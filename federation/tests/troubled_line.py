@@ -1,4 +1,6 @@
-"""A TCP relay that is slow, stalls, cuts, or goes dark, between the silos of a test and its server, on loopback."""
+"""A TCP relay that is slow, stalls, cuts, or goes dark, between the silos of a test and its server,
+on loopback.
+"""
 
 import asyncio
 import threading
@@ -19,7 +21,8 @@ class Line:
     Attributes:
         delay: of each piece in seconds, each way.
         rate: bytes a second, of each connection and way; 0 for no limit.
-        lost, again: share of pieces that are lost, and seconds until they have been sent again, as TCP does.
+        lost, again: share of pieces that are lost, and seconds until they have been sent again, as
+            TCP does.
         cut: bytes after which a connection is cut, on average; 0 for never.
         dark: nothing passes, and no connection ends.
         connections, cuts: numbers so far.
@@ -45,7 +48,10 @@ class Line:
             there, onward = await asyncio.open_connection("127.0.0.1", target)
             writers.append(onward)
             left = self._draws.exponential(self.cut) if self.cut else float("inf")
-            ways = {asyncio.ensure_future(self._pass(*way, left)) for way in ((reader, onward), (there, writer))}
+            ways = {
+                asyncio.ensure_future(self._pass(*way, left))
+                for way in ((reader, onward), (there, writer))
+            }
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -70,7 +76,9 @@ class Line:
                 while self.dark:
                     await asyncio.sleep(0.05)
                 wait = self.delay + (len(piece) / self.rate if self.rate else 0.0)
-                await asyncio.sleep(wait + (self.again if self._draws.random() < self.lost else 0.0))
+                await asyncio.sleep(
+                    wait + (self.again if self._draws.random() < self.lost else 0.0)
+                )
                 left -= len(piece)
                 if left < 0:
                     self.cuts += 1
@@ -91,7 +99,9 @@ def troubled(line, port, target):
     async def serve():
         over = asyncio.Event()
         ending.append((asyncio.get_running_loop(), over))
-        async with await asyncio.start_server(lambda *ends: line.carry(target, *ends), "127.0.0.1", port):
+        async with await asyncio.start_server(
+            lambda *ends: line.carry(target, *ends), "127.0.0.1", port
+        ):
             ready.set()
             await over.wait()
             line.close()

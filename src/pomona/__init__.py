@@ -1,4 +1,5 @@
-"""Personalized cross-silo federated learning: one model per client, built from the others' as far as they help.
+"""Personalized cross-silo federated learning: one model per client, built from the others' as far
+as they help.
 
     >>> import pomona
     >>> config = pomona.Config(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)
@@ -6,8 +7,9 @@
     >>> 0 < result.summary["models"]["personal, trained"]["last"]["test"] < 1
     True
 
-The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules. Everything else may change
-without notice. Names are imported when first used, so ``import pomona`` loads no PyTorch.
+The names in ``__all__`` are public; ``docs/api.md`` lists them and the other public modules.
+Everything else may change without notice. Names are imported when first used, so ``import pomona``
+loads no PyTorch.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,6 @@
-"""``engine = "auto"`` and ``lr = "auto"``: settled once, before a run's first round, or taken from its record."""
+"""``engine = "auto"`` and ``lr = "auto"``: settled once, before a run's first round, or taken from
+its record.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +47,8 @@ def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None)
 
 
 def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """Return the scenario with its learning rate: from the resumed run, else found by the range test.
+    """Return the scenario with its learning rate: from the resumed run, else found by the range
+    test.
 
     Args:
         scenario: any.
@@ -60,7 +63,10 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     if config.lr != "auto":
         return scenario
     if config.privacy:
-        raise ConfigError("lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. lr=0.1")
+        raise ConfigError(
+            "lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. "
+            "lr=0.1"
+        )
     known = begun_with(before, "lr") if before else None
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")

@@ -1,4 +1,6 @@
-"""Configuration of a run: a frozen record, resolved from the command line over files over defaults."""
+"""Configuration of a run: a frozen record, resolved from the command line over files over
+defaults.
+"""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -58,7 +60,10 @@ SECTIONS = ("method", "partition")  # those whose keys follow from their name
 
 
 def _method(value: Any) -> Any:
-    """Return the settings of a method by name. Raises ConfigError for a user's own that cannot be imported."""
+    """Return the settings of a method by name.
+
+    Raises ConfigError for a user's own that cannot be imported.
+    """
     if isinstance(value, MethodSettings) and methods.resolve(value.name) is not type(value):
         raise ValueError(f"{type(value).__qualname__} does not fit its name; leave out name")
     if not isinstance(value, Mapping):
@@ -80,12 +85,18 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
     """Return the settings selected by each section's name, including the tree's own method."""
     section = named(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
-    this = {name: methods.resolve(name)} if isinstance(name, str) and (methods.is_known(name) or ":" in name) else {}
+    this = (
+        {name: methods.resolve(name)}
+        if isinstance(name, str) and (methods.is_known(name) or ":" in name)
+        else {}
+    )
     return {"method": {**METHODS, **this}, "partition": RECIPES, **CHOICES}
 
 
 class Config(Settings):
-    """Every setting of a run. Sections as in the TOML file; a section may be given by its name only.
+    """Every setting of a run.
+
+    Sections as in the TOML file; a section may be given by its name only.
 
     Raises ConfigError with every bad key or value, and suggestions for unknown keys.
 
@@ -100,32 +111,47 @@ class Config(Settings):
     method: Annotated[SerializeAsAny[MethodSettings], BeforeValidator(_method)] = FedAvg()
     data: Data = BundledImages()
     partition: PartitionSettings | None = Field(
-        None, description="who holds which rows; if not set, natural if the data name owners, else iid"
+        None,
+        description="who holds which rows; if not set, natural if the data name owners, else iid",
     )
     model: ModelSettings = ModelSettings()
     rounds: int = Field(40, ge=1, le=10**6, description="communication rounds")
-    local_epochs: int = Field(1, ge=1, le=10**6, description="passes over a client's training data per round")
+    local_epochs: int = Field(
+        1, ge=1, le=10**6, description="passes over a client's training data per round"
+    )
     local_steps: int | None = Field(
         None,
         ge=1,
         le=10**9,
-        description="steps of a client per round, in place of local_epochs passes; data are shuffled anew after a pass",
+        description=(
+            "steps of a client per round, in place of local_epochs passes; data are "
+            "shuffled anew after a pass"
+        ),
     )
     batch_size: int = Field(32, ge=1, le=10**9, description="samples per step")
     lr: Rate = Field(
         "auto",
-        description="learning rate; auto: chosen by a range test on training loss when a run starts, from "
+        description=(
+            "learning rate; auto: chosen by a range test on training loss when a run starts, from "
+        )
         + ", ".join(f"{rate:g}" for rate in RATES)
         + "; with adam and adamw from "
         + ", ".join(f"{rate:g}" for rate in ADAPTIVE_RATES),
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round")
-    weight_decay: float = Field(0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw")
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="momentum of local SGD, zero at the start of each round"
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, le=1e6, description="L2 weight decay; decoupled from the gradient for adamw"
+    )
     optimizer: AnyOptimizer = Field(Optimizer(), description="rule of local steps")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on all rates of training after each round")
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="factor on all rates of training after each round"
+    )
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
-        description="factor on all rates of training, beside lr_decay: 1; half a cosine from 1 to 0 over the rounds "
+        description="factor on all rates of training, beside lr_decay: 1; half a cosine from 1 to "
+        "0 over the rounds "
         "after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
@@ -138,68 +164,104 @@ class Config(Settings):
     augment: tuple[Augmentation, ...] = Field(
         (),
         max_length=100,
-        description="random changes of images in training, in this order: name or name:strength, of "
+        description=(
+            "random changes of images in training, in this order: name or name:strength, of "
+        )
         + ", ".join(f"{name}:{kind.strength:g}" for name, kind in KINDS.items()),
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of all random numbers")
     clients: int = Field(
-        12, ge=1, le=10**4, description="number of clients; the data's own number if they name clients"
+        12,
+        ge=1,
+        le=10**4,
+        description="number of clients; the data's own number if they name clients",
     )
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly")
+    participation: float = Field(
+        1.0, gt=0, le=1, description="share of the clients in a round, drawn uniformly"
+    )
     absence: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="probability that a client drawn for a round is absent, independently; at least one stays",
+        description=(
+            "probability that a client drawn for a round is absent, independently; at "
+            "least one stays"
+        ),
     )
-    largest_share: float = Field(1.0, gt=0, le=1, description="largest weight of one client in a mean; 1: no limit")
-    workers: int | None = Field(None, ge=1, le=10**4, description="worker processes; as many as cores if not set")
+    largest_share: float = Field(
+        1.0, gt=0, le=1, description="largest weight of one client in a mean; 1: no limit"
+    )
+    workers: int | None = Field(
+        None, ge=1, le=10**4, description="worker processes; as many as cores if not set"
+    )
     state_memory: float = Field(
-        0.5, gt=0, le=1, description="clients' states larger than this share of the machine's memory are kept on disk"
+        0.5,
+        gt=0,
+        le=1,
+        description=(
+            "clients' states larger than this share of the machine's memory are kept on disk"
+        ),
     )
     rows_per_call: int | None = Field(
         None,
         ge=1,
         le=10**4,
-        description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, or "
+        description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, "
+        "or "
         "up to 16 with apple and the native engine",
     )
-    precision: Precision = Field("fp32", description="bf16: forward and backward under autocast, float32 weights")
+    precision: Precision = Field(
+        "fp32", description="bf16: forward and backward under autocast, float32 weights"
+    )
     engine: Literal["auto", "torch", "native"] = Field(
         "torch",
-        description="computes gradients and outputs: PyTorch, or the package pomona-native, for plain chains "
+        description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
+        "plain chains "
         "of layers on a cpu; auto takes native if it can",
     )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
         "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"
     )
-    privacy: Privacy | None = Field(None, description="differentially private training of every client")
-    membership: Membership = Field(Membership(), description="clients that join late, leave, or are never trained with")
-    checkpoint_every: int = Field(1, ge=1, le=10**6, description="rounds between checkpoints; the last is one")
-    eval_every: int = Field(1, ge=1, le=10**6, description="rounds between evaluations; the last is one")
+    privacy: Privacy | None = Field(
+        None, description="differentially private training of every client"
+    )
+    membership: Membership = Field(
+        Membership(), description="clients that join late, leave, or are never trained with"
+    )
+    checkpoint_every: int = Field(
+        1, ge=1, le=10**6, description="rounds between checkpoints; the last is one"
+    )
+    eval_every: int = Field(
+        1, ge=1, le=10**6, description="rounds between evaluations; the last is one"
+    )
     stop: Stop | None = Field(None, description="early stopping")
     keep: Literal["last", "best", "own_best"] = Field(
         "last",
-        description="model in a client's file: after the last round; after the best round (mean over clients "
+        description="model in a client's file: after the last round; after the best round (mean "
+        "over clients "
         "on validation), with figures and predictions of that round; or after the client's own "
         "best round, with figures of the last",
     )
     buffers: Buffers = Field(
         "local",
-        description="BatchNorm statistics of a global model: each client's own, or the mean of those "
+        description="BatchNorm statistics of a global model: each client's own, or the mean of "
+        "those "
         "measured in training",
     )
     metric: str | None = Field(
         None,
-        description=f"the headline metric: {', '.join(METRICS)}; chosen by the targets and labels if not set; or "
-        "module:function of your own, of (predictions, targets) -> number, -module:function where less is better",
+        description=f"the headline metric: {', '.join(METRICS)}; chosen by the targets and labels "
+        "if not set; or "
+        "module:function of your own, of (predictions, targets) -> number, -module:function where "
+        "less is better",
     )
 
     specificity: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="classes and labels: specificity that a client's threshold must reach on its validation "
+        description="classes and labels: specificity that a client's threshold must reach on its "
+        "validation "
         "samples; if not set, the threshold has the largest sensitivity + specificity - 1 "
         "(Youden's J)",
     )
@@ -219,18 +281,26 @@ class Config(Settings):
     @model_validator(mode="after")
     def _scheduled(self) -> Self:
         if (self.lr_schedule == "steps") != bool(self.lr_milestones):
-            raise ValueError("lr_schedule = 'steps' and lr_milestones go together; set both, or neither")
+            raise ValueError(
+                "lr_schedule = 'steps' and lr_milestones go together; set both, or neither"
+            )
         return self
 
     def idle(self) -> dict[str, str]:
         """A factor is for steps of the rate; epochs are counted unless steps are."""
-        factor = {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
-        return factor | ({} if self.local_steps is None else {"local_epochs": "only without local_steps"})
+        factor = (
+            {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
+        )
+        return factor | (
+            {} if self.local_steps is None else {"local_epochs": "only without local_steps"}
+        )
 
     @model_validator(mode="wrap")
     @classmethod
     def _said(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate all input, from Python or a file: expand sections given by name, and raise faults as ConfigError."""
+        """Validate all input, from Python or a file: expand sections given by name, and raise
+        faults as ConfigError.
+        """
         if not isinstance(given, Mapping):
             return handler(given)
         require_shallow(given)
@@ -244,7 +314,9 @@ class Config(Settings):
     def rate(self) -> float:
         """The learning rate as a number. Raises ConfigError if it is still "auto"."""
         if isinstance(self.lr, str):
-            raise ConfigError("lr = 'auto' has no number before a run starts; set lr, for example lr=0.1")
+            raise ConfigError(
+                "lr = 'auto' has no number before a run starts; set lr, for example lr=0.1"
+            )
         return self.lr
 
     @property
@@ -259,17 +331,25 @@ class Config(Settings):
 
     @property
     def adapt_rounds(self) -> int:
-        """Training rounds of a client that did not train: one if a second would begin as the first did."""
+        """Training rounds of a client that did not train: one if a second would begin as the first
+        did.
+        """
         return self.membership.adapt_rounds if self.method.method().lasting else 1
 
     def tree(self) -> Tree:
         """Return plain values as in a TOML file, without keys that are not set."""
-        unsaid = "clients" not in self.model_fields_set and (not self.partition or self.partition.members)
-        return self.model_dump(mode="json", exclude_none=True, exclude={"clients"} if unsaid else None)
+        unsaid = "clients" not in self.model_fields_set and (
+            not self.partition or self.partition.members
+        )
+        return self.model_dump(
+            mode="json", exclude_none=True, exclude={"clients"} if unsaid else None
+        )
 
     @property
     def chosen(self) -> Tree:
-        """Return settings by dotted key that differ from the defaults of the run and its method, data and network."""
+        """Return settings by dotted key that differ from the defaults of the run and its method,
+        data and network.
+        """
         return flat(self.model_dump(mode="json", exclude_defaults=True, exclude_none=True))
 
     def toml(self) -> str:
@@ -278,7 +358,10 @@ class Config(Settings):
 
 
 def resolve(*layers: Mapping[str, Any]) -> Config:
-    """Resolve layered trees, later ones on the right. Raises ConfigError with every bad key or value."""
+    """Resolve layered trees, later ones on the right.
+
+    Raises ConfigError with every bad key or value.
+    """
     tree: Tree = {}
     for layer in layers:
         require_shallow(layer)
@@ -287,11 +370,18 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 
 def merge(tree: Tree, over: Mapping[str, Any]) -> None:
-    """Merge one tree over another, in place. Naming another method or partition drops the previous one's settings."""
+    """Merge one tree over another, in place.
+
+    Naming another method or partition drops the previous one's settings.
+    """
     for key, value in over.items():
         under = tree.get(key)
         if isinstance(value, Mapping) and isinstance(under, dict):
-            if key in SECTIONS and "name" in under and value.get("name", under["name"]) != under["name"]:
+            if (
+                key in SECTIONS
+                and "name" in under
+                and value.get("name", under["name"]) != under["name"]
+            ):
                 under.clear()
             merge(under, value)
         else:
@@ -299,13 +389,17 @@ def merge(tree: Tree, over: Mapping[str, Any]) -> None:
 
 
 def read_overrides(words: Iterable[str]) -> Tree:
-    """Return the tree of ``key=value`` words; values are TOML if they parse as such, else text. Raises ConfigError."""
+    """Return the tree of ``key=value`` words; values are TOML if they parse as such, else text.
+
+    Raises ConfigError.
+    """
     tree: Tree = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ConfigError(
-                f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or method.mu=0.1"
+                f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or "
+                "method.mu=0.1"
             )
         leaf: Any = _value(text)
         for part in reversed(key.replace("-", "_").split(".")):

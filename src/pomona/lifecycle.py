@@ -4,7 +4,7 @@ The order of the calls is the same for both::
 
     with locked(folder):                       # one process per folder
         with status_kept(folder):              # status.json records how the run ended, in any case
-            point = resume_point(...)          # the last committed round, and its position in the record
+            point = resume_point(...)          # the last committed round, its place in the record
             with RunRecord(..., point.after) as record:
                 open_record(...)               # the start event, unless the run is resumed
                 Loop(...).run()
@@ -93,7 +93,9 @@ def status_kept(out: Path) -> Iterator[None]:
 
 
 def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:
-    """Append the start event; ``about``: the result of ``Scenario.about``, as far as it is known."""
+    """Append the start event; ``about``: the result of ``Scenario.about``, as far as it is
+    known.
+    """
     config, card = scenario.config, scenario.config.method.method().card
     record.event(
         "start",
@@ -115,7 +117,11 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
 
 def _frozen(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """Describe the frozen part of the network: number of parameters and statistics, and hash."""
-    return {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)} if tensors else None
+    return (
+        {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)}
+        if tensors
+        else None
+    )
 
 
 def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
@@ -127,17 +133,23 @@ def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
 
 def versions() -> dict[str, str]:
     """Return the versions used by a run, and the machine's system and architecture."""
-    packages = {name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")}
+    packages = {
+        name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")
+    }
     native = {"pomona-native": release()} if release() else {}
     machine = f"{platform.system()} {platform.machine()}"
     return {"python": sys.version.split()[0], "platform": machine, **packages, **native}
 
 
 def moved(then: Mapping[str, str]) -> str:
-    """Return a line about versions that changed since a run was started with ``then``; empty if none did."""
+    """Return a line about versions that changed since a run was started with ``then``; empty if
+    none did.
+    """
     now = versions()
     changed = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
-    return f"started with {'; '.join(changed)}: results may differ in the last bits" if changed else ""
+    return (
+        f"started with {'; '.join(changed)}: results may differ in the last bits" if changed else ""
+    )
 
 
 def complete(config: Config, data: str, partition: str, out: Path) -> bool:
@@ -150,8 +162,8 @@ def complete(config: Config, data: str, partition: str, out: Path) -> bool:
         out: a finished run's folder.
 
     Raises:
-        CheckpointError: its files have changed, or it is a run with other settings, data or partition, or with more
-            rounds; nothing is changed.
+        CheckpointError: its files have changed, or it is a run with other settings, data or
+            partition, or with more rounds; nothing is changed.
     """
     try:
         require_unchanged(out)
@@ -173,22 +185,28 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
     """
     beside = "restore it, or remove it: it is then written again"
     if (out / "config.toml").exists():
-        told, known = (without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
+        told, known = (
+            without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config)
+        )
         keys = differing(told, known)
         if keys:
             raise CheckpointError(
-                f"{out / 'config.toml'} has other values of {', '.join(keys)} than the checkpoints beside it; {beside}"
+                f"{out / 'config.toml'} has other values of {', '.join(keys)} than the "
+                f"checkpoints beside it; {beside}"
             )
     path = out / "partition.json"
     try:
         if path.exists() and content(path, LONG) != partition.encode():
-            raise CheckpointError(f"{path} is not the partition of the checkpoints beside it; {beside}")
+            raise CheckpointError(
+                f"{path} is not the partition of the checkpoints beside it; {beside}"
+            )
     except OSError as fault:
         raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None
 
 
 def begun_with(out: Path, key: str) -> Any:
-    """Return a setting of the run with the newest intact checkpoint in a folder, None before its first.
+    """Return a setting of the run with the newest intact checkpoint in a folder, None before its
+    first.
 
     Raises CheckpointError if all are damaged.
     """
@@ -202,7 +220,11 @@ def _recorded(out: Path, asked: Config) -> Config:
     try:
         tree = read_file(path)
         if (name := own_method(tree)) and name != asked.method.name:
-            raise CheckpointError(f"{path} is of method {name}, not of {asked.method.name}; give another folder")
+            raise CheckpointError(
+                f"{path} is of method {name}, not of {asked.method.name}; give another folder"
+            )
         return resolve(tree)
     except ConfigError as fault:
-        raise CheckpointError(f"{fault}; restore the file, or remove it: it is then written again") from None
+        raise CheckpointError(
+            f"{fault}; restore the file, or remove it: it is then written again"
+        ) from None

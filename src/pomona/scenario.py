@@ -1,4 +1,6 @@
-"""A scenario: a data set with its partition and a matching network, complete before any training."""
+"""A scenario: a data set with its partition and a matching network, complete before any
+training.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -68,10 +70,11 @@ class Scenario:
     def prepare(
         cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
     ) -> "Scenario":
-        """Read, validate and divide the data; the scenario's config has its number of clients resolved.
+        """Read, validate and divide the data; the scenario's config has its number of clients
+        resolved.
 
-        ``agreed``: whether the reader's form, including units of targets, was agreed before, so that nothing is learned
-        for it.
+        ``agreed``: whether the reader's form, including units of targets, was agreed before, so
+        that nothing is learned for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
@@ -89,7 +92,8 @@ class Scenario:
         if share := config.method.method().share:
             if config.membership.changes:
                 raise ConfigError(
-                    f"{config.method.name} draws its shared samples from all clients; take membership out"
+                    f"{config.method.name} draws its shared samples from all clients; take "
+                    "membership out"
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
         config.membership.check(config.clients, config.rounds)
@@ -108,7 +112,8 @@ class Scenario:
 
     def _set(self, **settings: Any) -> "Scenario":
         changed = replace(self, config=self.config.model_copy(update=settings))
-        changed._computed.update(self._computed)  # networks and data depend on neither rate nor engine
+        # networks and data depend on neither rate nor engine
+        changed._computed.update(self._computed)
         return changed
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
@@ -119,10 +124,11 @@ class Scenario:
         return found
 
     def _in_deviations(self) -> "Scenario":
-        """Standardise numeric targets over all training rows, so that lr has the same scale everywhere.
+        """Standardise numeric targets over all training rows, so that lr has the same scale
+        everywhere.
 
-        Not with privacy, since moments are a release without noise; and not with a user's own loss, which may require
-        positive numbers or integers.
+        Not with privacy, since moments are a release without noise; and not with a user's own loss,
+        which may require positive numbers or integers.
         """
         if not self.task.standardised or self.config.privacy or self.config.model.loss != "auto":
             return self
@@ -131,19 +137,27 @@ class Scenario:
         return replace(self, dataset=replace(self.dataset, target_shift=shift, target_scale=scale))
 
     def check(self, agreed: bool = False) -> None:
-        """Raise ConfigError or DataError, before round 1, for data or settings that the method or network cannot use.
+        """Raise ConfigError or DataError, before round 1, for data or settings that the method or
+        network cannot use.
 
         ``agreed``: whether the clients have agreed on class names before.
         """
         _ = self.choice
         loss = criterion(self.config.model, self.task)
-        require_per_sample(loss, self.config.model.loss, self.task, self.dataset.n_outputs, self.input_shape)
-        class_weights.require(self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None)
+        require_per_sample(
+            loss, self.config.model.loss, self.task, self.dataset.n_outputs, self.input_shape
+        )
+        class_weights.require(
+            self.config.model, self.targets, self.dataset.n_outputs, self.config.privacy is not None
+        )
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         require_patches(self.config, self.dataset)
         module = self.module()
         if len(self.dataset.preprocessing) > 1 and self.partition.recipe.get("name") != "natural":
-            raise ConfigError("data.fit=client is for clients that are the data's own: set partition.name = natural")
+            raise ConfigError(
+                "data.fit=client is for clients that are the data's own: set partition.name = "
+                "natural"
+            )
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
         require_samples(self.config, self.partition, self.names, module)
@@ -161,7 +175,11 @@ class Scenario:
         if self.titles:
             return list(self.titles)
         owners, n = self.dataset.owners, len(self.partition.clients)
-        if owners is not None and self.partition.recipe.get("name") == "natural" and len(owners.names) == n:
+        if (
+            owners is not None
+            and self.partition.recipe.get("name") == "natural"
+            and len(owners.names) == n
+        ):
             return list(owners.names)
         return [f"client {i}" for i in range(n)]
 
@@ -177,9 +195,16 @@ class Scenario:
 
     @cached_property
     def choice(self) -> Choice:
-        """Headline metric of the run and the reason for it. Raises ConfigError if the targets do not define it."""
+        """Headline metric of the run and the reason for it.
+
+        Raises ConfigError if the targets do not define it.
+        """
         held = [c.train for c in self.partition.clients]
-        labels = self.dataset.y[np.concatenate(held)] if held and self.task.commonest else self.dataset.y[:0]
+        labels = (
+            self.dataset.y[np.concatenate(held)]
+            if held and self.task.commonest
+            else self.dataset.y[:0]
+        )
         return choose(self.config.metric, self.task, labels, self.dataset.classes)
 
     @cached_property
@@ -214,13 +239,18 @@ class Scenario:
         return self._once("frozen", lambda: frozen(self._common))
 
     def private(self, folder: Path) -> PrivateObjective:
-        """Return the objective with private gradients; each client's key and ledger are in the folder."""
+        """Return the objective with private gradients; each client's key and ledger are in the
+        folder.
+        """
         assert self.config.privacy
         module, space = self._seen_network()
         return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
 
     def epsilons(self) -> list[float]:
-        """Return upper bounds of each client's epsilon for the whole run. Raises ConfigError without accountants."""
+        """Return upper bounds of each client's epsilon for the whole run.
+
+        Raises ConfigError without accountants.
+        """
         c = self.config
         settings = c.privacy
         assert settings
@@ -241,31 +271,43 @@ class Scenario:
             return NativeObjective(module, space, self.resident, loss, native, precision)
         if self.config.engine == "native":
             raise _not_possible(native)
-        # On a CPU convolutions are faster one client at a time; only the method's own algebra is shared.
+        # On a CPU convolutions are faster one client at a time; only the method's own algebra is
+        # shared.
         flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
         if self.config.rows > 1 and (flat or self.config.device != "cpu"):
             return StackedObjective(module, space, self.resident, loss, precision)
         return TorchObjective(module, space, self.resident, loss, precision)
 
     def not_native(self) -> str:
-        """Return why the native engine does not compute this scenario; empty if it does, or would if it were chosen."""
+        """Return why the native engine does not compute this scenario; empty if it does, or would
+        if it were chosen.
+        """
         native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
         return native if isinstance(native, str) else ""
 
-    def _native(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> NativeNetwork | str:
+    def _native(
+        self, module: nn.Module, space: ParameterSpace, loss: Criterion
+    ) -> NativeNetwork | str:
         """Return the native engine for this scenario, or why there is none."""
         if self.config.engine == "torch":
             return "engine = 'torch'"
         if self.config.privacy:
             return "private gradients are those of single samples"
-        native = NativeNetwork.of(module, space, self.resident, loss, self.config.precision == "bf16")
+        native = NativeNetwork.of(
+            module, space, self.resident, loss, self.config.precision == "bf16"
+        )
         batch = min(self.config.batch_size, max(self.resident.sizes("train"), default=0))
         if isinstance(native, NativeNetwork) and batch > native.most:
-            return f"a batch has {batch} samples, and of this network a call takes {native.most}; lower batch_size"
+            return (
+                f"a batch has {batch} samples, and of this network a call takes {native.most}; "
+                "lower batch_size"
+            )
         return native
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
-        """Return the network for an objective, without a frozen part with cached features; and the row's space."""
+        """Return the network for an objective, without a frozen part with cached features; and the
+        row's space.
+        """
         module = self.module().to(self.config.device)
         part = self._cut(module)
         return part.rest if part else module, ParameterSpace(module, self.config.buffers)
@@ -277,21 +319,30 @@ class Scenario:
 
     def _cut(self, module: nn.Module) -> Cut | None:
         """Split the network if the features of its frozen part are cached."""
-        drawn = self.config.augment or self.config.model.patch  # training sees other samples in each step
+        # training sees other samples in each step
+        drawn = self.config.augment or self.config.model.patch
         if self.config.model.cache_features == "off" or drawn or not self.frozen:
             return None
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
-        return cut(module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device))
+        return cut(
+            module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device)
+        )
 
     @property
     def resident(self) -> DeviceDataset:
-        """The data for the objective: samples, or their features, which are computed on first use."""
+        """The data for the objective: samples, or their features, which are computed on first
+        use.
+        """
         return self._once("resident", self._resident)
 
     def _resident(self) -> DeviceDataset:
         data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
-        weights = class_weights.weights_of(self.config.model, data.y, data.rows["train"], self.dataset.n_outputs)
-        data = replace(data, weights=weights, augment=self.config.augment, patch=self.config.model.patch)
+        weights = class_weights.weights_of(
+            self.config.model, data.y, data.rows["train"], self.dataset.n_outputs
+        )
+        data = replace(
+            data, weights=weights, augment=self.config.augment, patch=self.config.model.patch
+        )
         part = self._cut(self.module().to(self.config.device))
         return cached(part, data, self.config.precision, self.config.processes) if part else data
 
@@ -300,7 +351,8 @@ class Scenario:
         """The models that training starts from."""
         module = self.module()
         space, device = ParameterSpace(module, self.config.buffers), self.config.device
-        common = space.pack(module).to(device)  # cached: a large network takes seconds to draw, once per client
+        # cached: a large network takes seconds to draw, once per client
+        common = space.pack(module).to(device)
 
         def make(client: int | None) -> Tensor:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
@@ -312,7 +364,9 @@ class Scenario:
         """Return metric, accuracy and loss of constant predictions."""
         loss, task, y = criterion(self.config.model, self.task), self.task, self.dataset.y
         names = {self.choice.metric.name, *({ACCURACY.name} & {*task.measures}), "loss"}
-        train, test = ([y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test"))
+        train, test = (
+            [y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test")
+        )
 
         shape = task.output_shape(self.dataset.n_outputs, self.input_shape)
 
@@ -325,7 +379,10 @@ class Scenario:
             at_once = max(1, CONSTANT_AT_ONCE // prod(shape))
 
             def each(of: Callable[[Tensor, Tensor], Any]) -> list[Any]:
-                return [of(*part) for part in zip(*(values.split(at_once) for values in pair), strict=True)]
+                return [
+                    of(*part)
+                    for part in zip(*(values.split(at_once) for values in pair), strict=True)
+                ]
 
             if name == "loss":
                 return float(torch.cat(each(lambda o, t: loss(o, as_learned(t)))).double().mean())
@@ -348,7 +405,10 @@ class Scenario:
         if data.groups is None:
             return {}
         groups = data.groups.within(data.owners.client if data.owners else None)
-        return {i: np.unique(groups[c.test], return_inverse=True)[1] for i, c in enumerate(self.partition.clients)}
+        return {
+            i: np.unique(groups[c.test], return_inverse=True)[1]
+            for i, c in enumerate(self.partition.clients)
+        }
 
     def about(self) -> dict[str, Any]:
         """Return the record's description: sizes, label counts, hidden groups, hashes."""
@@ -358,10 +418,15 @@ class Scenario:
             "classes": list(self.dataset.classes),
             "labels": list(self.dataset.labels),
             "sizes": {part: [len(getattr(c, part)) for c in rows] for part in SPLITS},
-            "label_counts": label_counts(self.partition, self.dataset).tolist() if self.targets == "classes" else None,
+            "label_counts": label_counts(self.partition, self.dataset).tolist()
+            if self.targets == "classes"
+            else None,
             "groups": list(self.partition.groups),
             "target_groups": list(self.partition.target_groups),
-            "data": {"name": self.dataset.name, "fingerprint": self.partition.recipe["fingerprint"]},
+            "data": {
+                "name": self.dataset.name,
+                "fingerprint": self.partition.recipe["fingerprint"],
+            },
             "partition_sha256": self.partition.sha256,
             "test_rows": [sha256(c.test.astype("<i8").tobytes()).hexdigest()[:16] for c in rows],
             "targets": self.targets,
@@ -372,7 +437,9 @@ class Scenario:
             "input_shape": list(self.input_shape),
             "notes": list(self.dataset.notes),
             "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
-            "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows])) if len(rows) > 1 else 0,
+            "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows]))
+            if len(rows) > 1
+            else 0,
         }
 
 

@@ -14,8 +14,11 @@ from pomona.models.trained_part import active
 from pomona.partition.partition import Partition
 
 
-def require_private(config: Config, dataset: Dataset, partition: Partition, module: nn.Module, agreed: bool) -> None:
-    """Raise ConfigError for a run that cannot train privately, or whose releases are not acknowledged.
+def require_private(
+    config: Config, dataset: Dataset, partition: Partition, module: nn.Module, agreed: bool
+) -> None:
+    """Raise ConfigError for a run that cannot train privately, or whose releases are not
+    acknowledged.
 
     ``agreed``: whether the clients have agreed on class names before.
     """
@@ -40,43 +43,59 @@ def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None
     data = config.data
     if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
         raise ConfigError(
-            "data.time_edges must be given: learnt intervals end at event times of training rows, a release that "
+            "data.time_edges must be given: learnt intervals end at event times of training rows, "
+            "a release that "
             "privacy does not cover"
         )
 
 
 def require_patches(config: Config, dataset: Dataset) -> None:
-    """Raise ConfigError for patches larger than the images, a method that compares whole images, or missing MONAI."""
+    """Raise ConfigError for patches larger than the images, a method that compares whole images, or
+    missing MONAI.
+    """
     if not (patch := config.model.patch):
         return
     if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
         raise ConfigError(f"model.patch.size = {list(patch.size)}: {wrong}")
     card = config.method.method().card
-    taught = next((release for release in card.privacy.releases if release.name == "output-criterion"), None)
+    taught = next(
+        (release for release in card.privacy.releases if release.name == "output-criterion"), None
+    )
     if taught and not card.privacy.batchwise:
         raise ConfigError(
-            f"model.patch: {config.method.name} compares outputs on training images, of which every step sees other "
+            f"model.patch: {config.method.name} compares outputs on training images, of which "
+            "every step sees other "
             f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"
         )
     sliding_window.require()
 
 
-def require_samples(config: Config, partition: Partition, names: Sequence[str], module: nn.Module) -> None:
-    """Raise DataError or ConfigError if a client, or a batch, has fewer samples than the run needs."""
+def require_samples(
+    config: Config, partition: Partition, names: Sequence[str], module: nn.Module
+) -> None:
+    """Raise DataError or ConfigError if a client, or a batch, has fewer samples than the run
+    needs.
+    """
     held = list(zip(names, partition.clients, strict=True))
     blind = [name for name, c in held if not len(c.validation)]
     if config.method.method().card.needs.validation and blind:
         raise DataError(
-            f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs models; "
+            f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs "
+            "models; "
             "raise data.validation_share, or give them validation rows"
         )
-    buffers = ((path, buffer) for path, part in active(module) for buffer in part.buffers(recurse=False))
+    buffers = (
+        (path, buffer) for path, part in active(module) for buffer in part.buffers(recurse=False)
+    )
     normed = next((path for path, buffer in buffers if buffer.is_floating_point()), None)
     lone = [name for name, c in held if len(c.train) == 1]
     if normed and config.batch_size == 1:
-        raise ConfigError(f"batch_size = 1, but {config.model.name} has BatchNorm; set batch_size to 2 or more")
+        raise ConfigError(
+            f"batch_size = 1, but {config.model.name} has BatchNorm; set batch_size to 2 or more"
+        )
     if normed and lone:
         raise DataError(
-            f"{', '.join(lone)}: one training sample, but {config.model.name}'s {normed} normalises over "
+            f"{', '.join(lone)}: one training sample, but {config.model.name}'s {normed} "
+            "normalises over "
             "a batch; give at least 2 samples a client, or take a model without BatchNorm"
         )

@@ -1,4 +1,6 @@
-"""Running a configuration from start to record: the simulator behind ``pomona run`` and ``pomona.run``."""
+"""Running a configuration from start to record: the simulator behind ``pomona run`` and
+``pomona.run``.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -54,15 +56,21 @@ from pomona.storage.run_status import Status, read_status, write_status
 KEY_STORES = Path("private") / "dp"  # keys and ledgers
 
 
-def run(config: Config, out: Path | str | None = None, watcher: Callback | None = None, resume: bool = False) -> Result:
+def run(
+    config: Config,
+    out: Path | str | None = None,
+    watcher: Callback | None = None,
+    resume: bool = False,
+) -> Result:
     """Train, evaluate and record one federation.
 
     Args:
         config: every setting.
         out: folder for the record; created if missing. None keeps the result in memory only.
         watcher: called after every round.
-        resume: whether to continue after the last committed round in ``out``; a finished run with these settings is
-            unchanged, one of fewer rounds extended. Settings, data and partition must be those of the run in ``out``.
+        resume: whether to continue after the last committed round in ``out``; a finished run with
+            these settings is unchanged, one of fewer rounds extended. Settings, data and partition
+            must be those of the run in ``out``.
 
     Returns:
         The result, as ``pomona.load(out)`` would read it.
@@ -81,17 +89,23 @@ def run(config: Config, out: Path | str | None = None, watcher: Callback | None 
             'pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))'
         )
     if watcher is not None and (
-        lacks := [name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)]
+        lacks := [
+            name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)
+        ]
     ):
         raise ConfigError(
-            f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit pomona.federation.callbacks.NullCallback "
+            f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit "
+            "pomona.federation.callbacks.NullCallback "
             "and write what you want to hear of"
         )
     return simulate(Scenario.prepare(config), None if out is None else Path(out), watcher, resume)
 
 
 def simulate(
-    scenario: Scenario, out: Path | None = None, watcher: Callback | None = None, resume: bool = False
+    scenario: Scenario,
+    out: Path | None = None,
+    watcher: Callback | None = None,
+    resume: bool = False,
 ) -> Result:
     """Apply ``run`` to a prepared scenario."""
     torch.set_num_threads(1)
@@ -100,12 +114,20 @@ def simulate(
     for line in cautions(scenario):
         watcher.note(line)
     if "\0" in str(out):
-        raise StorageError(f"the folder {str(out)!r} has a NUL character in its name; give another folder")
+        raise StorageError(
+            f"the folder {str(out)!r} has a NUL character in its name; give another folder"
+        )
     if out is None:
         scenario = _settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)
         with enough("training"):
-            return _train(scenario, RunRecord(None, scenario.config.tree()), watcher, Checkpointing(None, 1, {}), hold)
+            return _train(
+                scenario,
+                RunRecord(None, scenario.config.tree()),
+                watcher,
+                Checkpointing(None, 1, {}),
+                hold,
+            )
     require_own(out)
     if not resume:
         require_free(out)
@@ -119,11 +141,15 @@ def simulate(
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(_settled(scenario, watcher, out if resume else None), out, watcher, resume, hold)
+        return _recorded(
+            _settled(scenario, watcher, out if resume else None), out, watcher, resume, hold
+        )
 
 
 def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
-    """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to resume."""
+    """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to
+    resume.
+    """
     return settled(on_engine(scenario, watcher, before), watcher, before)
 
 
@@ -154,16 +180,26 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
-        write_status(out, Status(state="running", round=point.number))  # the following has no finished record
+        # the following has no finished record
+        write_status(out, Status(state="running", round=point.number))
         _settings(scenario, out)
     with RunRecord(out, config.tree(), point.after) as record:
         if point.found and (line := moved(record.events[0][1]["versions"])):
             watcher.note(line)
-        return _train(scenario, record, watcher, Checkpointing(out, config.checkpoint_every, stamp, point.found), hold)
+        return _train(
+            scenario,
+            record,
+            watcher,
+            Checkpointing(out, config.checkpoint_every, stamp, point.found),
+            hold,
+        )
 
 
 def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
-    """Return the storage of clients' states, reporting disk use. Raises ConfigError if they do not fit anywhere."""
+    """Return the storage of clients' states, reporting disk use.
+
+    Raises ConfigError if they do not fit anywhere.
+    """
     config = scenario.config
     require_training(config, len(scenario.initial()), config.processes)
     client = config.method.method().client
@@ -176,7 +212,9 @@ def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     return hold
 
 
-def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold) -> Result:
+def _train(
+    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
+) -> Result:
     """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     if warning := caution(config):
@@ -194,7 +232,16 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
         transport = _transport(scenario, roster, folder, hold)
         until.callback(transport.close)
         attendance = Planned(config.membership, roster)
-        parts = (config, method.server, attendance, scenario.initial, transport, record, watcher, commits)
+        parts = (
+            config,
+            method.server,
+            attendance,
+            scenario.initial,
+            transport,
+            record,
+            watcher,
+            commits,
+        )
         loop = Loop(*parts, metric=scenario.choice.metric)
         loop.run()
         best = loop.curve.best_round
@@ -213,8 +260,12 @@ def _train(scenario: Scenario, record: RunRecord, watcher: Callback, commits: Ch
     return result
 
 
-def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Inline | Workers:
-    """Return a transport with all clients in this process, or in worker processes if there are several on a CPU."""
+def _transport(
+    scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
+) -> Inline | Workers:
+    """Return a transport with all clients in this process, or in worker processes if there are
+    several on a CPU.
+    """
     config, half = scenario.config, scenario.config.method.method().client
 
     def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
@@ -222,7 +273,9 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
         metric = scenario.choice.metric
         scoring = Scoring(metric, config.specificity)
         choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
-        return ClientRuntime(half, objective, scenario.initial, groups, config.seed, hold, scoring, choice, copies)
+        return ClientRuntime(
+            half, objective, scenario.initial, groups, config.seed, hold, scoring, choice, copies
+        )
 
     workers, in_memory = config.processes, hold is as_is
     groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
@@ -234,11 +287,17 @@ def _transport(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold)
     if alone:
         return Inline(partial(make, copies), groups)
     _ = scenario.resident  # created here once, and shared by all forked processes
-    return Workers(partial(make, KeptCopies({}, scenario.initial, {})), groups, roster.sizes, workers, copies)
+    return Workers(
+        partial(make, KeptCopies({}, scenario.initial, {})), groups, roster.sizes, workers, copies
+    )
 
 
 def _collected(
-    scenario: Scenario, transport: Inline | Workers, record: RunRecord, headline: tuple[str, When], best: int
+    scenario: Scenario,
+    transport: Inline | Workers,
+    record: RunRecord,
+    headline: tuple[str, When],
+    best: int,
 ) -> dict[str, Any]:
     """Record the clients' answers and final metrics; return further content of the summary.
 
@@ -247,7 +306,9 @@ def _collected(
     config = scenario.config
     everybody = tuple(range(config.clients))
     found = transport.collect(partial(ClientRuntime.final, of=headline, best=best), everybody)
-    record.answers({i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups())
+    record.answers(
+        {i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups()
+    )
     for _, metrics in found:
         for each in metrics:
             record.event("final", **each)

@@ -1,4 +1,6 @@
-"""Every benchmark runs at its quick size and yields finite, positive figures; their values are not tested."""
+"""Every benchmark runs at its quick size and yields finite, positive figures; their values are not
+tested.
+"""
 
 import json
 import math
@@ -10,13 +12,14 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
+# run by tests of their own: Linux only, and many processes
 APART = {
     "memory",
     "server_half",
     "deployment",
     "deployment_peers",
     "light_silos",
-}  # run by tests of their own: Linux only, and many processes
+}
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups"}
 
@@ -45,13 +48,16 @@ def test_benchmarks_are_run_alike(load, name):
 @pytest.mark.parametrize(
     "name",
     [  # together they take minutes
-        pytest.param(name, marks=() if name in IN_THE_GATE else pytest.mark.slow) for name in sorted({*NAMES} - APART)
+        pytest.param(name, marks=() if name in IN_THE_GATE else pytest.mark.slow)
+        for name in sorted({*NAMES} - APART)
     ],
 )
 def test_the_quick_size_runs(load, name):
     benchmark = load(name)
     for table in benchmark.main(benchmark.QUICK, []):
-        figures = [v for row in table["rows"].values() for k, v in row.items() if k not in MAY_BE_ANYTHING]
+        figures = [
+            v for row in table["rows"].values() for k, v in row.items() if k not in MAY_BE_ANYTHING
+        ]
         numbers = [v for v in figures if isinstance(v, int | float)]
         assert table["rows"]
         assert all(math.isfinite(v) and v >= 0 for v in numbers), table
@@ -60,7 +66,9 @@ def test_the_quick_size_runs(load, name):
         assert table["n"] >= 1
 
 
-def test_published_tables_name_their_machine_and_are_appended_as_json(load, monkeypatch, tmp_path, capsys):
+def test_published_tables_name_their_machine_and_are_appended_as_json(
+    load, monkeypatch, tmp_path, capsys
+):
     target = tmp_path / "all.jsonl"
     monkeypatch.setenv("POMONA_BENCHMARKS", str(target))
     timing = load("timing")
@@ -106,7 +114,8 @@ def test_every_registered_method_has_its_cost(load):
 def test_what_clients_keep_under_a_budget_is_counted(load):
     growth = load("growth")
     *_, budgets = growth.main(growth.QUICK, ["batch_size=4"])
-    # Not every core is downloaded: each of 3 clients keeps 3 copies and its core; 3 weights and marks of what it fetched.
+    # Not every core is downloaded: each of 3 clients keeps 3 copies and its core; 3 weights and
+    # marks of what it fetched.
     d = 28 * 28 * 4 + 4 + 4 * 10 + 10
     assert budgets["rows"]["apple, M = 1"]["kept MB"] == round(3 * (4 * 4 * d + 3 * 4 + 3) / 1e6, 1)
 
@@ -114,10 +123,19 @@ def test_what_clients_keep_under_a_budget_is_counted(load):
 def test_what_does_not_fit_into_memory_is_named_and_not_run(load, monkeypatch):
     growth = load("growth")
     monkeypatch.setattr(growth, "free", lambda: 4 * 3 * 60_000)
-    model = {"name": "mlp", "hidden": [64]}  # 50,890 parameters: one client's copies of three cores are 600 kB
+    # 50,890 parameters: one client's copies of three cores are 600 kB
+    model = {
+        "name": "mlp",
+        "hidden": [64],
+    }
     configs = {
-        name: growth.resolve(growth.SETTINGS, {"method": how, "clients": 3, "model": model, "batch_size": 4})
-        for name, how in {"fedavg, 3": {"name": "fedavg"}, "apple, 3": {"name": "apple", "budget": 1}}.items()
+        name: growth.resolve(
+            growth.SETTINGS, {"method": how, "clients": 3, "model": model, "batch_size": 4}
+        )
+        for name, how in {
+            "fedavg, 3": {"name": "fedavg"},
+            "apple, 3": {"name": "apple", "budget": 1},
+        }.items()
     }
     rows = growth.compare("toy", configs, 24, 1)["rows"]
     assert rows["apple, 3"]["median s"] == "not run"
@@ -127,7 +145,8 @@ def test_what_does_not_fit_into_memory_is_named_and_not_run(load, monkeypatch):
 def test_operations_are_those_of_the_layers(load):
     rate = load("rate")
     assert rate.operations(rate.product(8, "fp32")) == 2 * 8**3
-    # small, of a 28 x 28 image: products forward, at the weights and, but for the first layer, at the inputs
+    # small, of a 28 x 28 image: products forward, at the weights and, but for the first layer, at
+    # the inputs
     first = 28 * 28 * 8 * 9
     layers = first + 14 * 14 * 16 * 8 * 9 + 16 * 7 * 7 * 32 + 32 * 10
     assert rate.operations(rate.step("small", 4, "fp32", [])) == 2 * 4 * (3 * layers - first)
@@ -194,13 +213,16 @@ def test_a_federation_of_real_processes_is_measured(load, monkeypatch):
 def test_what_a_large_federation_needs_is_arithmetic(load):
     needs = load("deployment").needs
     silos, d = 4, 1000
-    apple, fedavg = (needs(silos, d, method) for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"}))
+    apple, fedavg = (
+        needs(silos, d, method) for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"})
+    )
     model = 4 * d / 1e9
     assert apple["silo down GB"] == 2 * model
     assert apple["server GB"] == pytest.approx(silos * (2 + 1) * model)
     assert apple["silo s at 100 Mbit/s"] == pytest.approx(3 * 4 * d * 8 / 100e6)
     assert fedavg["silo down GB"] == fedavg["silo up GB"] == fedavg["server state GB"] == model
-    # FedAvg's state before and after, four uplinks as bytes and as tensors, and as much again for their mean.
+    # FedAvg's state before and after, four uplinks as bytes and as tensors, and as much again for
+    # their mean.
     assert fedavg["server memory GB"] == pytest.approx((2 + 2 * silos + 2 * silos) * model)
     assert fedavg["server disk GB"] == pytest.approx((2 + 2 * silos) * model)
     assert fedavg["silo disk GB"] == pytest.approx((3 + 1) * model)
@@ -225,7 +247,9 @@ def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_pat
             ["run", "apple", *words, "--out", "run"],
             ["report", "run", "--out", "page"],
         ]
-        assert all((tmp_path / f"in-{place}" / name).is_file() for name in words if name.endswith(".toml"))
+        assert all(
+            (tmp_path / f"in-{place}" / name).is_file() for name in words if name.endswith(".toml")
+        )
 
 
 def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
@@ -238,7 +262,11 @@ def test_the_pfl_network_has_the_published_number_of_parameters(monkeypatch):
     config = resolve(read_file(configs / "pfl-cifar10.toml"))
     module = build(config.model, (3, 32, 32), 10)
     assert sum(p.numel() for p in module.parameters()) == 1_626_442
-    assert (config.clients, round(config.clients * config.participation), config.batch_size) == (1000, 50, 10)
+    assert (config.clients, round(config.clients * config.participation), config.batch_size) == (
+        1000,
+        50,
+        10,
+    )
 
 
 @pytest.mark.slow

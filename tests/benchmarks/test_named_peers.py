@@ -1,4 +1,6 @@
-"""All simulators get the task of ``fedavg_round.py``, and Pomona's program on it computes what ``pomona run`` does."""
+"""All simulators get the task of ``fedavg_round.py``, and Pomona's program on it computes what
+``pomona run`` does.
+"""
 
 import json
 import os
@@ -43,16 +45,25 @@ def test_the_task_is_what_the_round_of_fedavg_trains_on(load, tmp_path):
             x, y = made.part(split, i)
             assert torch.equal(x, data.tensors[0])
             assert torch.equal(y, data.tensors[1])
-    held = np.concatenate([made.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))])
+    held = np.concatenate(
+        [made.rows[f"{s}_{i}"] for s in ("train", "test") for i in range(len(clients))]
+    )
     assert sorted(held.tolist()) == [*range(IMAGES)], "each image belongs to one client, once"
-    assert {k: made.settings[k] for k in ("batch_size", "lr")} == {"batch_size": config.batch_size, "lr": config.lr}
+    assert {k: made.settings[k] for k in ("batch_size", "lr")} == {
+        "batch_size": config.batch_size,
+        "lr": config.lr,
+    }
 
 
 def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
-    """The plain network with the task's weights computes what Pomona's does with the run's initial row."""
+    """The plain network with the task's weights computes what Pomona's does with the run's initial
+    row.
+    """
     made = load("named_peers").prepare(tmp_path, IMAGES, 0)
     rounds, fedavg = load("rounds"), load("fedavg_round")
-    scenario = rounds.scenario_of(resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES))
+    scenario = rounds.scenario_of(
+        resolve(fedavg.SETTINGS, {"data": {"name": "rounds:noise"}}), rounds.noise(IMAGES)
+    )
     network = made.start(load("peers.task").Cnn())
     assert sum(p.numel() for p in network.parameters()) == 582_026
     x, _ = made.part("test", 3)
@@ -63,7 +74,9 @@ def rounds_of_the_program(load, folder, method):
     """Accuracy by rounds of training from Pomona's program, run alone for two rounds."""
     load("named_peers").prepare(folder, IMAGES, 0)
     words = [sys.executable, str(FOLDER / "peers" / "pomona_rounds.py"), str(folder), method, "2"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ))
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ)
+    )
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     return {score["trained"]: score["right"] / score["samples"] for score in told}

@@ -54,7 +54,11 @@ def recorded(tmp_path_factory):
 
 
 RUNS = {
-    "pomona": ["-P", "-c", "import sys; sys.argv = ['pomona', 'methods']\nfrom pomona.cli import main\nmain()"],
+    "pomona": [
+        "-P",
+        "-c",
+        "import sys; sys.argv = ['pomona', 'methods']\nfrom pomona.cli import main\nmain()",
+    ],
     "python -m pomona": ["-m", "pomona", "methods"],
 }
 
@@ -64,12 +68,17 @@ def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
     """Somebody may have sent it, with a file that is called like a package."""
     for name in ("rich", "pomona_native", "timm"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(99)")
-    done = subprocess.run([sys.executable, *RUNS[how]], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, *RUNS[how]], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert (done.returncode, "fedavg" in done.stdout) == (0, True), done.stderr
 
 
 def test_help_is_quick_and_loads_no_torch():
-    code = "import sys; sys.argv = ['pomona', '--help']\nfrom pomona.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = (
+        "import sys; sys.argv = ['pomona', '--help']\nfrom pomona.cli import main\ntry: "
+        "main()\nexcept SystemExit: pass\n"
+    )
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for command in ("demo", "run", "compare", "report", "predict", "methods", "data"):
@@ -77,7 +86,18 @@ def test_help_is_quick_and_loads_no_torch():
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "run", "compare", "report", "trajectory", "predict", "methods", "data list", "data show"]
+    "command",
+    [
+        "demo",
+        "run",
+        "compare",
+        "report",
+        "trajectory",
+        "predict",
+        "methods",
+        "data list",
+        "data show",
+    ],
 )
 def test_every_command_explains_itself(capsys, command):
     code, out, _ = call(capsys, *command.split(), "--help")
@@ -87,7 +107,16 @@ def test_every_command_explains_itself(capsys, command):
 
 def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
     code, out, _ = call(
-        capsys, "run", "apple", "--data", "digits", "--partition", "iid", *SMALL, "--out", tmp_path / "r"
+        capsys,
+        "run",
+        "apple",
+        "--data",
+        "digits",
+        "--partition",
+        "iid",
+        *SMALL,
+        "--out",
+        tmp_path / "r",
     )
     assert code == 0
     assert len(out.splitlines()) == 6
@@ -98,21 +127,45 @@ def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):
 
 
 def test_a_run_for_programs_is_json(capsys, tmp_path):
-    words = ("run", "fedavg", "--data", "digits", *SMALL, "--out", tmp_path / "r", "--no-report", "--json")
+    words = (
+        "run",
+        "fedavg",
+        "--data",
+        "digits",
+        *SMALL,
+        "--out",
+        tmp_path / "r",
+        "--no-report",
+        "--json",
+    )
     code, out, _ = call(capsys, *words)
     summary = json.loads(out)
     assert code == 0
     assert summary["folder"] == str(tmp_path / "r")
-    assert summary == {**pomona.load(tmp_path / "r").summary, "folder": summary["folder"], "report": None}
+    assert summary == {
+        **pomona.load(tmp_path / "r").summary,
+        "folder": summary["folder"],
+        "report": None,
+    }
 
 
 def test_the_command_line_wins_over_files_over_defaults(capsys, tmp_path):
     file = tmp_path / "settings.toml"
-    file.write_text('rounds = 7\nlr = 0.5\n[data]\nname = "breast-cancer"\n[method]\nname = "fedprox"\nmu = 0.25\n')
-    code, out, _ = call(capsys, "run", "fedprox", file, "rounds=9", "--data", "digits", "--dry-run", "--json")
+    file.write_text(
+        'rounds = 7\nlr = 0.5\n[data]\nname = "breast-cancer"\n[method]\nname = "fedprox"\nmu = '
+        "0.25\n"
+    )
+    code, out, _ = call(
+        capsys, "run", "fedprox", file, "rounds=9", "--data", "digits", "--dry-run", "--json"
+    )
     config = json.loads(out)
     assert code == 0
-    assert (config["rounds"], config["lr"], config["data"]["name"], config["method"]["mu"]) == (9, 0.5, "digits", 0.25)
+    assert (config["rounds"], config["lr"], config["data"]["name"], config["method"]["mu"]) == (
+        9,
+        0.5,
+        "digits",
+        0.25,
+    )
     assert config["batch_size"] == pomona.Config().batch_size
 
 
@@ -124,11 +177,16 @@ def test_a_file_that_names_its_method_is_enough(capsys, tmp_path):
     file.write_text("rounds = 3\n")
     code, _, err = call(capsys, "run", file, "--dry-run")
     assert code != 0
-    assert f"{file} names no method; add method = 'NAME' to it, or run: pomona run NAME {file}" in " ".join(err.split())
+    assert (
+        f"{file} names no method; add method = 'NAME' to it, or run: pomona run NAME {file}"
+        in " ".join(err.split())
+    )
 
 
 def test_a_dry_run_prints_a_file_that_runs_the_same(capsys, tmp_path):
-    _, out, _ = call(capsys, "run", "apple", "--partition", "practical", "method.budget=2", "--dry-run")
+    _, out, _ = call(
+        capsys, "run", "apple", "--partition", "practical", "method.budget=2", "--dry-run"
+    )
     (tmp_path / "again.toml").write_text(out)
     _, again, _ = call(capsys, "run", "apple", tmp_path / "again.toml", "--dry-run")
     assert again == out
@@ -152,7 +210,9 @@ def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
 
 def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert call(capsys, "run", "fedavg", *SMALL, "--out", tmp_path / "run", "--no-report")[0] == 0
-    code, out, _ = call(capsys, "trajectory", tmp_path / "run", "--client", "1", "--out", tmp_path / "way", "--json")
+    code, out, _ = call(
+        capsys, "trajectory", tmp_path / "run", "--client", "1", "--out", tmp_path / "way", "--json"
+    )
     assert code == 0
     assert {Path(p) for p in json.loads(out)["written"]} == set((tmp_path / "way").iterdir())
     # APPLE's clients are judged by a mixture that no local training starts from.
@@ -162,9 +222,15 @@ def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"])
-def test_no_setting_of_a_record_imports_code_unless_asked(capsys, recorded, tmp_path, monkeypatch, key):
-    """Wherever settings name own code: a record from someone else is looked at, or made again, without it."""
+@pytest.mark.parametrize(
+    "key", ["method", "method.name", "data.name", "model", "model.name", "model.loss"]
+)
+def test_no_setting_of_a_record_imports_code_unless_asked(
+    capsys, recorded, tmp_path, monkeypatch, key
+):
+    """Wherever settings name own code: a record from someone else is looked at, or made again,
+    without it.
+    """
     (tmp_path / "own_trap.py").write_text("raise RuntimeError('own code ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
     folder = shutil.copytree(recorded / "separate", tmp_path / "run")
@@ -188,7 +254,9 @@ def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_pa
     np.savez(tmp_path / "two.npz", x=np.stack([pixels, pixels]))
     Image.fromarray(pixels).save(tmp_path / "one.png")
     model = recorded / "apple/models/client-00.safetensors"
-    code, out, _ = call(capsys, "predict", model, tmp_path / "two.npz", tmp_path / "one.png", "--json")
+    code, out, _ = call(
+        capsys, "predict", model, tmp_path / "two.npz", tmp_path / "one.png", "--json"
+    )
     answers = json.loads(out)
     assert code == 0
     assert [a["class"] for a in answers] == [answers[0]["class"]] * 3
@@ -198,7 +266,12 @@ def test_a_personal_model_answers_for_arrays_and_images(capsys, recorded, tmp_pa
 def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
     rows = [f"{k % 7},{k % 2},{('North', 'Södra [red]')[k % 2]}" for k in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["a,ill,hospital", *rows]))
-    words = [f"data.path={tmp_path / 't.csv'}", "data.label_column=ill", "data.client_column=hospital", "rounds=1"]
+    words = [
+        f"data.path={tmp_path / 't.csv'}",
+        "data.label_column=ill",
+        "data.client_column=hospital",
+        "rounds=1",
+    ]
     call(
         capsys,
         "run",
@@ -213,7 +286,11 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
         "--no-report",
     )
     for number, name in enumerate(("North", "Södra [red]")):
-        question = ("predict", tmp_path / f"r/models/client-{number:02d}.safetensors", tmp_path / "t.csv")
+        question = (
+            "predict",
+            tmp_path / f"r/models/client-{number:02d}.safetensors",
+            tmp_path / "t.csv",
+        )
         code, out, err = call(capsys, *question)
         assert code == 0, err
         assert out.splitlines()[0].strip() == f"the model of {name}"
@@ -222,7 +299,12 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
 
 
 def test_a_table_of_survival_names_each_edge():
-    row = {"input": "new.csv[0]", "survival": {"365": 0.75, "730": 0.25}, "median": 730.0, "risk": 1.5}
+    row = {
+        "input": "new.csv[0]",
+        "survival": {"365": 0.75, "730": 0.25},
+        "median": 730.0,
+        "risk": 1.5,
+    }
     table = answers([row], "North")
     assert table.header == ["input", "median", "risk", "P(time > 365)", "P(time > 730)"]
     assert list(table.rows[0]) == ["new.csv[0]", "730", "1.5", "0.75", "0.25"]
@@ -234,7 +316,15 @@ def test_methods_say_what_they_cost_and_keep(capsys):
     assert code == 0
     assert cards["apple"]["headline"] == ["personal", "trained"]
     assert "directed relationships" in cards["apple"]["exchange"]["private"]
-    assert {"separate", "fedavg", "fedavg-local", "fedavg-ft", "fedprox", "fedprox-ft", "apple"} <= cards.keys()
+    assert {
+        "separate",
+        "fedavg",
+        "fedavg-local",
+        "fedavg-ft",
+        "fedprox",
+        "fedprox-ft",
+        "apple",
+    } <= cards.keys()
 
 
 def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
@@ -254,7 +344,10 @@ def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
 
 
 def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
-    rows = ["a,site,y", *(f"{k},{'[/x]' if k % 2 else 'B'},{'no' if k < 50 else '[red]yes'}" for k in range(60))]
+    rows = [
+        "a,site,y",
+        *(f"{k},{'[/x]' if k % 2 else 'B'},{'no' if k < 50 else '[red]yes'}" for k in range(60)),
+    ]
     (tmp_path / "t.csv").write_text("\n".join([*rows, "55,lonely,no"]) + "\n")
     words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
     code, out, _ = call(capsys, "data", "show", "--data", "csv", *words)
@@ -273,7 +366,11 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("targets", "names", "shown"),
     [
-        ("multilabel", ["Edema", "Hernia"], ["Rows of each label", "Edema", "Hernia", "flags that are the same"]),
+        (
+            "multilabel",
+            ["Edema", "Hernia"],
+            ["Rows of each label", "Edema", "Hernia", "flags that are the same"],
+        ),
         ("multilabel", [], ["Rows of each label", "label 0", "label 1"]),
         ("regression", ["mm", "kg"], ["Targets", "mm", "kg"]),
     ],
@@ -281,7 +378,12 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
 def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, shown):
     y = np.column_stack([np.arange(40) % 2, np.zeros(40)]) + (targets == "regression") * 0.5
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=y)
-    words = (f"data.path={tmp_path / 'a.npz'}", f"data.targets={targets}", f"data.classes={names}", "clients=2")
+    words = (
+        f"data.path={tmp_path / 'a.npz'}",
+        f"data.targets={targets}",
+        f"data.classes={names}",
+        "clients=2",
+    )
     code, out, _ = call(capsys, "data", "show", "--data", "npz", *words)
     assert code == 0
     assert all(word in out for word in shown)
@@ -289,7 +391,14 @@ def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, sh
 
 def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((40, 3)), y=np.full(40, 1))
-    words = (f"data.path={tmp_path / 'a.npz'}", "clients=2", "rounds=1", "lr=0.1", "model=logistic", "--no-report")
+    words = (
+        f"data.path={tmp_path / 'a.npz'}",
+        "clients=2",
+        "rounds=1",
+        "lr=0.1",
+        "model=logistic",
+        "--no-report",
+    )
     code, _, err = call(capsys, "run", "fedavg", "--data", "npz", *words, "--out", tmp_path / "run")
     assert code == 0
     said = " ".join(err.split())
@@ -323,7 +432,9 @@ def idx(folder, images, labels, prefix="train"):
         (f"{prefix}-labels-idx1-ubyte", labels, 2049),
     ):
         header = b"".join(int(n).to_bytes(4, "big") for n in (magic, *array.shape))
-        (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+        (folder / f"{name}.gz").write_bytes(
+            gzip.compress(header + array.astype(np.uint8).tobytes())
+        )
 
 
 def mnist_like(folder):
@@ -358,23 +469,50 @@ BAD = {
     "unknown key": (None, ["run", "apple", "method.lamda=1"], 2, ["method.lamda"]),
     "value out of range": (None, ["run", "apple", "rounds=0"], 2, ["rounds = 0"]),
     "no such option": (None, ["run", "apple", "--datta", "digits"], 2, ["--datta"]),
-    "missing files": (None, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["mnist", "not found"]),
-    "truncated gzip": (truncated, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["train-images"]),
-    "label out of range": (wrong_labels, ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"], 3, ["77"]),
-    "NaN pixel": (nan_pixel, ["run", "fedavg", "--data", "npz", "data.path={here}/own.npz"], 3, ["own.npz", "17"]),
+    "missing files": (
+        None,
+        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
+        3,
+        ["mnist", "not found"],
+    ),
+    "truncated gzip": (
+        truncated,
+        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
+        3,
+        ["train-images"],
+    ),
+    "label out of range": (
+        wrong_labels,
+        ["run", "fedavg", "--data", "mnist", "--data-dir", "{here}"],
+        3,
+        ["77"],
+    ),
+    "NaN pixel": (
+        nan_pixel,
+        ["run", "fedavg", "--data", "npz", "data.path={here}/own.npz"],
+        3,
+        ["own.npz", "17"],
+    ),
     "client without samples": (
         None,
         ["run", "fedavg", "--data", "digits", "data.train_limit=20", "clients=30"],
         3,
         ["client"],
     ),
-    "image too small": (None, ["run", "fedavg", "--data", "digits", "model.name=lenet"], 2, ["lenet", "8x8"]),
+    "image too small": (
+        None,
+        ["run", "fedavg", "--data", "digits", "model.name=lenet"],
+        2,
+        ["lenet", "8x8"],
+    ),
     "no data folder": (None, ["run", "fedavg", "--data", "cifar10"], 3, ["POMONA_DATA"]),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_an_exit_code_and_nothing_written(case, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_one_line_an_exit_code_and_nothing_written(
+    case, capsys, tmp_path, monkeypatch
+):
     prepare, words, code, told = BAD[case]
     monkeypatch.delenv("POMONA_DATA", raising=False)
     if prepare:
@@ -414,7 +552,11 @@ def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
     np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 9, 9)))
     for words, code, told in (
         ((tmp_path / "x.safetensors", tmp_path / "wrong.npz"), 6, "holds no model"),
-        ((recorded / "apple/private/client-00.safetensors", tmp_path / "wrong.npz"), 6, "holds no model"),
+        (
+            (recorded / "apple/private/client-00.safetensors", tmp_path / "wrong.npz"),
+            6,
+            "holds no model",
+        ),
         ((model, tmp_path / "wrong.npz"), 3, "(9, 9, 1)"),
         ((model, tmp_path / "absent.npz"), 3, "absent.npz"),
         ((model,), 3, "no input"),
@@ -438,7 +580,9 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
         "partition.name=iid",
     ]
     common = ("clients=2", "rounds=20", "batch_size=8", "lr=1.0", "workers=1")
-    code, _, err = call(capsys, "run", "separate", *settings, *common, "--out", tmp_path / "r", "--no-report")
+    code, _, err = call(
+        capsys, "run", "separate", *settings, *common, "--out", tmp_path / "r", "--no-report"
+    )
     assert code == 0, err
     (tmp_path / "new.txt").write_text("a great thing\nan awful thing\n")
     model = tmp_path / "r/models/client-00.safetensors"
@@ -452,7 +596,9 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
 
 
 def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
-    """Of 33 commands as another account ten ended in a traceback; to root all is permitted, so the error is made."""
+    """Of 33 commands as another account ten ended in a traceback; to root all is permitted, so the
+    error is made.
+    """
 
     def closed(path, *_, **__):
         raise PermissionError(EACCES, "Permission denied", str(path))
@@ -461,5 +607,7 @@ def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="6"):
         main(["silo", "studies", "--folder", str(tmp_path)])
     said = capsys.readouterr().err
-    assert said.startswith(f"error[STORAGE]: {tmp_path}/state/studies: Permission denied; use the account that owns it")
+    assert said.startswith(
+        f"error[STORAGE]: {tmp_path}/state/studies: Permission denied; use the account that owns it"
+    )
     assert said.count("\n") == 1

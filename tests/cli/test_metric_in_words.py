@@ -21,11 +21,17 @@ CLIENTS = ("Nord", "Kids")
 
 
 def evaluation(number, value, metric="auroc", accuracy=(0.95, 0.97), loss=(0.2, 0.1), split="test"):
-    return Evaluation(number, "personal", "trained", split, (0, 1), (40, 60), loss, accuracy, value, metric)
+    return Evaluation(
+        number, "personal", "trained", split, (0, 1), (40, 60), loss, accuracy, value, metric
+    )
 
 
 def result(
-    metric="auroc", values=((0.6, 0.7), (0.8, None)), losses=((0.5, 0.5), (0.2, 0.1)), train=(0.5, 0.2), **config
+    metric="auroc",
+    values=((0.6, 0.7), (0.8, None)),
+    losses=((0.5, 0.5), (0.2, 0.1)),
+    train=(0.5, 0.2),
+    **config,
 ):
     """Two rounds of two clients."""
     about = {
@@ -33,7 +39,9 @@ def result(
         "headline": ["personal", "trained"],
         "metric": metric,
         "targets": "classes",
-        "constant": {whose: {m: {"mean": 0.5} for m in (metric, "loss")} for whose in ("own", "all")},
+        "constant": {
+            whose: {m: {"mean": 0.5} for m in (metric, "loss")} for whose in ("own", "all")
+        },
         "data": {"fingerprint": "f"},
         "partition_sha256": "p",
     }
@@ -42,8 +50,15 @@ def result(
         for n, (v, loss) in enumerate(zip(values, losses, strict=True), 1)
         for split in ("validation", "test")
     ]
-    rows = [RoundRow(n, 0.5, (0, 1), (loss, loss), (8, 8), (4, 4)) for n, loss in enumerate(train, 1)]
-    settings = {"method": {"name": "fedavg"}, "data": {"name": "own"}, "partition": {"name": "natural"}, **config}
+    rows = [
+        RoundRow(n, 0.5, (0, 1), (loss, loss), (8, 8), (4, 4)) for n, loss in enumerate(train, 1)
+    ]
+    settings = {
+        "method": {"name": "fedavg"},
+        "data": {"name": "own"},
+        "partition": {"name": "natural"},
+        **config,
+    }
     made = Result(settings, about, rows, held, [], {})
     return Result(settings, about, rows, held, [], summarise(made, 1.0))
 
@@ -58,9 +73,14 @@ def said(metric="auroc", **changes):
 def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
     closing(result(), tmp_path, None)
     text = capsys.readouterr().out
-    assert "test AUROC, model personal, trained, mean over clients: 0.800 in the last round (2)" in text
+    assert (
+        "test AUROC, model personal, trained, mean over clients: 0.800 in the last round (2)"
+        in text
+    )
     assert "worst client 0.800" in text
-    assert "a client that always answers its most frequent training label has 0.500 on average" in text
+    assert (
+        "a client that always answers its most frequent training label has 0.500 on average" in text
+    )
     assert "over samples" not in text
     assert "accuracy" not in text
     assert "%" not in text
@@ -69,10 +89,15 @@ def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
 def test_errors_are_best_where_they_are_low(capsys, tmp_path):
     made = result("mae", values=((60.0, 64.0), (80.0, 90.0)))
     outcome = made.summary["models"]["personal, trained"]
-    assert (outcome["best_test"], outcome["best_validation"]) == ({"test": 62.0, "round": 1, "validation": 62.0},) * 2
+    assert (outcome["best_test"], outcome["best_validation"]) == (
+        {"test": 62.0, "round": 1, "validation": 62.0},
+    ) * 2
     assert (outcome["clients"]["worst"], outcome["clients"]["pooled"]) == (90.0, 86.0)
     closing(made, tmp_path, None)
-    assert "test mean absolute error, model personal, trained, mean over clients: 85 in the" in capsys.readouterr().out
+    assert (
+        "test mean absolute error, model personal, trained, mean over clients: 85 in the"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_table_of_runs_says_what_its_values_are():
@@ -99,11 +124,15 @@ def test_runs_that_differ_in_their_loss_say_so():
 
 def test_the_progress_line_shows_the_metric():
     standing = Standing.of(Config())
-    standing.round(RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))])
+    standing.round(
+        RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))]
+    )
     assert standing.seen == "AUROC: personal 0.650"
 
 
-def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(capsys, tmp_path):
+def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(
+    capsys, tmp_path
+):
     made = result()
     closing(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
     assert f"2 rounds in {sum(r.seconds for r in made.rounds):.1f} s" in capsys.readouterr().out
@@ -111,7 +140,9 @@ def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume
 
 def test_scalars_are_named_by_the_metric():
     row = RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4))
-    figures = scalars(row, [evaluation(1, (0.6, 0.7)), evaluation(1, (3.0, 5.0), "mae", split="validation")])
+    figures = scalars(
+        row, [evaluation(1, (0.6, 0.7)), evaluation(1, (3.0, 5.0), "mae", split="validation")]
+    )
     assert figures["test_auroc_mean_over_clients/personal.trained", 1] == pytest.approx(0.65)
     assert figures["test_accuracy_mean_over_clients/personal.trained", 1] == pytest.approx(0.96)
     assert figures["validation_mae_worst_client/personal.trained", 1] == 5.0
@@ -121,8 +152,16 @@ def test_scalars_are_named_by_the_metric():
     ("losses", "train", "words"),
     [
         (((0.5, 0.5), (0.2, 0.1)), (0.5, 0.2), ""),
-        (((0.5, 0.5), (1.9e20, 0.1)), (0.5, 0.4), "the test loss ended at 9.5e+19, from 0.5 when first evaluated"),
-        (((0.5, 0.5), (0.2, 0.1)), (0.5, 6.0), "the training loss ended at 6, from 0.5 in the first round"),
+        (
+            ((0.5, 0.5), (1.9e20, 0.1)),
+            (0.5, 0.4),
+            "the test loss ended at 9.5e+19, from 0.5 when first evaluated",
+        ),
+        (
+            ((0.5, 0.5), (0.2, 0.1)),
+            (0.5, 6.0),
+            "the training loss ended at 6, from 0.5 in the first round",
+        ),
         (((9.0, 9.0), (9.0, 9.0)), (0.5, 0.5), "where a constant answer has 0.5"),
     ],
 )

@@ -17,12 +17,22 @@ from pomona.cli.progress import Lines, Standing, clock, judged, line
 from pomona.config import resolve
 from pomona.record.rows import Evaluation, RoundRow
 
-SMALL = ("--data", "digits", "data.train_limit=120", "data.test_limit=60", "clients=3", "lr=0.1", "model.hidden=[4]")
+SMALL = (
+    "--data",
+    "digits",
+    "data.train_limit=120",
+    "data.test_limit=60",
+    "clients=3",
+    "lr=0.1",
+    "model.hidden=[4]",
+)
 RUN = [sys.executable, "-m", "pomona", "run"]
 
 
 def evaluations(number, *models):
-    return [Evaluation(number, *m, "test", (0, 1), (9, 9), (0.5, 0.5), (0.9, 0.9255)) for m in models]
+    return [
+        Evaluation(number, *m, "test", (0, 1), (9, 9), (0.5, 0.5), (0.9, 0.9255)) for m in models
+    ]
 
 
 def row(number):
@@ -61,7 +71,9 @@ def test_eighty_columns_hold_round_times_and_models(method, models):
     assert all(model in text for model, _ in models)
     twice = len({model for model, _ in models}) < len(models)
     assert all((when in text) is twice for _, when in models)
-    assert text.index(config.method.method().card.headline[0]) == text.index("left") + len("left 9:15:00  ")
+    assert text.index(config.method.method().card.headline[0]) == text.index("left") + len(
+        "left 9:15:00  "
+    )
 
 
 def test_a_wide_terminal_has_a_bar_and_a_narrow_one_the_judged_model():
@@ -110,7 +122,9 @@ def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
     late = evaluations(2, received, trained)
     result = SimpleNamespace(evaluations=[*evaluations(1, received, trained), *late])
     result.evaluations[0] = replace(result.evaluations[0], value=(0.0,) * len(late[0].value))
-    for standing in (Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()) for _ in range(2)):
+    for standing in (
+        Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()) for _ in range(2)
+    ):
         standing.round(row(2), result.evaluations[:1])
         assert standing.seen == "global 0.00 %"
         standing.end(result)
@@ -118,11 +132,16 @@ def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
     lines = Lines(Standing.of(resolve({"method": "fedavg", "rounds": 9}), Clock()))
     lines.round(row(2), result.evaluations[:1])
     lines.end(result)  # stopped early, after the second of nine
-    assert capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
+    assert (
+        capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
+    )
 
 
 def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"} | {"COLUMNS": "", "NO_COLOR": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"} | {
+        "COLUMNS": "",
+        "NO_COLOR": "1",
+    }
 
 
 def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
@@ -131,7 +150,9 @@ def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
     termios.tcsetwinsize(theirs, (24, 80))
     known = {k: v for k, v in environment().items() if k != "COLUMNS"}
     words = [*RUN, "fedrep", *SMALL, "rounds=3", "--no-report", "--out", str(tmp_path / "run")]
-    with subprocess.Popen(words, stderr=theirs, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=known) as run:
+    with subprocess.Popen(
+        words, stderr=theirs, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=known
+    ) as run:
         os.close(theirs)
         said = b""
         while piece := _read(ours):
@@ -141,7 +162,14 @@ def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
     shown = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()))
     last = [text for text in shown if "3/3" in text][-1]
     assert len(last) <= 80
-    assert re.search(r"3/3 \d+:\d\d left 0:00  personal (received|trained) [\d.]+ %, (trained|received) [\d.]+ %", last)
+    assert re.search(
+        (
+            r"3/3 \d+:\d\d left 0:00  personal (received|trained) [\d.]+ %, (trained|received) "
+            r"[\d.]+ "
+            r"%"
+        ),
+        last,
+    )
 
 
 def _read(handle):
@@ -154,7 +182,15 @@ def _read(handle):
 @pytest.mark.slow
 def test_through_a_pipe_lines_arrive_while_the_run_goes(tmp_path):
     """The run has a million rounds: what is read was not kept until its end."""
-    words = [*RUN, "fedavg", *SMALL, "rounds=1000000", "eval_every=1000", "--out", str(tmp_path / "run")]
+    words = [
+        *RUN,
+        "fedavg",
+        *SMALL,
+        "rounds=1000000",
+        "eval_every=1000",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment(), text=True
     ) as run:
@@ -186,7 +222,16 @@ def test_a_network_that_cannot_be_used_is_one_line(name, tmp_path, monkeypatch, 
     (tmp_path / f"nets_{name.lower()}.py").write_text(MODELS)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit) as end:
-        main(["run", "fedavg", *SMALL[:-1], f"model=nets_{name.lower()}:{name}", "--out", str(tmp_path / "run")])
+        main(
+            [
+                "run",
+                "fedavg",
+                *SMALL[:-1],
+                f"model=nets_{name.lower()}:{name}",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
     said = capsys.readouterr().err
     assert end.value.code == 2, said
     assert said.count("\n") == 1

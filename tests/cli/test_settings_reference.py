@@ -1,4 +1,6 @@
-"""The reference of settings: complete, explained, searchable by any of its words, and equal to the page in the docs."""
+"""The reference of settings: complete, explained, searchable by any of its words, and equal to the
+page in the docs.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +42,13 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
 
 
 @pytest.mark.parametrize(
-    ("word", "key"), [("method.mu", "method.mu"), ("mu", "method.mu"), ("apple", "method.dr_lr"), ("data", "data.path")]
+    ("word", "key"),
+    [
+        ("method.mu", "method.mu"),
+        ("mu", "method.mu"),
+        ("apple", "method.dr_lr"),
+        ("data", "data.path"),
+    ],
 )
 def test_a_key_a_section_and_a_method_find_their_settings(word, key):
     assert key in {s.key for s in find(word, every())}
@@ -55,8 +63,12 @@ def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
     assert (DOCS / "settings.md").read_text() == page()
 
 
-@pytest.mark.parametrize("words", [["run", "--help"], ["settings"], ["settings", "lr"], ["settings", "lr", "--json"]])
+@pytest.mark.parametrize(
+    "words", [["run", "--help"], ["settings"], ["settings", "lr"], ["settings", "lr", "--json"]]
+)
 def test_help_of_run_and_the_command_show_settings(capsys, words):
     with suppress(SystemExit):
         main(words)
-    assert "learning rate; auto: chosen by a range test" in " ".join(capsys.readouterr().out.split())
+    assert "learning rate; auto: chosen by a range test" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -47,7 +47,9 @@ def in_weak_reference(number):
 
 
 @pytest.mark.parametrize("fall", [in_del, in_weak_reference])
-@pytest.mark.parametrize(("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
+)
 def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(ends):
@@ -143,5 +145,7 @@ main(["fall"])
 
 
 def test_a_command_ends_with_143_and_prints_no_ignored_exception():
-    ended = subprocess.run([sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", CALLBACK], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ended.returncode, ended.stderr) == (143, "")

@@ -19,7 +19,9 @@ def test_a_line_has_no_character_that_a_terminal_obeys(text, most):
     assert bounds.plain(line, most) == line
 
 
-@pytest.mark.parametrize("text", ["\x1b]0;title\x07", "a\nb\rc", "\u202eabc", "\u2028x", "a\x00b\x9bm"])
+@pytest.mark.parametrize(
+    "text", ["\x1b]0;title\x07", "a\nb\rc", "\u202eabc", "\u2028x", "a\x00b\x9bm"]
+)
 def test_escape_sequences_and_forged_lines_become_blanks(text):
     assert set(bounds.plain(text)) <= set("]0;title abcxm")
 
@@ -56,7 +58,9 @@ def test_numbers_have_limits_on_both_sides(kind, most):
             adapter.validate_json(str(bad))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 66 + "]" * 66, "NaN", "-Infinity", "1" * 5000, "{", b"\xff"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 66 + "]" * 66, "NaN", "-Infinity", "1" * 5000, "{", b"\xff"]
+)
 def test_what_is_no_bounded_json_is_the_readers_own_error(text):
     with pytest.raises(ProtocolError, match=r"no JSON|nested"):
         bounds.parse(text, ProtocolError)
@@ -67,6 +71,10 @@ def test_length_is_looked_at_before_anything_else():
         bounds.parse('"0123456789"', ProtocolError, most=10)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)
+    )
+)
 def test_what_fits_comes_through_unchanged(value):
     assert bounds.parse(json.dumps(value), ProtocolError) == value

@@ -25,12 +25,16 @@ def test_later_layers_win():
 
 
 def test_another_method_drops_the_settings_of_the_one_before():
-    config = resolve({"method": {"name": "apple", "dr_lr": 0.1}}, {"method": {"name": "fedprox", "mu": 2}})
+    config = resolve(
+        {"method": {"name": "apple", "dr_lr": 0.1}}, {"method": {"name": "fedprox", "mu": 2}}
+    )
     assert config.method.model_dump() == {"name": "fedprox", "mu": 2.0}
 
 
 def test_values_are_toml_else_text():
-    assert read_overrides(["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "local-epochs=2"]) == {
+    assert read_overrides(
+        ["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "local-epochs=2"]
+    ) == {
         "a": 1,
         "b": {"c": 1e-3, "d": True},
         "e": "mnist",
@@ -59,11 +63,23 @@ def test_values_are_toml_else_text():
         ({"method": {"name": "apple", "schedule": "linear"}}, ["method.schedule", "cosine"]),
         ({"method": {"mu": 1}}, ["method.name must be set", "apple"]),
         ({"rounds": 0, "batch_size": 0}, ["rounds", "batch_size"]),
-        ({"data": {"name": "csv", "path": "a/" + "x" * 256}}, ["data.path", "more than 255 bytes; correct the path"]),
-        ({"model": {"train": []}}, ["model.train = []: fits none of its forms", "globs over parameters"]),
+        (
+            {"data": {"name": "csv", "path": "a/" + "x" * 256}},
+            ["data.path", "more than 255 bytes; correct the path"],
+        ),
+        (
+            {"model": {"train": []}},
+            ["model.train = []: fits none of its forms", "globs over parameters"],
+        ),
         ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: input should be a valid string"]),
-        ({"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}}, ["model.train.lora.rank = 0", "greater than"]),
-        ({"model": {"train": {"lora": {"on": ["fc"], "r": 2}}}}, ["unknown key 'model.train.lora.r'"]),
+        (
+            {"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}},
+            ["model.train.lora.rank = 0", "greater than"],
+        ),
+        (
+            {"model": {"train": {"lora": {"on": ["fc"], "r": 2}}}},
+            ["unknown key 'model.train.lora.r'"],
+        ),
     ],
 )
 def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
@@ -103,7 +119,9 @@ def test_who_holds_which_rows_is_the_datas_to_say_where_no_partition_is_named():
     assert "partition" not in Config(data=OWNED).tree()
 
 
-@pytest.mark.parametrize("said", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}])
+@pytest.mark.parametrize(
+    "said", [{"learning_rte": 1}, {"method": "aple"}, {"lr": 0}, {"rouns": 1}, {"method": [1]}]
+)
 def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
     with pytest.raises(ConfigError) as here:
         pomona.Config(**said)
@@ -115,7 +133,10 @@ def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
 
 def test_paths_may_be_text(tmp_path):
     config = Config(
-        data={"train_limit": 60, "test_limit": 60}, rounds=1, clients=2, model={"name": "mlp", "hidden": [4]}
+        data={"train_limit": 60, "test_limit": 60},
+        rounds=1,
+        clients=2,
+        model={"name": "mlp", "hidden": [4]},
     )
     result = pomona.run(config, out=str(tmp_path / "run"))
     assert result.folder == tmp_path / "run"
@@ -231,7 +252,9 @@ def test_sizes_that_no_run_can_have_are_refused_by_their_key(said):
 
 
 def test_what_was_written_runs_the_same_again(tmp_path):
-    config = resolve({"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}})
+    config = resolve(
+        {"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}}
+    )
     path = tmp_path / "config.toml"
     path.write_text(config.toml())
     assert resolve(read_file(path)) == config
@@ -244,7 +267,9 @@ def test_a_file_with_a_mistake_is_named(tmp_path):
         read_file(path)
     with pytest.raises(ConfigError, match="absent"):
         read_file(tmp_path / "absent.toml")
-    with pytest.raises(ConfigError, match=r"cannot read \S+ \(it is a folder, not a file\); give a TOML file"):
+    with pytest.raises(
+        ConfigError, match=r"cannot read \S+ \(it is a folder, not a file\); give a TOML file"
+    ):
         read_file(tmp_path)
 
 
@@ -265,7 +290,8 @@ def test_settings_are_plain_json():
 
 def test_near_names_fall_back_to_all():
     assert near("zzz", ["b", "a"]) == "known: a, b"
-    assert near("unet", ["lenet", "mlp"]) == "did you mean lenet? known: lenet, mlp"  # near in letters only
+    # near in letters only
+    assert near("unet", ["lenet", "mlp"]) == "did you mean lenet? known: lenet, mlp"
     assert near("lenett", [f"vgg{k}" for k in range(40)] + ["lenet"]) == "did you mean lenet?"
 
 

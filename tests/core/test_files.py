@@ -23,16 +23,28 @@ EXCEPTIONS = {
     ("pomona/data/npz.py", "zipfile.ZipFile"): "given an open file",
     ("pomona/data/image_decoding.py", "Image.open"): "given an open file",
     ("pomona/data/array_file.py", "self.open"): "a stream that the reader made of an open file",
-    ("pomona/storage/lock.py", "os.open"): "a lock: opened for writing, no link followed, 500 bytes read",
+    (
+        "pomona/storage/lock.py",
+        "os.open",
+    ): "a lock: opened for writing, no link followed, 500 bytes read",
     ("pomona/storage/atomic_io.py", "os.open"): "a folder, to make its names durable",
     ("pomona/privacy/ledger.py", "os.open"): "appended to; no link followed",
     ("pomona/storage/row_bank.py", "os.fdopen"): "memory of its own",
     ("pomona/storage/mapped_array.py", "np.memmap"): "a scratch file of its own, without a name",
-    ("pomona/record/run_folder.py", "open"): "a run's own record, cut back to its last committed round and appended to",
+    (
+        "pomona/record/run_folder.py",
+        "open",
+    ): "a run's own record, cut back to its last committed round and appended to",
     ("pomona_federation/provision/wheels.py", "read_bytes"): "a file of the installed package",
     ("pomona_federation/installation/restore.py", "tarfile.open"): "given an open file",
-    ("pomona_federation/rehearsal/run.py", "load_file"): "models that the rehearsal itself has just written",
-    ("pomona_federation/server/held_requests.py", "os.open"): "a named pipe of the server's own, not a file",
+    (
+        "pomona_federation/rehearsal/run.py",
+        "load_file",
+    ): "models that the rehearsal itself has just written",
+    (
+        "pomona_federation/server/held_requests.py",
+        "os.open",
+    ): "a named pipe of the server's own, not a file",
     ("pomona_federation/audit.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.fdopen"): "appended to",
@@ -54,13 +66,16 @@ def reads(source: str) -> set[str]:
         last = name.rpartition(".")[2]
         given = [*node.args, *(k.value for k in node.keywords)]
         modes = [a.value for a in given if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        writes = any(m in {"wb", "xb", "ab", "w", "x", "a"} for m in modes) or "O_WRONLY" in ast.unparse(node)
+        writes = any(
+            m in {"wb", "xb", "ab", "w", "x", "a"} for m in modes
+        ) or "O_WRONLY" in ast.unparse(node)
         if last in {"read_text", "read_bytes"} and "." in name:
             found.add(last)
         elif name in LIBRARIES and not writes:
             found.add(name)
         elif last == "open" and not writes and (name == "open" or "/" in name or modes):
-            found.add("open")  # the builtin, or a path's; of other objects it is a constructor of that name
+            # the builtin, or a path's; of other objects it is a constructor of that name
+            found.add("open")
     return found
 
 
@@ -71,13 +86,22 @@ def test_the_source_opens_files_for_reading_through_the_door_alone():
         for p in source.rglob("*.py")
         for call in reads(p.read_text("utf-8"))
     }
-    assert found - EXCEPTIONS.keys() == set(), "open these through pomona.core.files, or say here why not"
+    assert found - EXCEPTIONS.keys() == set(), (
+        "open these through pomona.core.files, or say here why not"
+    )
     assert EXCEPTIONS.keys() - found == set(), "no longer there: take them off the list"
 
 
 @pytest.mark.parametrize(
     "source",
-    ["Path('x').read_text()", "p.read_bytes()", "open(name)", "(a / b).open('rb')", "np.load(p)", "p.open('r+b')"],
+    [
+        "Path('x').read_text()",
+        "p.read_bytes()",
+        "open(name)",
+        "(a / b).open('rb')",
+        "np.load(p)",
+        "p.open('r+b')",
+    ],
 )
 def test_the_scan_sees_every_way_to_read(source):
     assert len(reads(source)) == 1

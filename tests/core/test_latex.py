@@ -10,17 +10,25 @@ from pomona.core.latex import CELL, ROOM, escaped, latex, width
 from pomona.core.table import Table
 
 NAMES = [
-    "CHASE_DB1 & 50 %", r"\input{x} $a^b$ #1 {~}", "[1] *", "Zürich, Genève, Łódź, Ångström, Žižkov", "診療所 🏥", "10⁶ bytes",
+    "CHASE_DB1 & 50 %", r"\input{x} $a^b$ #1 {~}", "[1] *", ("Zürich, Genève, Łódź, Ångström, "
+                                                            "Žižkov"), "診療所 🏥", "10⁶ bytes",
     "p₀ ± 1 − μ·λ ≥ 3", "--rounds, “a” … ‘b’", "a|b<c>d", "Ǭ́ṩ", "\u202eabc\u0007\n\t", "x" * 300, "two words " * 30, "",
 ]  # fmt: skip
 """What names, notes and settings may hold."""
 WIDE = Table(
-    "wide", "Cost: 10⁶ bytes & more", ["Note of 100 %."], ["column", "method", *(f"seconds to {k} % of _all_" for k in range(14))],
+    "wide", "Cost: 10⁶ bytes & more", ["Note of 100 %."], ["column", "method", *((f"seconds to {k} "
+                                                                                 "% of _all_") for k in range(14))],
     [[NAMES[k % len(NAMES)], f"FedAvg-{k}", *(f"{k}{j}.25 ± 0.31 (5)" for j in range(14))] for k in range(70)],
     range(2), frozenset({(1, 2), (3, 0)}),
 )  # fmt: skip
 TABLE = Table(
-    "t", "50 % & more", ["Note."], ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], range(1), frozenset({(1, 1)})
+    "t",
+    "50 % & more",
+    ["Note."],
+    ["a_b", "n"],
+    [["x|y", "1 ± 2"], ["z", "3"]],
+    range(1),
+    frozenset({(1, 1)}),
 )
 
 
@@ -37,7 +45,9 @@ def test_every_sign_becomes_ascii_with_its_braces_closed():
 def test_a_small_table_is_one_with_booktabs_rules():
     text = latex(TABLE)
     assert r"\caption{50 \% \& more. Note.}" in text
-    assert "\\label{tab:t}\n\\begin{tabular}{@{}lr@{}}\n\\toprule\na\\_b & n \\\\\n\\midrule\n" in text
+    assert (
+        "\\label{tab:t}\n\\begin{tabular}{@{}lr@{}}\n\\toprule\na\\_b & n \\\\\n\\midrule\n" in text
+    )
     assert "x\\textbar{}y & 1 $\\pm$ 2 \\\\\n" in text
     assert "z & \\textbf{3} \\\\\n" in text
     assert text.count(r"\begin{table}") == 1
@@ -59,10 +69,15 @@ def test_a_wide_and_long_table_comes_in_parts_that_hold_every_cell_once():
 def test_widths_are_no_less_than_those_of_computer_modern():
     assert width("0123456789") >= 50  # 5 pt a figure in cmr10
     assert width("MOON") >= 9.17 + 7.78 + 7.78 + 7.5
-    assert width("handwritten") >= 5.56 + 5 + 5.56 + 5.56 + 7.22 + 3.92 + 2.78 + 3.89 + 3.89 + 4.44 + 5.56
+    assert (
+        width("handwritten")
+        >= 5.56 + 5 + 5.56 + 5.56 + 7.22 + 3.92 + 2.78 + 3.89 + 3.89 + 4.44 + 5.56
+    )
     assert CELL < ROOM / 2
 
 
-@pytest.mark.parametrize("table", [TABLE, WIDE, Table("n", "Names", NAMES[:9], ["name"], [[n] for n in NAMES], (0,))])
+@pytest.mark.parametrize(
+    "table", [TABLE, WIDE, Table("n", "Names", NAMES[:9], ["name"], [[n] for n in NAMES], (0,))]
+)
 def test_pdflatex_sets_it_within_the_column(table, tmp_path):
     compiled(latex(table), tmp_path)

@@ -24,7 +24,10 @@ def plainly():
     ],
 )
 def test_memory_that_is_short_is_one_line(takes, asked):
-    with pytest.raises(OutOfMemoryError, match="drawing: there is no memory") as caught, enough("drawing"):
+    with (
+        pytest.raises(OutOfMemoryError, match="drawing: there is no memory") as caught,
+        enough("drawing"),
+    ):
         takes()
     assert asked.replace(".", "") in str(caught.value).replace(".", "")
     assert caught.value.code == 11

@@ -60,9 +60,9 @@ def test_its_columns_are_those_of_the_file(kept):
     columns = kept.columns()
     with (kept.folder / "clients.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {name: ["" if v is None else str(v) for v in values] for name, values in columns.items()} == {
-        name: [row[name] for row in rows] for name in rows[0]
-    }
+    assert {
+        name: ["" if v is None else str(v) for v in values] for name, values in columns.items()
+    } == {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def test_a_frame_is_pandas_where_there_is_pandas(kept, monkeypatch):
@@ -73,7 +73,9 @@ def test_a_frame_is_pandas_where_there_is_pandas(kept, monkeypatch):
     fake.DataFrame = dict
     monkeypatch.setitem(sys.modules, "pandas", fake)
     columns = kept.columns()  # pandas' query takes the name round for its function
-    assert kept.to_frame() == {"round_number" if name == "round" else name: v for name, v in columns.items()}
+    assert kept.to_frame() == {
+        "round_number" if name == "round" else name: v for name, v in columns.items()
+    }
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -84,7 +86,9 @@ def test_models_are_there_in_memory_and_from_a_folder(workers, tmp_path):
     for again in (there, pomona.load(tmp_path / "run")):
         for client, model in here.models.items():
             assert model.keys() == again.models[client].keys()
-            assert all(torch.equal(tensor, again.models[client][name]) for name, tensor in model.items())
+            assert all(
+                torch.equal(tensor, again.models[client][name]) for name, tensor in model.items()
+            )
     with pytest.raises(KeyError):
         here.models[9]
 

@@ -8,7 +8,15 @@ import pytest
 
 from pomona.core import registry
 from pomona.core.errors import ConfigError
-from pomona.core.registry import Registry, code_sha256, importable, importing_from, load, own, own_code_folders
+from pomona.core.registry import (
+    Registry,
+    code_sha256,
+    importable,
+    importing_from,
+    load,
+    own,
+    own_code_folders,
+)
 
 TOGETHER = """
 import sibling
@@ -21,7 +29,12 @@ VALUE = sibling.VALUE + 1
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_homes", [])
-    for name, text in (("mine", TOGETHER), ("sibling", "VALUE = 1"), ("latecomer", ""), ("pomona_trap", "1 / 0")):
+    for name, text in (
+        ("mine", TOGETHER),
+        ("sibling", "VALUE = 1"),
+        ("latecomer", ""),
+        ("pomona_trap", "1 / 0"),
+    ):
         (tmp_path / f"{name}.py").write_text(text)
     yield tmp_path
     for name in ("mine", "sibling", "latecomer", "pomona_trap"):
@@ -60,7 +73,9 @@ def test_a_folder_that_was_on_the_path_before_stays_there(folder, monkeypatch):
 
 
 def test_the_folder_is_searched_until_the_last_of_several_threads_is_done(folder):
-    (folder / "mine.py").write_text("import threading\nHERE.set()\nassert GO.wait(30)\nimport sibling\n")
+    (folder / "mine.py").write_text(
+        "import threading\nHERE.set()\nassert GO.wait(30)\nimport sibling\n"
+    )
     here, go, found = threading.Event(), threading.Event(), []
     builtins.HERE, builtins.GO = here, go
     try:

@@ -21,19 +21,30 @@ def test_tables_are_standardised_by_training_rows_alone():
 
 
 def test_texts_know_the_words_of_training_rows_alone(tmp_path):
-    """Each of 60 texts has a word of its own, so that each row outside training has an unknown word."""
+    """Each of 60 texts has a word of its own, so that each row outside training has an unknown
+    word.
+    """
     rows = [f"{k % 2},common word{k}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["y,text", *rows]) + "\n")
-    data = {"name": "csv-text", "path": str(tmp_path / "t.csv"), "label_column": "y", "text_columns": ["text"]}
+    data = {
+        "name": "csv-text",
+        "path": str(tmp_path / "t.csv"),
+        "label_column": "y",
+        "text_columns": ["text"],
+    }
     scenario = Scenario.prepare(
-        resolve({"data": {**data, "sequence_length": 3}, "clients": 3, "model": {"name": "fasttext"}})
+        resolve(
+            {"data": {**data, "sequence_length": 3}, "clients": 3, "model": {"name": "fasttext"}}
+        )
     )
     train = np.concatenate([c.train for c in scenario.partition.clients])
     others = np.setdiff1d(np.arange(60), train)
     assert len(others)
     assert set(scenario.dataset.words) == {"common", *(f"word{k}" for k in train)}
     assert scenario.dataset.vocabulary == len(train) + 3
-    assert (scenario.dataset.x[others] == [2, 1, 0]).all()  # the most frequent word, an unknown one, padding
+    assert (
+        scenario.dataset.x[others] == [2, 1, 0]
+    ).all()  # the most frequent word, an unknown one, padding
     assert (scenario.dataset.x[train] != 1).all()
 
 
@@ -60,7 +71,12 @@ def test_initial_models_follow_the_seed_and_leave_the_global_generator_alone():
 def test_clients_are_counted_where_the_data_names_them(tmp_path):
     table = ["a,b,y,site"] + [f"{k},{k % 7},{k % 2},{'XYZ'[k % 3]}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(table))
-    data = {"name": "csv", "path": str(tmp_path / "t.csv"), "label_column": "y", "client_column": "site"}
+    data = {
+        "name": "csv",
+        "path": str(tmp_path / "t.csv"),
+        "label_column": "y",
+        "client_column": "site",
+    }
     scenario = Scenario.prepare(
         resolve({"data": data, "partition": {"name": "natural"}, "model": {"name": "logistic"}})
     )
@@ -74,7 +90,12 @@ def test_batchnorm_with_one_sample_is_refused_by_layer_and_client(tmp_path):
         images = np.zeros((n, 8, 8), dtype=np.uint8)
         for part in ("train", "test"):
             np.savez(tmp_path / f"{name}-{part}.npz", x=images, y=np.arange(n) % 3)
-        files.append({"name": name, **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")}})
+        files.append(
+            {
+                "name": name,
+                **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")},
+            }
+        )
     config = tiny(
         "fedavg",
         model={"name": "resnet18"},

@@ -1,4 +1,6 @@
-"""Tables as Markdown and CSV: text stays text, numbers stay numbers, and no name becomes a formula."""
+"""Tables as Markdown and CSV: text stays text, numbers stay numbers, and no name becomes a
+formula.
+"""
 
 import csv
 import io
@@ -8,10 +10,26 @@ from pathlib import Path
 import pomona
 from pomona.core.table import Table, csv_text, markdown, of_records
 
-NAMES = ['=HYPERLINK("http://a.example","x")', "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "Ward 3", "-", "ü=1"]
+NAMES = [
+    '=HYPERLINK("http://a.example","x")',
+    "+1+cmd",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "Ward 3",
+    "-",
+    "ü=1",
+]
 SAFE = ["'" + name.replace("\r", " ") for name in NAMES[:6]] + ["Ward 3", "'-", "ü=1"]
 TABLE = Table(
-    "t", "50 % & more", ["Note."], ["a_b", "n"], [["x|y", "1 ± 2"], ["z", "3"]], range(1), frozenset({(1, 1)})
+    "t",
+    "50 % & more",
+    ["Note."],
+    ["a_b", "n"],
+    [["x|y", "1 ± 2"], ["z", "3"]],
+    range(1),
+    frozenset({(1, 1)}),
 )
 
 
@@ -30,10 +48,21 @@ def test_numbers_are_left_as_they_are():
 
 
 def test_the_files_of_a_run_hold_no_formula(tmp_path):
-    lines = [f'"{name}",{k % 11},{(5 * k + i) % 13},{k % 2}' for i, name in enumerate(NAMES[1:4]) for k in range(20)]
+    lines = [
+        f'"{name}",{k % 11},{(5 * k + i) % 13},{k % 2}'
+        for i, name in enumerate(NAMES[1:4])
+        for k in range(20)
+    ]
     (tmp_path / "own.csv").write_text("\n".join(["site,a,b,y", *lines]) + "\n")
-    data = {"name": "csv", "path": str(tmp_path / "own.csv"), "label_column": "y", "client_column": "site"}
-    config = pomona.Config(data=data, rounds=1, lr=0.1, model={"name": "mlp", "hidden": [4]}, workers=1)
+    data = {
+        "name": "csv",
+        "path": str(tmp_path / "own.csv"),
+        "label_column": "y",
+        "client_column": "site",
+    }
+    config = pomona.Config(
+        data=data, rounds=1, lr=0.1, model={"name": "mlp", "hidden": [4]}, workers=1
+    )
     result = pomona.run(config, tmp_path / "run")
     assert result.about["clients"] == NAMES[1:4]
     names = {row["name"] for row in read((tmp_path / "run/clients.csv").read_text())}
@@ -42,7 +71,11 @@ def test_the_files_of_a_run_hold_no_formula(tmp_path):
 
 def test_nothing_else_in_the_package_writes_csv():
     source = Path(pomona.__file__).parent
-    writers = [p.name for p in source.rglob("*.py") if re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())]
+    writers = [
+        p.name
+        for p in source.rglob("*.py")
+        if re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())
+    ]
     assert writers == ["table.py"]
 
 
@@ -53,11 +86,15 @@ def test_markdown_keeps_pipes_out_of_the_way():
 
 def test_markdown_holds_no_markup_of_names():
     said = markdown(Table("t", "<b>", ["![x](http://x)"], ["`", "n"], [["<script>", "[a](b)"]]))
-    assert said == "## \\<b>\n\n| \\` | n |\n| --- | ---: |\n| \\<script> | \\[a](b) |\n\n!\\[x](http://x)\n"
+    assert said == (
+        "## \\<b>\n\n| \\` | n |\n| --- | ---: |\n| \\<script> | \\[a](b) |\n\n!\\[x](http://x)\n"
+    )
 
 
 def test_records_become_a_table_with_words_to_the_left():
-    table = of_records([{"who_is_it": "a", "n": 1, "share": 0.123456}, {"who_is_it": "b", "n": None, "share": 2.0}])
+    table = of_records(
+        [{"who_is_it": "a", "n": 1, "share": 0.123456}, {"who_is_it": "b", "n": None, "share": 2.0}]
+    )
     assert table.header == ["who is it", "n", "share"]
     assert table.rows == [["a", "1", "0.1235"], ["b", "-", "2"]]
     assert [column in table.words for column in range(3)] == [True, False, False]

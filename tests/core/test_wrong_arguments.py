@@ -23,7 +23,9 @@ def test_a_bench_is_read_from_a_path_in_text(tmp_path):
 
 
 def test_rounds_of_a_frame_can_be_queried():
-    """A column ``round`` would be taken for numexpr's function of that name, and no row be found."""
+    """A column ``round`` would be taken for numexpr's function of that name, and no row be
+    found.
+    """
     frame = pomona.run(tiny("separate", rounds=2)).to_frame()
     assert set(frame.query("round_number == 2")["round_number"]) == {2}
     assert "round" not in frame.columns

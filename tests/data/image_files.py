@@ -29,16 +29,27 @@ def write_dicom(path, pixels, **changes):
 
 
 def write_series(folder, volume, places=None, **changes):
-    """A series of axial slices (D, H, W), written from last to first, 2.5 mm apart unless ``places`` is given."""
+    """A series of axial slices (D, H, W), written from last to first, 2.5 mm apart unless
+    ``places`` is given.
+    """
     for k, slice_ in reversed(list(enumerate(volume))):
         place = 2.5 * k if places is None else places[k]
-        spot = {"ImagePositionPatient": [0, 0, place], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
-        write_dicom(folder / f"s{(7 * k) % len(volume):03}.dcm", slice_, **{"InstanceNumber": k + 1, **spot, **changes})
+        spot = {
+            "ImagePositionPatient": [0, 0, place],
+            "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+        }
+        write_dicom(
+            folder / f"s{(7 * k) % len(volume):03}.dcm",
+            slice_,
+            **{"InstanceNumber": k + 1, **spot, **changes},
+        )
     return folder
 
 
 def write_nifti(path, volume, affine=None, slope=None, shift=0.0):
-    """A volume (D, H, W) or (D, H, W, C) as NIfTI with axes x, y, z, pointing right, anterior and superior."""
+    """A volume (D, H, W) or (D, H, W, C) as NIfTI with axes x, y, z, pointing right, anterior and
+    superior.
+    """
     import nibabel
 
     axes = np.moveaxis(volume, (0, 1, 2), (2, 1, 0))

@@ -22,8 +22,14 @@ def test_a_table_has_a_bounded_number_of_columns(tmp_path):
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        ({"t": ("int", [2**62])}, "not a readable Parquet file"),  # Python's dates end in the year 9999
-        ({"t": ("text", ["x" * (parquet.LONGEST + 1)])}, "a cell has 65537 characters, at most 65536 are read"),
+        (
+            {"t": ("int", [2**62])},
+            "not a readable Parquet file",
+        ),  # Python's dates end in the year 9999
+        (
+            {"t": ("text", ["x" * (parquet.LONGEST + 1)])},
+            "a cell has 65537 characters, at most 65536 are read",
+        ),
         ({"t": ("text", ["x"] * 4)}, "has 4 rows, at most 3 are read"),
     ],
 )
@@ -32,7 +38,9 @@ def test_a_parquet_file_that_promises_too_much_is_one_line(column, said, tmp_pat
     from pyarrow.parquet import write_table
 
     kinds = {"int": pyarrow.timestamp("us"), "text": pyarrow.string()}
-    table = pyarrow.table({k: pyarrow.array(values, kinds[kind]) for k, (kind, values) in column.items()})
+    table = pyarrow.table(
+        {k: pyarrow.array(values, kinds[kind]) for k, (kind, values) in column.items()}
+    )
     write_table(table, tmp_path / "t.parquet")
     monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
     with pytest.raises(DataError, match=said):
@@ -55,14 +63,18 @@ def parquet_file(tmp_path):
     pa, files = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
 
     def write(columns, **how):
-        files.write_table(pa.table(columns), tmp_path / "t.parquet", **{"compression": "zstd", **how})
+        files.write_table(
+            pa.table(columns), tmp_path / "t.parquet", **{"compression": "zstd", **how}
+        )
         return tmp_path / "t.parquet"
 
     return write
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_pages_that_unpack_to_more_than_is_read_at_once_are_refused_before(dictionary, parquet_file, monkeypatch):
+def test_pages_that_unpack_to_more_than_is_read_at_once_are_refused_before(
+    dictionary, parquet_file, monkeypatch
+):
     from pyarrow import parquet as pq
 
     long = ["x" * (1 << 16) + str(number) for number in range(256)]  # 2^24 bytes and more
@@ -75,7 +87,10 @@ def test_pages_that_unpack_to_more_than_is_read_at_once_are_refused_before(dicti
     assert path.stat().st_size < 1 << 15
     monkeypatch.setattr(parquet, "MOST", 1 << 25)
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("unpacked"))
-    with pytest.raises(DataError, match=r"up to column b 3[34]\d{6} bytes are unpacked at once, at most 33554432 are"):
+    with pytest.raises(
+        DataError,
+        match=r"up to column b 3[34]\d{6} bytes are unpacked at once, at most 33554432 are",
+    ):
         list(parquet.records(path, 256))
 
 
@@ -83,7 +98,9 @@ def test_a_parquet_text_that_a_dictionary_repeats_is_read_in_few_rows(parquet_fi
     from pyarrow import parquet as pq
 
     path, asked, read = parquet_file({"a": ["x" * 1000] * 4000}), [], pq.ParquetFile.iter_batches
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda t, n, **how: asked.append(n) or read(t, n, **how))
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda t, n, **how: asked.append(n) or read(t, n, **how)
+    )
     monkeypatch.setattr(parquet, "MOST", 20_080)
     assert len(list(parquet.records(path, 4000))) == 4001
     assert asked == [20]  # a plain page of one entry has its 1,000 bytes and their number, in 4
@@ -92,9 +109,13 @@ def test_a_parquet_text_that_a_dictionary_repeats_is_read_in_few_rows(parquet_fi
         list(parquet.records(path, 4000))
 
 
-@pytest.mark.parametrize("how", [{}, {"data_page_version": "2.0"}, {"use_dictionary": False}, {"compression": "none"}])
+@pytest.mark.parametrize(
+    "how", [{}, {"data_page_version": "2.0"}, {"use_dictionary": False}, {"compression": "none"}]
+)
 def test_parquet_pages_are_found_where_they_are(how, parquet_file):
-    path = parquet_file({"a": range(5000), "b": [str(i) for i in range(5000)]}, row_group_size=2000, **how)
+    path = parquet_file(
+        {"a": range(5000), "b": [str(i) for i in range(5000)]}, row_group_size=2000, **how
+    )
     from pyarrow.parquet import read_metadata
 
     about = read_metadata(path)
@@ -107,9 +128,13 @@ def test_parquet_pages_are_found_where_they_are(how, parquet_file):
                 assert parquet._largest_page(chunk, raw) < stated.total_uncompressed_size
 
 
-@pytest.mark.parametrize("field", [b"\x88\x80\x08", b"\x08"])  # 65540, of which the last 16 bits are 4; and 4
+@pytest.mark.parametrize(
+    "field", [b"\x88\x80\x08", b"\x08"]
+)  # 65540, of which the last 16 bits are 4; and 4
 def test_a_second_list_of_row_groups_is_damage(field, parquet_file):
-    """pyarrow takes the last one, by the last 16 bits: 46 kB that unpacked to 3 GB were hidden so."""
+    """pyarrow takes the last one, by the last 16 bits: 46 kB that unpacked to 3 GB were hidden
+    so.
+    """
     hidden = bytes([parquet.LIST]) + field + bytes([parquet.STRUCTURE])  # of no row groups
     path = parquet_file({"a": [1, 2]})
     whole = path.read_bytes()

@@ -6,12 +6,34 @@ import pytest
 from pomona.core.errors import DataError
 from pomona.data import Dataset, Owners, checked
 
-IMAGE = Dataset("it", "image", np.zeros((3, 4, 4, 1), np.uint8), np.array([0, 1, 1]), ("a", "b"), 2, (127.5,), (127.5,))
+IMAGE = Dataset(
+    "it",
+    "image",
+    np.zeros((3, 4, 4, 1), np.uint8),
+    np.array([0, 1, 1]),
+    ("a", "b"),
+    2,
+    (127.5,),
+    (127.5,),
+)
 TABLE = Dataset(
-    "it", "table", np.zeros((3, 2), np.float32), np.zeros((3, 1), np.float32), (), 3, (0.0, 1.0), (1.0, 2.0)
+    "it",
+    "table",
+    np.zeros((3, 2), np.float32),
+    np.zeros((3, 1), np.float32),
+    (),
+    3,
+    (0.0, 1.0),
+    (1.0, 2.0),
 )
 TEXT = Dataset(
-    "it", "text", np.array([[1, 2], [3, 0], [4, 4]], np.int32), np.array([0, 1, 1]), ("a", "b"), 3, vocabulary=5
+    "it",
+    "text",
+    np.array([[1, 2], [3, 0], [4, 4]], np.int32),
+    np.array([0, 1, 1]),
+    ("a", "b"),
+    3,
+    vocabulary=5,
 )
 OWNED = replace(TABLE, owners=Owners(("n", "s"), np.array([0, 1, 1]), np.array([0, 1, 2], np.int8)))
 
@@ -43,10 +65,18 @@ BAD = {
         "2 rows hold NaN, infinite or too large numbers, first row 1",
     ),
     "long token": (TEXT, {"x": TEXT.x.astype(np.int64)}, "text data is int32"),
-    "token beyond": (TEXT, {"vocabulary": 4}, "1 rows hold token numbers outside 0 to 3, first row 2"),
+    "token beyond": (
+        TEXT,
+        {"vocabulary": 4},
+        "1 rows hold token numbers outside 0 to 3, first row 2",
+    ),
     "negative token": (TEXT, {"x": TEXT.x - 1}, "first row 1"),
     "small labels": (IMAGE, {"y": IMAGE.y.astype(np.int32)}, "int64 (N,)"),
-    "label beyond": (IMAGE, {"classes": ("a",)}, "2 labels are not class numbers from 0 to 0, first 1 in row 1"),
+    "label beyond": (
+        IMAGE,
+        {"classes": ("a",)},
+        "2 labels are not class numbers from 0 to 0, first 1 in row 1",
+    ),
     "class twice": (IMAGE, {"classes": ("a", "a")}, "same name"),
     "flat targets": (TABLE, {"y": np.zeros(3, np.float32)}, "float32 (N, K)"),
     "nan target": (TABLE, {"y": np.full((3, 1), np.nan, np.float32)}, "y: 3 rows hold NaN"),
@@ -58,10 +88,18 @@ BAD = {
     "a column's name twice": (TABLE, {"columns": ("a", "a")}, "2 columns, but the names 'a', 'a'"),
     "names of targets beside classes": (IMAGE, {"labels": ("a",)}, "0 targets, but the names 'a'"),
     "a target without a name": (TABLE, {"labels": ("a", "b")}, "1 targets, but the names 'a', 'b'"),
-    "a word too many": (TEXT, {"words": tuple("abcd")}, "3 words, but the names 'a', 'b', 'c', 'd'"),
+    "a word too many": (
+        TEXT,
+        {"words": tuple("abcd")},
+        "3 words, but the names 'a', 'b', 'c', 'd'",
+    ),
     "owner twice": (OWNED, _owners(names=("n", "n")), "two clients"),
     "owner beyond": (OWNED, _owners(client=np.array([0, 1, 2])), "client of the owners: 1 labels"),
-    "role beyond": (OWNED, _owners(role=np.array([0, 1, 3], np.int8)), "role of the owners: 1 labels"),
+    "role beyond": (
+        OWNED,
+        _owners(role=np.array([0, 1, 3], np.int8)),
+        "role of the owners: 1 labels",
+    ),
     "too few owners": (OWNED, _owners(client=np.array([0, 1])), "not int64 (3,)"),
     "wide roles": (OWNED, _owners(role=np.array([0, 1, 2])), "not int8 (3,)"),
 }

@@ -14,7 +14,9 @@ from pomona.data.cifar import CLASSES, restore
 
 
 def residuals(images: np.ndarray) -> np.ndarray:
-    """The forward transform as the format defines it, pixel by pixel: images (N, H, W, 3) to residuals (3, N, H, W)."""
+    """The forward transform as the format defines it, pixel by pixel: images (N, H, W, 3) to
+    residuals (3, N, H, W).
+    """
     red, green, blue = np.moveaxis(images.astype(int), -1, 0)
     planes = np.stack([red - green, green, blue - green]) % 256
     out = np.empty(planes.shape, np.uint8)
@@ -61,13 +63,19 @@ def sample(n, classes, seed):
 def compact(folder, name, classes, **more):
     folder.mkdir()
     (x, y), (x_test, y_test) = sample(5, classes, 1), sample(3, classes, 2)
-    arrays = {"x_train_res": residuals(x), "y_train": y, "x_test_res": residuals(x_test), "y_test": y_test}
+    arrays = {
+        "x_train_res": residuals(x),
+        "y_train": y,
+        "x_test_res": residuals(x_test),
+        "y_test": y_test,
+    }
     np.savez_compressed(folder / name, **(arrays | more))
     return np.concatenate([x, x_test]), np.concatenate([y, y_test])
 
 
 @pytest.mark.parametrize(
-    ("folder", "file", "number"), [("cifar10", "cifar10.npz", 10), ("cifar_100", "cifar100_subset.npz", 100)]
+    ("folder", "file", "number"),
+    [("cifar10", "cifar10.npz", 10), ("cifar_100", "cifar100_subset.npz", 100)],
 )
 @pytest.mark.parametrize("memory_share", [0.25, 1e-15])
 def test_compact(tmp_path, folder, file, number, memory_share):
@@ -81,8 +89,16 @@ def test_compact(tmp_path, folder, file, number, memory_share):
 
 
 def test_images_from_jpeg_are_told(tmp_path):
-    compact(tmp_path / "cifar10", "cifar10.npz", 10, lossy_train_idx=np.array([1, 2]), lossy_test_idx=np.array([0]))
-    assert read(data_settings(name="cifar10", dir=tmp_path)).name.endswith("(3 images from JPEG copies)")
+    compact(
+        tmp_path / "cifar10",
+        "cifar10.npz",
+        10,
+        lossy_train_idx=np.array([1, 2]),
+        lossy_test_idx=np.array([0]),
+    )
+    assert read(data_settings(name="cifar10", dir=tmp_path)).name.endswith(
+        "(3 images from JPEG copies)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +117,9 @@ def test_bad_compact(tmp_path, changes, message):
 
 def records(x, *labels):
     planes = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
-    return np.concatenate([*(np.asarray(y, np.uint8)[:, None] for y in labels), planes], axis=1).tobytes()
+    return np.concatenate(
+        [*(np.asarray(y, np.uint8)[:, None] for y in labels), planes], axis=1
+    ).tobytes()
 
 
 def binary(number):
@@ -112,7 +130,10 @@ def binary(number):
         files = {name: records(x, y) for name, (x, y) in zip(names, parts, strict=True)}
     else:
         parts = [sample(4, 100, 1), sample(2, 100, 2)]
-        files = {f"{part}.bin": records(x, y // 5, y) for part, (x, y) in zip(("train", "test"), parts, strict=True)}
+        files = {
+            f"{part}.bin": records(x, y // 5, y)
+            for part, (x, y) in zip(("train", "test"), parts, strict=True)
+        }
     return files, np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
@@ -139,9 +160,9 @@ def test_binary(tmp_path, number, write):
     data = read(data_settings(name=f"cifar{number}", dir=tmp_path))
     np.testing.assert_array_equal(data.x, x)
     np.testing.assert_array_equal(data.y, y)
-    assert data.n_train == len(y) - len(files["test_batch.bin" if number == 10 else "test.bin"]) // (
-        3073 + number // 100
-    )
+    assert data.n_train == len(y) - len(
+        files["test_batch.bin" if number == 10 else "test.bin"]
+    ) // (3073 + number // 100)
 
 
 def test_binary_in_its_own_folder(tmp_path):

@@ -21,7 +21,9 @@ def write_csv(path, first, n):
 def test_roles_and_owners(tmp_path, write, suffix, more):
     files = (
         ClientFiles(
-            name="north", train=write(tmp_path / f"a.{suffix}", 0, 3), test=write(tmp_path / f"b.{suffix}", 90, 2)
+            name="north",
+            train=write(tmp_path / f"a.{suffix}", 0, 3),
+            test=write(tmp_path / f"b.{suffix}", 90, 2),
         ),
         ClientFiles(
             name="south",
@@ -36,14 +38,19 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
     assert data.owners.client.tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     assert data.owners.role.tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
     assert (data.n_train, data.name, data.classes) == (6, "clients", ("0", "1"))
-    np.testing.assert_allclose(data.learn(data, np.arange(5)).shift, np.mean([0, 1, 2, 10, 11]))  # not the validation's
+    # not the validation's
+    np.testing.assert_allclose(data.learn(data, np.arange(5)).shift, np.mean([0, 1, 2, 10, 11]))
 
 
 def test_texts_of_clients(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text(f"0,word {name}\n1,word\n")
     files = tuple(ClientFiles(name=name, train=tmp_path / f"{name}.csv") for name in "ab")
-    data = read(data_settings(name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2))
+    data = read(
+        data_settings(
+            name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2
+        )
+    )
     assert data.learn(data, np.arange(4)).x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
 
 
@@ -60,14 +67,26 @@ def test_what_cannot_be(tmp_path):
         data_settings(name="digits", clients=(one,))
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
-        ((one, ClientFiles(name="two", train=tmp_path)), "is a folder; images of a client come as one .npz"),
         (
-            (ClientFiles(name="a", train=tmp_path / "no.npz"), ClientFiles(name="b", train=tmp_path / "nor.npz")),
+            (one, ClientFiles(name="two", train=tmp_path)),
+            "is a folder; images of a client come as one .npz",
+        ),
+        (
+            (
+                ClientFiles(name="a", train=tmp_path / "no.npz"),
+                ClientFiles(name="b", train=tmp_path / "nor.npz"),
+            ),
             "data.clients has 2 problems: .*no.npz.*nor.npz",
         ),
         ((one, one), "two clients have the same name"),
-        ((one, ClientFiles(name="two", train=npz)), "a.npz holds the train rows of one and the train rows of two"),
-        ((ClientFiles(name="a", train=npz, test=npz),), "a.npz holds the train rows of a and the test rows of a"),
+        (
+            (one, ClientFiles(name="two", train=npz)),
+            "a.npz holds the train rows of one and the train rows of two",
+        ),
+        (
+            (ClientFiles(name="a", train=npz, test=npz),),
+            "a.npz holds the train rows of a and the test rows of a",
+        ),
     ):
         with pytest.raises(DataError, match=message):
             read(data_settings(name="clients", clients=files))

@@ -27,7 +27,12 @@ def table(path, text, **settings):
 def test_columns_by_name(tmp_path):
     data = table(tmp_path / "a.csv", TABLE, label_column="sick", client_column="site")
     assert data.x.tolist() == [[20, 1.5], [30, 2.5], [40, -300]]
-    assert (data.y.tolist(), data.classes, data.kind, data.n_train) == ([0, 1, 0], ("no", "yes"), "table", 3)
+    assert (data.y.tolist(), data.classes, data.kind, data.n_train) == (
+        [0, 1, 0],
+        ("no", "yes"),
+        "table",
+        3,
+    )
     assert data.owners is not None
     assert (data.owners.names, data.owners.client.tolist(), data.owners.role.tolist()) == (
         ("a", "b"),
@@ -53,7 +58,13 @@ GROUPED = "age,sex,sick\n20,f,no\n30,,yes\n40,m,no\n50,f,yes\n"
 
 
 def test_a_column_tells_results_apart(tmp_path):
-    data = table(tmp_path / "a.csv", GROUPED, label_column="sick", subgroup_column="sex", drop_columns=["sex"])
+    data = table(
+        tmp_path / "a.csv",
+        GROUPED,
+        label_column="sick",
+        subgroup_column="sex",
+        drop_columns=["sex"],
+    )
     assert data.columns == ("age",)
     column, names, number = data.subgroups
     assert (column, names, number.tolist()) == ("sex", ("(missing)", "f", "m"), [1, 0, 2, 1])
@@ -61,21 +72,38 @@ def test_a_column_tells_results_apart(tmp_path):
     assert as_number.x.shape == (2, 2)  # a feature, too
     assert as_number.subgroups.names == ("1", "2")
     texts = {"text_columns": ("age",), "label_column": "sick", "subgroup_column": "sex"}
-    assert read(data_settings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names == names
+    assert (
+        read(data_settings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names
+        == names
+    )
     assert table(tmp_path / "c.csv", "a,b\n1,2\n", label_column="b").subgroups is None
 
 
 def test_an_identifier_is_no_column_of_subgroups(tmp_path):
     rows = "".join(f"{i},a{i},{i % 2}\n" for i in range(51))
-    with pytest.raises(ConfigError, match=r"subgroup_column: column who of .* has 51 values; .* at most 50"):
-        table(tmp_path / "a.csv", f"x,who,y\n{rows}", label_column="y", subgroup_column="who", drop_columns=["who"])
+    with pytest.raises(
+        ConfigError, match=r"subgroup_column: column who of .* has 51 values; .* at most 50"
+    ):
+        table(
+            tmp_path / "a.csv",
+            f"x,who,y\n{rows}",
+            label_column="y",
+            subgroup_column="who",
+            drop_columns=["who"],
+        )
 
 
 @pytest.mark.parametrize("label", [-1, 2, "2", "-1"])
 def test_columns_by_number(tmp_path, label):
     data = table(tmp_path / "a.csv", "1,2,10\n3,4,9\n", label_column=label)
-    assert (data.x.tolist(), data.y.tolist(), data.classes) == ([[1, 2], [3, 4]], [1, 0], ("9", "10"))
-    with_header = table(tmp_path / "b.csv", "a,b,c\n1,2,10\n3,4,9\n", label_column=label, header=True)
+    assert (data.x.tolist(), data.y.tolist(), data.classes) == (
+        [[1, 2], [3, 4]],
+        [1, 0],
+        ("9", "10"),
+    )
+    with_header = table(
+        tmp_path / "b.csv", "a,b,c\n1,2,10\n3,4,9\n", label_column=label, header=True
+    )
     assert with_header.fingerprint == data.fingerprint
 
 
@@ -83,7 +111,12 @@ def test_train_and_test_files(tmp_path):
     write(tmp_path / "test.csv", "x,c,y\n100,k,1\n")
     write(tmp_path / "train.csv", "x,c,y\n1,k,0\n3,j,1\n")
     data = read(data_settings(name="csv", path=tmp_path, label_column="y", client_column="c"))
-    assert (data.n_train, data.x.tolist(), data.shift, data.scale) == (2, [[1], [3], [100]], (2.0,), (1.0,))
+    assert (data.n_train, data.x.tolist(), data.shift, data.scale) == (
+        2,
+        [[1], [3], [100]],
+        (2.0,),
+        (1.0,),
+    )
     assert data.owners is not None
     assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([1, 0, 1], [0, 0, 2])
 
@@ -96,19 +129,33 @@ def test_regression_and_named_classes(tmp_path):
 
 
 def test_quotes_and_byte_order_mark(tmp_path):
-    data = table(tmp_path / "a.csv", '\ufeffx,"the ""y"""\n"1","line\none"\n2,b\n', label_column='the "y"')
+    data = table(
+        tmp_path / "a.csv", '\ufeffx,"the ""y"""\n"1","line\none"\n2,b\n', label_column='the "y"'
+    )
     assert (data.x.tolist(), data.classes) == ([[1], [2]], ("b", "line\none"))
 
 
 BAD = {
     "short row": ("1,2,0\n3,0\n", {}, "line 2: 2 cells, not 3"),
     "long row": ("1,2,0\n\n3,4,5,0\n", {}, "line 3: 4 cells, not 3"),
-    "no number": ("1,2,0\n3,x,0\n", {}, "column 1: 1 of 2 are not finite numbers, first 'x' in line 2"),
+    "no number": (
+        "1,2,0\n3,x,0\n",
+        {},
+        "column 1: 1 of 2 are not finite numbers, first 'x' in line 2",
+    ),
     "empty cell": ("1,,0\n", {}, "column 1: 1 of 1 cells are gaps, first '' in line 1"),
     "nan": ("1,nan,0\n", {}, "column 1: 1 of 1 cells are gaps, first 'nan' in line 1"),
-    "infinite": ("1,-inf,0\n", {}, "column 1: 1 of 1 are not finite numbers, first '-inf' in line 1"),
+    "infinite": (
+        "1,-inf,0\n",
+        {},
+        "column 1: 1 of 1 are not finite numbers, first '-inf' in line 1",
+    ),
     "too large": ("1,1e39,0\n", {}, "not finite numbers, first '1e39'"),
-    "no label": ("1,2,\n", {}, "label column 2: 1 of 1 say '', first in line 1; every row needs a label"),
+    "no label": (
+        "1,2,\n",
+        {},
+        "label column 2: 1 of 1 say '', first in line 1; every row needs a label",
+    ),
     "unknown class": (
         "1,2,no\n1,2,yas\n",
         {"classes": ("no", "yes")},
@@ -135,7 +182,11 @@ BAD = {
         "no column 'sick'; known: a, b, c",
     ),
     "no such number": ("1,2,3\n", {"label_column": 3, "exact": ConfigError}, "columns are 0 to 2"),
-    "no label column": ("1,2,3\n", {"label_column": None, "exact": ConfigError}, "set data.label_column"),
+    "no label column": (
+        "1,2,3\n",
+        {"label_column": None, "exact": ConfigError},
+        "set data.label_column",
+    ),
     "no flag": (
         "1,2,3\n",
         {"targets": "multilabel"},
@@ -167,10 +218,16 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
     assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
-    assert list(csv_records.records(tmp_path / "wide.csv", CsvForm()))[2].cells == ["30", "東京", "yes"]
+    assert list(csv_records.records(tmp_path / "wide.csv", CsvForm()))[2].cells == [
+        "30",
+        "東京",
+        "yes",
+    ]
     assert csv_records.separator(tmp_path / "wide.csv", CsvForm()) == mark
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
-    with pytest.raises(DataError, match=r"wide.csv, after line 2: bytes that are not UTF-8 or UTF-16"):
+    with pytest.raises(
+        DataError, match=r"wide.csv, after line 2: bytes that are not UTF-8 or UTF-16"
+    ):
         list(csv_records.records(tmp_path / "wide.csv", CsvForm()))
 
 
@@ -182,7 +239,9 @@ def test_bad_files(tmp_path):
         read(data_settings(name="csv", path=tmp_path, label_column=2))
     write(tmp_path / "train.csv", "a,b\n1,2\n")
     write(tmp_path / "test.csv", "a,c\n1,2\n")
-    with pytest.raises(DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"):
+    with pytest.raises(
+        DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"
+    ):
         read(data_settings(name="csv", path=tmp_path, label_column="a"))
     write(tmp_path / "train.csv", "a;b\n1|2\n")
     with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b; .*set data.separator$"):
@@ -205,7 +264,14 @@ def text(path, content, **settings):
 
 
 def test_words():
-    assert tokens("Don't PANIC: 42 caf\u00e9s, snake_case") == ["don", "t", "panic", "42", "caf\u00e9s", "snake_case"]
+    assert tokens("Don't PANIC: 42 caf\u00e9s, snake_case") == [
+        "don",
+        "t",
+        "panic",
+        "42",
+        "caf\u00e9s",
+        "snake_case",
+    ]
 
 
 def test_texts(tmp_path):
@@ -213,11 +279,19 @@ def test_texts(tmp_path):
     settings = {"label_column": "y", "text_columns": ("title", "body"), "sequence_length": 2}
     data = text(tmp_path / "a.csv", content, **settings)
     # as read, all words by the alphabet: cat, dog, sat, the
-    assert (data.x.tolist(), data.vocabulary, data.kind, data.x.dtype) == ([[5, 2], [5, 3]], 6, "text", np.int32)
+    assert (data.x.tolist(), data.vocabulary, data.kind, data.x.dtype) == (
+        [[5, 2], [5, 3]],
+        6,
+        "text",
+        np.int32,
+    )
     assert data.y.tolist() == [1, 0]
     long = learnt(text(tmp_path / "a.csv", content, **settings | {"sequence_length": 4}), [0, 1])
     # by frequency: the 2 times; cat, dog, sat once each, in this order
-    assert (long.x.tolist(), long.words) == ([[2, 3, 5, 0], [2, 4, 0, 0]], ("the", "cat", "dog", "sat"))
+    assert (long.x.tolist(), long.words) == (
+        [[2, 3, 5, 0], [2, 4, 0, 0]],
+        ("the", "cat", "dog", "sat"),
+    )
     small = learnt(text(tmp_path / "a.csv", content, **settings | {"vocabulary_size": 3}), [0, 1])
     assert (small.x.tolist(), small.vocabulary) == ([[2, 1], [2, 1]], 3)
 
@@ -229,9 +303,17 @@ def learnt(data, rows):
 def test_the_vocabulary_knows_training_rows_only(tmp_path):
     write(tmp_path / "train.csv", "0,seen\n1,seen words\n")
     write(tmp_path / "test.csv", "0,unseen unseen seen\n")
-    whole = read(data_settings(name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3))
+    whole = read(
+        data_settings(
+            name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3
+        )
+    )
     data = learnt(whole, [0, 1])
-    assert (data.x.tolist(), data.n_train, data.vocabulary) == ([[2, 0, 0], [2, 3, 0], [1, 1, 2]], 2, 4)
+    assert (data.x.tolist(), data.n_train, data.vocabulary) == (
+        [[2, 0, 0], [2, 3, 0], [1, 1, 2]],
+        2,
+        4,
+    )
     assert data.words == ("seen", "words")
     assert learnt(whole, []).x.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     assert whole.words == ("seen", "unseen", "words")  # another partition learns from it again

@@ -1,4 +1,6 @@
-"""8-bit, 16-bit and floating-point images and volumes, from custom arrays to a personal model and its exports."""
+"""8-bit, 16-bit and floating-point images and volumes, from custom arrays to a personal model and
+its exports.
+"""
 
 import numpy as np
 import pytest
@@ -18,8 +20,18 @@ from pomona.personal.export import export
 from pomona.personal.inputs import read as read_inputs
 from pomona.scenario import Scenario
 
-RANGES = {"uint8": (0, 2**8), "uint16": (0, 2**16), "int16": (-(2**15), 2**15), "float32": (-1000, 1000)}
-SIZES = {"image": (5, 4, 3), "gray": (6, 4, 1), "volume": (3, 5, 4, 1), "volume of two channels": (2, 3, 4, 2)}
+RANGES = {
+    "uint8": (0, 2**8),
+    "uint16": (0, 2**16),
+    "int16": (-(2**15), 2**15),
+    "float32": (-1000, 1000),
+}
+SIZES = {
+    "image": (5, 4, 3),
+    "gray": (6, 4, 1),
+    "volume": (3, 5, 4, 1),
+    "volume of two channels": (2, 3, 4, 2),
+}
 
 
 def samples(n, size, dtype):
@@ -87,7 +99,9 @@ def test_another_dtype_without_loss_or_not_at_all(dtype):
 
 @pytest.mark.parametrize("dtype", RANGES)
 def test_resizing_an_even_image_leaves_its_values(tmp_path, dtype):
-    """Bilinear weights add up to one: where all pixels are equal they stay so, at the ends of the range too."""
+    """Bilinear weights add up to one: where all pixels are equal they stay so, at the ends of the
+    range too.
+    """
     ends = np.array([RANGES[dtype][0], RANGES[dtype][1] - 1]).astype(dtype)
     np.savez(tmp_path / "own.npz", x=np.broadcast_to(ends[:, None, None], (2, 9, 6)), y=[0, 1])
     data = read(data_settings(name="npz", path=tmp_path / "own.npz", resize=4))
@@ -120,16 +134,26 @@ def volumes(settings):
 
 @pytest.mark.parametrize("network", [f"{__name__}:convolved", "mlp"])
 def test_a_run_on_volumes_and_its_models(tmp_path, network):
-    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg-ft"}, "model": {"name": network}}
+    tree = {
+        "data": {"name": f"{__name__}:volumes"},
+        "method": {"name": "fedavg-ft"},
+        "model": {"name": network},
+    }
     config = resolve({**tree, "clients": 3, "rounds": 2, "lr": 0.05, "workers": 1, "batch_size": 4})
     pomona.run(config, tmp_path / "run")
     path = next((tmp_path / "run" / "models").glob("client-00*.safetensors"))
     model = PersonalModel.load(path, own_code=True)
     about, x = model.about, volumes(None).x
-    assert (about.dtype, about.input_shape, about.sample_shape) == ("uint16", (1, 4, 6, 5), (4, 6, 5, 1))
+    assert (about.dtype, about.input_shape, about.sample_shape) == (
+        "uint16",
+        (1, 4, 6, 5),
+        (4, 6, 5, 1),
+    )
     expected = model.module((torch.from_numpy(x.astype(np.float32)).movedim(-1, 1) - 32768) / 16384)
     torch.testing.assert_close(model.outputs(x), expected.detach())
-    with pytest.raises(DataError, match=r"samples are float32 .*, the model takes uint16 \(4, 6, 5, 1\)"):
+    with pytest.raises(
+        DataError, match=r"samples are float32 .*, the model takes uint16 \(4, 6, 5, 1\)"
+    ):
         model.outputs(x.astype(np.float32))
     export(model, tmp_path / "m.pt2", "pt2")
     program = torch.export.load(tmp_path / "m.pt2").module()
@@ -144,14 +168,23 @@ def test_a_run_on_volumes_and_its_models(tmp_path, network):
 
 @pytest.mark.parametrize("name", ["cnn", "resnet18", "small"])
 def test_networks_for_images_refuse_volumes(name):
-    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "model": {"name": name}}
-    with pytest.raises(ConfigError, match=r"takes images, but a sample has shape \(1, 4, 6, 5\); take .*monai:NAME"):
+    tree = {
+        "data": {"name": f"{__name__}:volumes"},
+        "method": {"name": "fedavg"},
+        "model": {"name": name},
+    }
+    with pytest.raises(
+        ConfigError, match=r"takes images, but a sample has shape \(1, 4, 6, 5\); take .*monai:NAME"
+    ):
         Scenario.prepare(resolve({**tree, "clients": 3, "rounds": 1, "lr": 0.1}))
 
 
 def test_a_network_of_monai_takes_volumes():
     pytest.importorskip("monai")
-    model = {"name": "monai:DenseNet", "args": {"init_features": 4, "growth_rate": 2, "block_config": [1]}}
+    model = {
+        "name": "monai:DenseNet",
+        "args": {"init_features": 4, "growth_rate": 2, "block_config": [1]},
+    }
     tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "model": model}
     scenario = Scenario.prepare(resolve({**tree, "clients": 3, "rounds": 1, "lr": 0.1}))
     assert any(isinstance(part, nn.Conv3d) for part in scenario.module().modules())
@@ -161,10 +194,19 @@ def test_a_network_of_monai_takes_volumes():
     ("partition", "told"),
     [
         ({"name": "iid", "turn_groups": 3}, "only square images can be turned"),
-        ({"name": "latent", "distributions": 2, "embedding": "network"}, "holds volumes.*take 'pca'"),
+        (
+            {"name": "latent", "distributions": 2, "embedding": "network"},
+            "holds volumes.*take 'pca'",
+        ),
     ],
 )
 def test_partitions_that_need_images(partition, told):
-    tree = {"data": {"name": f"{__name__}:volumes"}, "method": {"name": "fedavg"}, "partition": partition}
+    tree = {
+        "data": {"name": f"{__name__}:volumes"},
+        "method": {"name": "fedavg"},
+        "partition": partition,
+    }
     with pytest.raises(ConfigError, match=told):
-        Scenario.prepare(resolve({**tree, "model": {"name": "mlp"}, "clients": 3, "rounds": 1, "lr": 0.1}))
+        Scenario.prepare(
+            resolve({**tree, "model": {"name": "mlp"}, "clients": 3, "rounds": 1, "lr": 0.1})
+        )

@@ -61,7 +61,10 @@ def test_gray_only_if_all_are_gray(tmp_path):
 def test_resize_makes_one_size(tmp_path):
     picture(tmp_path / "a" / "1.png", (9, 9, 9), size=(8, 8))
     picture(tmp_path / "a" / "2.png", (7, 7, 7), size=(5, 9))
-    with pytest.raises(DataError, match=r"several sizes: 1 of 8 x 8 \(1.png\), 1 of 5 x 9 \(2.png\); set data.resize"):
+    with pytest.raises(
+        DataError,
+        match=r"several sizes: 1 of 8 x 8 \(1.png\), 1 of 5 x 9 \(2.png\); set data.resize",
+    ):
         read(data_settings(name="folder", path=tmp_path))
     data = read(data_settings(name="folder", path=tmp_path, resize=6))
     assert data.x.shape == (2, 6, 6, 3)
@@ -70,14 +73,20 @@ def test_resize_makes_one_size(tmp_path):
 
 def tiny(root):
     for i, name in enumerate(("n01", "n02")):
-        picture(root / "train" / name / "images" / f"{name}_0.JPEG", (50 * (i + 1),) * 3, size=(64, 64))
+        picture(
+            root / "train" / name / "images" / f"{name}_0.JPEG", (50 * (i + 1),) * 3, size=(64, 64)
+        )
     for i in range(2):
         picture(root / "val" / "images" / f"val_{i}.JPEG", (200 + i,) * 3, size=(64, 64))
-    (root / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    (root / "val" / "val_annotations.txt").write_text(
+        "val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n"
+    )
     picture(root / "test" / "images" / "test_0.JPEG", (0, 0, 0), size=(64, 64))  # has no labels
 
 
-@pytest.mark.parametrize("place", ["tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet/tiny-imagenet-200"])
+@pytest.mark.parametrize(
+    "place", ["tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet/tiny-imagenet-200"]
+)
 def test_tiny_imagenet(tmp_path, place):
     tiny(tmp_path / place)
     data = read(data_settings(name="tiny-imagenet", dir=tmp_path))
@@ -92,13 +101,19 @@ def _cut(root):
 
 
 BAD = {
-    "no image at all": (lambda root: (root / "dog" / "1.png").write_bytes(b"hello"), "cannot read the image"),
+    "no image at all": (
+        lambda root: (root / "dog" / "1.png").write_bytes(b"hello"),
+        "cannot read the image",
+    ),
     "truncated": (_cut, "dog/1.png"),
     "16 bits": (
         lambda root: picture(root / "dog" / "1.png", 700, mode="I;16"),
         r"images of 8 bits \(0.png, 1.png and 1 more\) and of others \(1.png: uint16\) do not mix",
     ),
-    "no images": (lambda root: [path.unlink() for path in root.rglob("*.png")], "cat: no image in it, so no class"),
+    "no images": (
+        lambda root: [path.unlink() for path in root.rglob("*.png")],
+        "cat: no image in it, so no class",
+    ),
     "no classes": (
         lambda root: [path.rename(root / f"{i}.png") for i, path in enumerate(root.rglob("*.png"))],
         r"4 images lie in no class \(0.png, 1.png, 2.png and 1 more\)",
@@ -131,6 +146,8 @@ def test_a_class_only_tests_know(tmp_path):
 @pytest.mark.parametrize("line", ["val_1.JPEG", "val_1.JPEG\tn09"])
 def test_bad_annotations(tmp_path, line):
     tiny(tmp_path / "tiny-imagenet")
-    (tmp_path / "tiny-imagenet" / "val" / "val_annotations.txt").write_text(f"val_0.JPEG\tn02\n{line}\n")
+    (tmp_path / "tiny-imagenet" / "val" / "val_annotations.txt").write_text(
+        f"val_0.JPEG\tn02\n{line}\n"
+    )
     with pytest.raises(DataError, match=r"val_annotations.txt, line 2"):
         read(data_settings(name="tiny-imagenet", dir=tmp_path))

@@ -1,4 +1,6 @@
-"""Equivalent notations give equal data; rotated files are read upright; settings without effect are refused by name."""
+"""Equivalent notations give equal data; rotated files are read upright; settings without effect are
+refused by name.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
     sites = [{"name": name, "train": str(tmp_path / f"{name}.csv")} for name in ("north", "south")]
     data = read(data_settings(name="clients", clients=sites, label_column="died"))
     assert (data.classes, data.y.tolist()) == (("0", "1"), [0, 1] * 10)
-    named = read(data_settings(name="clients", clients=sites, label_column="died", classes=("1.0", "0")))
+    named = read(
+        data_settings(name="clients", clients=sites, label_column="died", classes=("1.0", "0"))
+    )
     assert (named.classes, named.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
 
 
@@ -48,14 +52,26 @@ def test_the_form_in_which_cells_are_compared(cell, form):
 
 def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_noted(tmp_path):
     rows = [f"{k},{site},{k % 2}" for k in range(10) for site in (*SITES, "bonn", "Bonn ", "BONN")]
-    data = table(tmp_path / "a.csv", "\n".join(["age,site,died", *rows]) + "\n", client_column="site")
+    data = table(
+        tmp_path / "a.csv", "\n".join(["age,site,died", *rows]) + "\n", client_column="site"
+    )
     assert data.owners.names == ("BONN", "Bonn", SITES[0], "bonn")
     scenario = Scenario.prepare(
         resolve(
-            {"data": {"name": "csv", "path": str(tmp_path / "a.csv"), "label_column": "died", "client_column": "site"}}
+            {
+                "data": {
+                    "name": "csv",
+                    "path": str(tmp_path / "a.csv"),
+                    "label_column": "died",
+                    "client_column": "site",
+                }
+            }
         )
     )
-    assert any("clients that differ in capital letters, blanks or the form" in line for line in scenario.remarks)
+    assert any(
+        "clients that differ in capital letters, blanks or the form" in line
+        for line in scenario.remarks
+    )
 
 
 def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
@@ -65,11 +81,17 @@ def test_categories_that_differ_in_their_writing_are_noted(tmp_path):
 
 
 def lying(path, orientation):
-    """An image (4, 6) with values 0 to 23 row by row as a viewer shows it, stored as the orientation says."""
+    """An image (4, 6) with values 0 to 23 row by row as a viewer shows it, stored as the
+    orientation says.
+    """
     shown = np.arange(24, dtype=np.uint8).reshape(4, 6)
-    stored = {1: shown, 3: shown[::-1, ::-1], 6: np.rot90(shown), 8: np.rot90(shown, -1), 2: shown[:, ::-1]}[
-        orientation
-    ]
+    stored = {
+        1: shown,
+        3: shown[::-1, ::-1],
+        6: np.rot90(shown),
+        8: np.rot90(shown, -1),
+        2: shown[:, ::-1],
+    }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
@@ -85,7 +107,11 @@ def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientatio
     lines = f"path,mask,split\na.{suffix},a.{suffix},train\n"
     (tmp_path / "m.csv").write_text(lines)
     classes = tuple(map(str, range(24)))
-    data = read(data_settings(name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes))
+    data = read(
+        data_settings(
+            name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes
+        )
+    )
     assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == shown.tolist()
 
 
@@ -94,7 +120,9 @@ def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
     with pytest.raises(DataError) as fault:
         read(data_settings(name="manifest", path=tmp_path / "m.csv"))
     numbers = [
-        line.strip().split(":")[0] for line in fault.value.text().splitlines() if line.strip().startswith("line ")
+        line.strip().split(":")[0]
+        for line in fault.value.text().splitlines()
+        if line.strip().startswith("line ")
     ]
     assert len(numbers) == 5
     assert numbers == sorted(numbers)
@@ -103,12 +131,22 @@ def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
 def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     pytest.importorskip("nibabel")
     for k in range(4):
-        write_nifti(tmp_path / f"{k}.nii", np.full((3, 4, 5), k, np.int16), np.diag([1.0, 1.0, (1.0, 5.0)[k % 2], 1.0]))
-    (tmp_path / "m.csv").write_text("path,label\n" + "".join(f"{k}.nii,{'ab'[k % 2]}\n" for k in range(4)))
+        write_nifti(
+            tmp_path / f"{k}.nii",
+            np.full((3, 4, 5), k, np.int16),
+            np.diag([1.0, 1.0, (1.0, 5.0)[k % 2], 1.0]),
+        )
+    (tmp_path / "m.csv").write_text(
+        "path,label\n" + "".join(f"{k}.nii,{'ab'[k % 2]}\n" for k in range(4))
+    )
     data = read(data_settings(name="manifest", path=tmp_path / "m.csv"))
-    assert any("2 of 1 x 1 x 1 mm (0.nii), 2 of 5 x 1 x 1 mm (1.nii)" in line for line in data.notes)
+    assert any(
+        "2 of 1 x 1 x 1 mm (0.nii), 2 of 5 x 1 x 1 mm (1.nii)" in line for line in data.notes
+    )
     np.savez(tmp_path / "m.npz", x=np.zeros((6, 4, 4), np.uint8), y=np.zeros((6, 4, 4), np.uint8))
-    masks = data_settings(name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel"))
+    masks = data_settings(
+        name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel")
+    )
     scenario = Scenario.prepare(
         resolve(
             {
@@ -119,17 +157,27 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
         )
     )
     assert any(
-        "no pixel of any mask is of class vessel" in line for line in remarks(scenario.dataset, scenario.partition, "a")
+        "no pixel of any mask is of class vessel" in line
+        for line in remarks(scenario.dataset, scenario.partition, "a")
     )
 
 
 def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_path):
-    data = table(tmp_path / "a.csv", "age;crp;died\n20;1,5;0\n-3;,5;1\n".replace(";,5", ";0,25"), validation_share=0)
-    assert (data.x.tolist(), data.y.tolist(), data.columns) == ([[20, 1.5], [-3, 0.25]], [0, 1], ("age", "crp"))
+    data = table(
+        tmp_path / "a.csv",
+        "age;crp;died\n20;1,5;0\n-3;,5;1\n".replace(";,5", ";0,25"),
+        validation_share=0,
+    )
+    assert (data.x.tolist(), data.y.tolist(), data.columns) == (
+        [[20, 1.5], [-3, 0.25]],
+        [0, 1],
+        ("age", "crp"),
+    )
     said = "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
     assert data.notes == (f"{tmp_path / 'a.csv'}: cells are divided by ';'{said}",)
     again = {"name": "csv", "path": tmp_path / "a.csv", "label_column": "died"}
-    assert read(data_settings(**again, separator=";")).notes == data.notes  # nothing was said of the comma
+    # nothing was said of the comma
+    assert read(data_settings(**again, separator=";")).notes == data.notes
     assert read(data_settings(**again, decimal=",")).notes == (data.notes[0].removesuffix(said),)
     assert not read(data_settings(**again, separator=";", decimal=",")).notes
     assert not table(tmp_path / "b.csv", "age,died\n1,0\n2,1\n").notes
@@ -141,5 +189,7 @@ def test_columns_are_kept_by_name_and_markers_hold_for_all(tmp_path):
     data = table(tmp_path / "a.csv", text, **more)
     assert data.columns == ("a", "a missing", "b", "b missing")
     assert data.x.tolist() == [[1, 0, 4, 1], [2, 1, 4, 0], [3, 0, 4, 0]]
-    with pytest.raises(ConfigError, match=r"column a of .* is in data.keep_columns and in data.drop_columns"):
+    with pytest.raises(
+        ConfigError, match=r"column a of .* is in data.keep_columns and in data.drop_columns"
+    ):
         table(tmp_path / "a.csv", text, keep_columns=("a",), drop_columns=("a",))

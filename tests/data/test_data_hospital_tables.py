@@ -1,4 +1,6 @@
-"""Tables as hospitals export them: rows without a label, other column orders, other forms of names."""
+"""Tables as hospitals export them: rows without a label, other column orders, other forms of
+names.
+"""
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ def table(path, text, **settings):
         (("2.5", "", "-1", "nan"), {"label_above": 0}, [1, 0]),
     ],
 )
-def test_rows_without_a_label_are_left_out_and_counted_where_asked(tmp_path, labels, settings, kept):
+def test_rows_without_a_label_are_left_out_and_counted_where_asked(
+    tmp_path, labels, settings, kept
+):
     text = "age,died\n" + "".join(f"{age},{label}\n" for age, label in enumerate(labels))
     with pytest.raises(DataError, match=r"data\.unlabelled=drop"):
         table(tmp_path / "a.csv", text, **settings | {"missing_values": {}})
@@ -51,20 +55,29 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
     (tmp_path / "a.csv").write_text("age,crp,ward,died\n20,1.5,icu,0\n30,2.5,er,1\n")
     (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,3.5,40\n,icu,4.5,50\n")
     sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "ab"]
-    said = {"label_column": "died", "categories": ("ward",), "category_share": 0, "unlabelled": "drop"}
+    said = {
+        "label_column": "died",
+        "categories": ("ward",),
+        "category_share": 0,
+        "unlabelled": "drop",
+    }
     data = read(data_settings(name="clients", clients=sites, **said))
     assert data.columns == ("age", "crp", "ward=er", "ward=icu")
     assert data.x.tolist() == [[20, 1.5, 0, 1], [30, 2.5, 1, 0], [40, 3.5, 1, 0]]
     assert (data.y.tolist(), data.owners.client.tolist()) == ([0, 1, 1], [0, 0, 1])
     (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,?,40\n")
-    with pytest.raises(DataError, match=r"column crp: 1 of 3 cells are gaps, first '\?' in line 2 of .*b\.csv"):
+    with pytest.raises(
+        DataError, match=r"column crp: 1 of 3 cells are gaps, first '\?' in line 2 of .*b\.csv"
+    ):
         read(data_settings(name="clients", clients=sites, **said))
 
 
 def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
     (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
     site = {"name": DECOMPOSED, "train": tmp_path / "a.csv"}
-    assert read(data_settings(name="clients", clients=[site], label_column="died")).owners.names == (COMPOSED,)
+    assert read(
+        data_settings(name="clients", clients=[site], label_column="died")
+    ).owners.names == (COMPOSED,)
     other = {"name": COMPOSED, "train": tmp_path / "b.csv"}
     (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
     with pytest.raises(DataError, match="two clients have the same name"):
@@ -83,7 +96,11 @@ def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
 
 
 def two_sites(path, north, south, **settings):
-    rows = [f"{','.join(map(str, row))},{site}" for site, part in (("north", north), ("south", south)) for row in part]
+    rows = [
+        f"{','.join(map(str, row))},{site}"
+        for site, part in (("north", north), ("south", south))
+        for row in part
+    ]
     lines = ["patient,crp,died,site", *rows]
     return table(path, "\n".join(lines) + "\n", client_column="site", **settings).notes
 
@@ -92,19 +109,32 @@ def test_rows_and_patients_that_two_sites_have_are_noted(tmp_path):
     north = [(k, k + 0.5, k % 2) for k in range(20)]
     south = [(100 + k, k + 0.25, k % 2) for k in range(10)]
     both = two_sites(tmp_path / "a.csv", north, [*south, *north[:7]])
-    assert any(line.startswith("rows that are the same at another client, features and label: 7 ") for line in both)
+    assert any(
+        line.startswith("rows that are the same at another client, features and label: 7 ")
+        for line in both
+    )
     assert any("(7 of south at north)" in line for line in both)
     assert not two_sites(tmp_path / "a.csv", north, south)
     coarse = [(1, k % 2 + 1, k % 2) for k in range(20)]
-    assert not any("same at another" in line for line in two_sites(tmp_path / "a.csv", coarse, coarse))
-    grouped = two_sites(tmp_path / "a.csv", north, [(k + 15, 0.25 + k, 0) for k in range(9)], group_column="patient")
+    assert not any(
+        "same at another" in line for line in two_sites(tmp_path / "a.csv", coarse, coarse)
+    )
+    grouped = two_sites(
+        tmp_path / "a.csv", north, [(k + 15, 0.25 + k, 0) for k in range(9)], group_column="patient"
+    )
+    # 15 to 19
     assert any(
-        line.startswith("patient: values that occur at several clients, and count as different patients at each: 5;")
+        line.startswith(
+            "patient: values that occur at several clients, and count as different patients at "
+            "each: 5;"
+        )
         for line in grouped
-    )  # 15 to 19
+    )
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1000, "10^3"), (0.01, "10^-2"), (10, ""), (1, ""), (350, "")])
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1000, "10^3"), (0.01, "10^-2"), (10, ""), (1, ""), (350, "")]
+)
 def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
     north, middle = ([(k, value + k / 100, k % 2) for k in range(20)] for value in (3, 4))
     south = [(k, 3 * factor * (1 + k / 1000), k % 2) for k in range(100, 120)]
@@ -119,7 +149,13 @@ def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
         notes = read(data_settings(name="clients", clients=sites, **settings, **more)).notes
         found = [line for line in notes if "factor of units" in line]
         assert found == (
-            [f"column crp: medians differ from the other clients' by a factor of units: south ({said} times)"]
+            [
+                (
+                    "column crp: medians differ from the other clients' by a factor of units: "
+                    "south "
+                    f"({said} times)"
+                )
+            ]
             if said
             else []
         )
@@ -127,15 +163,20 @@ def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
 
 def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
     text = "leucocytes;died\n1,343;0\n2,5;1\n"
-    assert table(tmp_path / "a.csv", text).x.tolist() == np.float32([[1.343], [2.5]]).tolist()  # and a note
-    with pytest.raises(DataError, match=r"first '1,343' in line 2: decimal commas\?.*if they part thousands"):
+    # and a note
+    assert table(tmp_path / "a.csv", text).x.tolist() == np.float32([[1.343], [2.5]]).tolist()
+    with pytest.raises(
+        DataError, match=r"first '1,343' in line 2: decimal commas\?.*if they part thousands"
+    ):
         table(tmp_path / "a.csv", text, decimal=".")
 
 
 def test_bytes_of_another_encoding_name_the_setting(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("crp,died\n1,ä\n".encode("cp1252"))
-    with pytest.raises(DataError, match=r"bytes that are not UTF-8 .*set data\.encoding = 'cp1252'"):
+    with pytest.raises(
+        DataError, match=r"bytes that are not UTF-8 .*set data\.encoding = 'cp1252'"
+    ):
         read(data_settings(name="csv", path=path, label_column="died"))
     path.write_bytes(b"crp,died\n1,\x81\n")  # not defined in cp1252
     with pytest.raises(DataError, match=r"not data\.encoding = cp1252 .*set the encoding"):
@@ -155,7 +196,8 @@ BOUNDS = "age,crp,died\n40,<5,0\n50,12.5,1\n60,>= 100,0\n70,\u22640.5,1\n"
 
 def test_bounds_are_refused_with_their_remedy_and_read_as_the_number_behind_the_sign(tmp_path):
     with pytest.raises(
-        DataError, match=r"column crp: 3 of 4 .*first '<5' in line 2: bounds\?(.|\n)*data\.censored=limit"
+        DataError,
+        match=r"column crp: 3 of 4 .*first '<5' in line 2: bounds\?(.|\n)*data\.censored=limit",
     ):
         table(tmp_path / "a.csv", BOUNDS)
     data = table(tmp_path / "a.csv", BOUNDS, censored="limit")
@@ -189,7 +231,14 @@ def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     (tmp_path / "numbers.csv").write_text(text.replace("<5", "5"))
     config = resolve(
         {"method": "separate", "rounds": 1, "clients": 2, "lr": 0.1},
-        {"data": {"name": "csv", "path": str(plain.path), "label_column": "died", "censored": "limit"}},
+        {
+            "data": {
+                "name": "csv",
+                "path": str(plain.path),
+                "label_column": "died",
+                "censored": "limit",
+            }
+        },
     )
     pomona.run(config, tmp_path / "run")
     about = PersonalModel.load(tmp_path / "run" / "models" / "client-00.safetensors").about

@@ -10,7 +10,11 @@ from pomona.data.idx import CLASSES, stored
 
 
 def idx_bytes(array: np.ndarray, kind: int = 0x08) -> bytes:
-    return bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, kind, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write(path, array, pack=gzip.compress, kind=0x08):
@@ -49,7 +53,11 @@ def test_layouts(tmp_path, name, folder, suffix):
     np.testing.assert_array_equal(data.y, np.concatenate([train[1], test[1]]))
     assert (data.n_train, data.kind, data.classes) == (6, "image", CLASSES[name])
     assert (data.x.dtype, data.y.dtype, data.x.shape) == (np.uint8, np.int64, (9, 5, 5, 1))
-    assert (np.array([0, 255]) - data.shift[0]).tolist() == [-data.scale[0], data.scale[0]]  # the model sees -1 to 1
+    # the model sees -1 to 1
+    assert (np.array([0, 255]) - data.shift[0]).tolist() == [
+        -data.scale[0],
+        data.scale[0],
+    ]
 
 
 @pytest.mark.parametrize("split", ["byclass", "balanced", "letters"])
@@ -67,7 +75,9 @@ def test_emnist_is_upright(tmp_path, split, folder):
 def test_path_points_at_a_folder_or_at_the_training_images(tmp_path):
     write_set(tmp_path / "here")
     by_folder = read(data_settings(name="mnist", path=tmp_path / "here"))
-    by_file = read(data_settings(name="mnist", path=tmp_path / "here" / "train-images-idx3-ubyte.gz"))
+    by_file = read(
+        data_settings(name="mnist", path=tmp_path / "here" / "train-images-idx3-ubyte.gz")
+    )
     assert by_folder.fingerprint == by_file.fingerprint
 
 
@@ -104,22 +114,38 @@ def _packed(damage):
 BAD = {
     "truncated gzip": ("images", lambda b: gzip.compress(b)[:-12], "cannot read"),
     "flipped checksum": ("images", lambda b: gzip.compress(b)[:-8] + b"abcdefgh", "cannot read"),
-    "fewer bytes than promised, packed": ("images", _packed(lambda b: b[:-30]), "ends early, in row 4 of 6"),
-    "fewer bytes than promised, plain": ("images", lambda b: b[:-1], "promises 150 bytes but has room for"),
+    "fewer bytes than promised, packed": (
+        "images",
+        _packed(lambda b: b[:-30]),
+        "ends early, in row 4 of 6",
+    ),
+    "fewer bytes than promised, plain": (
+        "images",
+        lambda b: b[:-1],
+        "promises 150 bytes but has room for",
+    ),
     "more bytes than promised": ("images", _packed(lambda b: b + b"x"), "holds more bytes"),
     "wrong magic": ("images", _packed(lambda b: b"PNG!" + b[4:]), "not an IDX file"),
     "unknown type": ("images", _packed(lambda b: b[:2] + b"\x07" + b[3:]), "not an IDX file"),
     "empty file": ("images", lambda b: b"", "not an IDX file"),
     "cut in the header": ("images", _packed(lambda b: b[:9]), "within its header"),
     "absurd size": ("images", _packed(lambda b: b[:4] + b"\xff" * 12 + b[16:]), "promises"),
-    "wrong dims": ("images", lambda b: b[:3] + b"\1" + struct.pack(">I", 6) + b[16:22], "uint8 (6,); images are"),
+    "wrong dims": (
+        "images",
+        lambda b: b[:3] + b"\1" + struct.pack(">I", 6) + b[16:22],
+        "uint8 (6,); images are",
+    ),
     "too few labels": ("labels", lambda b: idx_bytes(np.zeros(5, np.uint8)), "has 6 rows but"),
     "label out of range": (
         "labels",
         lambda b: b[:-2] + b"\x0a\x0b",
         "2 labels are not class numbers from 0 to 9, first 10 in row 4",
     ),
-    "labels of two axes": ("labels", lambda b: idx_bytes(np.zeros((6, 2), np.uint8)), "not one a row"),
+    "labels of two axes": (
+        "labels",
+        lambda b: idx_bytes(np.zeros((6, 2), np.uint8)),
+        "not one a row",
+    ),
     "float labels": ("labels", lambda b: idx_bytes(np.zeros(6, ">f4"), 0x0D), "not whole numbers"),
 }
 

@@ -51,13 +51,21 @@ def test_each_line_is_a_row_and_test_rows_come_last(six):
     data = own(listed(six, *LINES))
     assert data.x[:, 0, 0, 0].tolist() == [0, 5, 1, 2, 3, 4]
     assert (data.classes, data.y.tolist(), data.n_train) == (("ill", "well"), [0, 0, 1, 0, 1, 1], 4)
-    assert (data.owners.names, data.owners.client.tolist()) == (("Aachen", "Bergen"), [0, 0, 1, 1, 1, 0])
+    assert (data.owners.names, data.owners.client.tolist()) == (
+        ("Aachen", "Bergen"),
+        [0, 0, 1, 1, 1, 0],
+    )
     assert data.owners.role.tolist() == [0, 1, 0, 1, 2, 2]
 
 
 def test_a_path_and_a_label_suffice(six):
     data = own(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
-    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == ([1, 0], [[2.5], [-1]], None, 2)
+    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == (
+        [1, 0],
+        [[2.5], [-1]],
+        None,
+        2,
+    )
     data = own(listed(six, "path,label", "in/1.png,b", "in/0.png,a"), classes=("b", "a"), resize=3)
     assert (data.x.shape, data.y.tolist(), data.classes) == ((2, 3, 3, 1), [0, 1], ("b", "a"))
 
@@ -65,26 +73,32 @@ def test_a_path_and_a_label_suffice(six):
 WRONG = {
     "no path": (("label", "a"), "no column 'path'"),
     "no label": (("path", "in/0.png"), "no column 'label'; add it$"),
-    "masks that nobody asked for": (("path,mask", "in/0.png,in/1.png"), "or set data.targets = \"segmentation\""),
+    "masks that nobody asked for": (("path,mask", "in/0.png,in/1.png"), ("or set data.targets = "
+                                                                        "\"segmentation\"")),
     "another column": (("path,lable", "in/0.png,a"), "has the column 'lable'; did you mean label"),
     "no line": (("path,label",), "no line below its header"),
     "empty": ((), "is empty|has no line|no row"),
-    "above": (("path,label", "../list.csv,a"), r"line 2: '../list.csv' is not within the manifest's folder"),
+    "above": (("path,label", "../list.csv,a"), (r"line 2: '../list.csv' is not within the "
+                                               r"manifest's folder")),
     "absolute": (("path,label", "/etc/hostname,a"), r"line 2: '/etc/hostname' is not within"),
     "a link out": (("path,label", "out.png,a"), r"line 2: 'out.png' is not within"),
     "links in a circle": (("path,label", "circle.png,a"), r"line 2: 'circle.png' does not exist"),
     "a long name": (("path,label", "x" * 300 + ",a"), r"line 2: '(x+)(\.\.\.)?' does not exist"),
-    "listed twice": (("path,label", "in/0.png,a", "in/0.png,b"), "'in/0.png' is in line 2 and line 3, and rows are split"),
+    "listed twice": (("path,label", "in/0.png,a", "in/0.png,b"), ("'in/0.png' is in line 2 and "
+                                                                 "line 3, and rows are split")),
     "in two parts": (
         ("path,label,split", "in/0.png,a,train", "in/0.png,a,test"),
         r"path in/0.png is in split train \(line 2\) and test \(line 3\); keep a path together",
     ),
     "the folder itself": (("path,label", ".,a"), r"line 2: '.' is not within"),
-    "no file": (("path,label", "in/0.png,a", "in/9.png,a"), r"line 3: 'in/9.png' does not exist; correct the path"),
+    "no file": (("path,label", "in/0.png,a", "in/9.png,a"), (r"line 3: 'in/9.png' does not exist; "
+                                                            r"correct the path")),
     "no name": (("path,label", ",a"), "line 2: no path; every line needs one"),
     "no label on a line": (("path,label", "in/0.png,a", "in/1.png,"), "every row needs a label"),
-    "no client": (("path,label,client", "in/0.png,a,", "in/1.png,a,A"), "1 of 2 lines name no client, first line 2"),
-    "another part": (("path,label,split", "in/0.png,a,tset"), "line 2: split 'tset'; say train, validation or test"),
+    "no client": (("path,label,client", "in/0.png,a,", "in/1.png,a,A"), ("1 of 2 lines name no "
+                                                                        "client, first line 2")),
+    "another part": (("path,label,split", "in/0.png,a,tset"), ("line 2: split 'tset'; say train, "
+                                                              "validation or test")),
     "torn groups": (
         ("path,label,split,group", "in/0.png,a,train,p", "in/1.png,a,test,p"),
         r"group p is in split train \(line 2\) and test \(line 3\); keep a group together",
@@ -93,7 +107,8 @@ WRONG = {
         ("path,label,split,client,group", "in/0.png,a,train,A,p", "in/1.png,a,train,B,p"),
         r"group p is in client A \(line 2\) and B \(line 3\)",
     ),
-    "a damaged image": (("path,label", "in/0.png,a", "list.csv,b"), "cannot read the image .*list.csv"),
+    "a damaged image": (("path,label", "in/0.png,a", "list.csv,b"), ("cannot read the image "
+                                                                    ".*list.csv")),
     "a folder without slices": (("path,label", "in,a"), "holds 0 DICOM files"),
 }  # fmt: skip
 
@@ -131,7 +146,11 @@ def test_bad_files_are_skipped_and_named(six):
     (six / "in" / "0.png").write_bytes(b"?")
     (six / "in" / "4.png").write_bytes(b"")
     data = own(listed(six, *LINES), skip_bad=True)
-    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == ([5, 1, 2, 3], [0, 1, 0, 1], 3)
+    assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == (
+        [5, 1, 2, 3],
+        [0, 1, 0, 1],
+        3,
+    )
     assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([0, 1, 1, 1], [1, 0, 1, 2])
     assert data.notes[0].endswith("list.csv: 2 of 6 files are skipped (data.skip_bad)")
     assert data.notes[1].startswith("cannot read the image in/0.png")
@@ -163,7 +182,9 @@ def _palette(truth):
 
 
 def test_masks_at_another_size_keep_their_numbers(tmp_path):
-    """Each pixel takes the class under its middle: of columns 0 to 5 in three, columns 1, 3 and 5."""
+    """Each pixel takes the class under its middle: of columns 0 to 5 in three, columns 1, 3 and
+    5.
+    """
     Image.fromarray(np.tile(np.arange(6, dtype=np.uint8), (4, 1))).save(tmp_path / "m.png")
     assert mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(3, 2)).tolist() == [[1, 3, 5]] * 2
     same = mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
@@ -176,7 +197,11 @@ def test_masks_of_volumes(tmp_path):
     for dtype in ("u1", "i2", "f4"):
         write_nifti(tmp_path / "m.nii.gz", truth.astype(dtype))
         np.testing.assert_array_equal(mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3), truth)
-    for values, told in ((truth + 1.5, "holds 1.5 in"), (truth - 1.0, "holds -1 in"), (truth * 2.0, "holds 4 in")):
+    for values, told in (
+        (truth + 1.5, "holds 1.5 in"),
+        (truth - 1.0, "holds -1 in"),
+        (truth * 2.0, "holds 4 in"),
+    ):
         write_nifti(tmp_path / "m.nii.gz", values.astype(np.float32))
         with pytest.raises(DataError, match=f"{told} .*classes are whole numbers from 0 to 2"):
             mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3)
@@ -185,7 +210,12 @@ def test_masks_of_volumes(tmp_path):
 @pytest.mark.parametrize(
     ("value", "size", "mode", "told"),
     [
-        (255, (6, 4), "L", r"the mask .*m.png holds 255 in 24 of 24 pixels; classes are whole numbers from 0 to 1"),
+        (
+            255,
+            (6, 4),
+            "L",
+            r"the mask .*m.png holds 255 in 24 of 24 pixels; classes are whole numbers from 0 to 1",
+        ),
         (1, (4, 6), "L", r"the mask .*m.png has 6 x 4 x 1 values, its image 4 x 6 pixels"),
         ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values"),
     ],
@@ -205,14 +235,21 @@ def test_masks_are_read_for_their_images(six):
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
     settings = data_settings(name="manifest", classes=("a", "b", "c"))
     y, kept, bad = manifest._masks(images, masks, settings)
-    assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == ([0, 2, 0, 2], [0, 2, 3, 5], (4, 4, 6), np.uint8)
+    assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == (
+        [0, 2, 0, 2],
+        [0, 2, 3, 5],
+        (4, 4, 6),
+        np.uint8,
+    )
     assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]
     assert manifest._only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
 
 
 @pytest.fixture
 def drawn(tmp_path):
-    """Sixteen images whose bright pixels are of class "vessel", half of them for each of two clients."""
+    """Sixteen images whose bright pixels are of class "vessel", half of them for each of two
+    clients.
+    """
     lines = ["path,mask,client,split"]
     for k in range(16):
         truth = stream(4, "masks", k).integers(0, 2, (8, 8)).astype(np.uint8)
@@ -236,7 +273,8 @@ def test_masks_are_targets(drawn):
     )
     np.testing.assert_array_equal(data.y, data.x[..., 0] // 200)
     small = own(drawn, resize=4, **MASKED)
-    np.testing.assert_array_equal(small.y, data.y[:, 1::2, 1::2])  # the class under the middle of each new pixel
+    # the class under the middle of each new pixel
+    np.testing.assert_array_equal(small.y, data.y[:, 1::2, 1::2])
     (drawn.parent / "in" / "3.png").write_bytes(b"?")
     picture(drawn.parent / "masks" / "5.png", 2, size=(8, 8))
     with pytest.raises(DataError, match="has 2 problems"):
@@ -245,8 +283,14 @@ def test_masks_are_targets(drawn):
     kept = [k for k in range(16) if k not in {3, 5}]
     np.testing.assert_array_equal(rest.y, data.y[kept])
     np.testing.assert_array_equal(rest.x, data.x[kept])
-    assert (rest.n_train, rest.owners.client.tolist(), len(rest.notes)) == (10, [k % 2 for k in kept], 3)
-    with pytest.raises(ConfigError, match=r"needs names for the numbers in masks: set data.classes"):
+    assert (rest.n_train, rest.owners.client.tolist(), len(rest.notes)) == (
+        10,
+        [k % 2 for k in kept],
+        3,
+    )
+    with pytest.raises(
+        ConfigError, match=r"needs names for the numbers in masks: set data.classes"
+    ):
         own(drawn, targets="segmentation")
     with pytest.raises(ConfigError, match="is for tables"):
         own(drawn, targets="survival")
@@ -254,7 +298,12 @@ def test_masks_are_targets(drawn):
 
 def test_a_federation_of_masks_runs(drawn, tmp_path):
     data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
-    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg-ft"}, "model": {"name": "unet"}}
+    tree = {
+        "data": data,
+        "partition": {"name": "natural"},
+        "method": {"name": "fedavg-ft"},
+        "model": {"name": "unet"},
+    }
     result = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     assert result is not None
     assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == 2
@@ -262,10 +311,24 @@ def test_a_federation_of_masks_runs(drawn, tmp_path):
 
 def test_the_record_lists_what_was_skipped(drawn, tmp_path):
     (drawn.parent / "in" / "3.png").write_bytes(b"?")
-    data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"]), "skip_bad": True}
-    tree = {"data": data, "partition": {"name": "natural"}, "method": {"name": "fedavg"}, "model": {"name": "unet"}}
+    data = {
+        "name": "manifest",
+        "path": str(drawn),
+        **MASKED,
+        "classes": list(MASKED["classes"]),
+        "skip_bad": True,
+    }
+    tree = {
+        "data": data,
+        "partition": {"name": "natural"},
+        "method": {"name": "fedavg"},
+        "model": {"name": "unet"},
+    }
     pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
     start = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[0])
     assert [
-        part in note for part, note in zip(("1 of 16 files are skipped", "in/3.png"), start["notes"], strict=True)
+        part in note
+        for part, note in zip(
+            ("1 of 16 files are skipped", "in/3.png"), start["notes"], strict=True
+        )
     ] == [True] * 2

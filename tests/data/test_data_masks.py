@@ -18,7 +18,11 @@ def own(path, **over):
 def test_an_archive_of_images_and_masks(tmp_path):
     x, y = discs()
     data = own(archive(tmp_path / "a.npz"))
-    assert (data.targets, data.classes, data.n_outputs) == ("segmentation", ("background", "class 1", "class 2"), 3)
+    assert (data.targets, data.classes, data.n_outputs) == (
+        "segmentation",
+        ("background", "class 1", "class 2"),
+        3,
+    )
     assert np.array_equal(data.x, x)
     assert np.array_equal(data.y, y)
     assert data.y.dtype == np.uint8
@@ -80,7 +84,8 @@ def test_names_of_classes_must_fit():
 def test_masks_are_resized_with_their_images(tmp_path):
     data = own(archive(tmp_path / "a.npz", side=8), resize=16)
     assert data.x.shape[1:] == (16, 16, 1)
-    assert np.array_equal(data.y, discs(side=8)[1].repeat(2, 1).repeat(2, 2))  # the nearest pixel's class
+    # the nearest pixel's class
+    assert np.array_equal(data.y, discs(side=8)[1].repeat(2, 1).repeat(2, 2))
     assert resized(data, 16, 1.0) is data
 
 
@@ -94,7 +99,11 @@ def test_quarter_turns_turn_masks_too(tmp_path):
     path = archive(tmp_path / "a.npz")
     x, y = discs()
     still, turned = (
-        Scenario.prepare(resolve(settings(path), {"clients": 2, "partition": {"name": "iid", "turn_groups": groups}}))
+        Scenario.prepare(
+            resolve(
+                settings(path), {"clients": 2, "partition": {"name": "iid", "turn_groups": groups}}
+            )
+        )
         for groups in (0, 2)
     )
     assert np.array_equal(still.dataset.y, y)

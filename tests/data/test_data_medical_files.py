@@ -1,4 +1,6 @@
-"""NIfTI, DICOM, 16-bit PNG and TIFF: files survive a round trip, and every fault is one line with the file."""
+"""NIfTI, DICOM, 16-bit PNG and TIFF: files survive a round trip, and every fault is one line with
+the file.
+"""
 
 import gzip
 import struct
@@ -57,7 +59,8 @@ def test_nifti_with_channels_and_with_a_slope(tmp_path):
     content = nifti.to_bytes()
     where = struct.unpack_from("<f", content, 108)[0]
     assert where == 352
-    # nibabel sets slopes anew on saving: they are written into the bytes, where the standard has them
+    # nibabel sets slopes anew on saving: they are written into the bytes, where the standard has
+    # them
     (tmp_path / "s.nii").write_bytes(content[:112] + struct.pack("<ff", 0.5, -3) + content[120:])
     np.testing.assert_array_equal(pixels(tmp_path / "s.nii")[..., 0], raw * np.float32(0.5) - 3)
     (tmp_path / "w.nii").write_bytes(content[:112] + struct.pack("<ff", 1, -24) + content[120:])
@@ -69,7 +72,9 @@ def test_nifti_with_channels_and_with_a_slope(tmp_path):
 @pytest.mark.parametrize("flips", [(1, 1, 1), (-1, 1, 1), (1, -1, -1), (-1, -1, 1)])
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
 def test_nifti_axes_are_those_of_the_patient(tmp_path, flips, axes):
-    """Whatever order and direction the axes are stored in, the same patient gives the same array."""
+    """Whatever order and direction the axes are stored in, the same patient gives the same
+    array.
+    """
     volume = values("i2", (5, 4, 3))
     stored = volume.transpose(2, 1, 0)[tuple(slice(None, None, f) for f in flips)].transpose(axes)
     affine = np.zeros((4, 4))
@@ -87,19 +92,27 @@ def test_nifti_that_is_none(tmp_path):
         (b"", "cannot read the image"),
         (b"hello" * 100, "cannot read the image"),
         (good[:-9], "promises 472 bytes but has room for 463"),
-        (good[:42] + struct.pack("<3h", 32767, 32767, 32767) + good[48:], "promises 70362301923678 bytes"),
+        (
+            good[:42] + struct.pack("<3h", 32767, 32767, 32767) + good[48:],
+            "promises 70362301923678 bytes",
+        ),
         (good[:42] + struct.pack("<3h", 0, 4, 3) + good[48:], "no pixel"),
         (good[:42] + struct.pack("<3h", -5, 4, 3) + good[48:], "no pixel|cannot read"),
         (good[:40] + struct.pack("<4h", 2, 12, 5, 1) + good[48:], "a volume has"),
         (good[:40] + struct.pack("<4h", 3, 12, 5, 1) + good[48:], "a volume has"),
-        (good[:70] + struct.pack("<hh", 128, 24) + good[74:], "promises|store whole or real numbers"),
+        (
+            good[:70] + struct.pack("<hh", 128, 24) + good[74:],
+            "promises|store whole or real numbers",
+        ),
     ):
         path.write_bytes(content)
         with pytest.raises(DataError, match=told) as fault:
             pixels(path)
         assert "\n" not in str(fault.value)
         assert "bad.nii" in str(fault.value)
-    (tmp_path / "z.nii.gz").write_bytes(gzip.compress(good[:42] + struct.pack("<3h", 900, 900, 900) + good[48:]))
+    (tmp_path / "z.nii.gz").write_bytes(
+        gzip.compress(good[:42] + struct.pack("<3h", 900, 900, 900) + good[48:])
+    )
     with pytest.raises(DataError, match="has room for"):
         pixels(tmp_path / "z.nii.gz")
     with pytest.raises(DataError, match=r"No such file"):
@@ -109,7 +122,9 @@ def test_nifti_that_is_none(tmp_path):
 def test_a_volume_with_nan_is_named(tmp_path):
     volume = values("f4")
     volume[2, 1, 1] = np.nan
-    with pytest.raises(DataError, match=r"v.nii holds NaN or infinite numbers; replace or remove it"):
+    with pytest.raises(
+        DataError, match=r"v.nii holds NaN or infinite numbers; replace or remove it"
+    ):
         pixels(write_nifti(tmp_path / "v.nii", volume))
 
 
@@ -126,7 +141,12 @@ def test_a_volume_with_nan_is_named(tmp_path):
 )  # fmt: skip
 def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, shift, held):
     raw = values(stored, (4, 3))
-    change = {"BitsStored": bits, "HighBit": bits - 1, "RescaleSlope": slope, "RescaleIntercept": shift}
+    change = {
+        "BitsStored": bits,
+        "HighBit": bits - 1,
+        "RescaleSlope": slope,
+        "RescaleIntercept": shift,
+    }
     x = pixels(write_dicom(tmp_path / "1.dcm", raw, **change))
     assert x.dtype == held
     np.testing.assert_array_equal(x[..., 0], raw.astype(float) * (slope or 1) + (shift or 0))
@@ -135,7 +155,9 @@ def test_dicom_values_are_those_of_the_modality(tmp_path, stored, bits, slope, s
 def test_dicom_with_white_for_low_values_is_turned_round(tmp_path):
     raw = values("u2", (4, 3))
     change = {"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 10, "HighBit": 9}
-    np.testing.assert_array_equal(pixels(write_dicom(tmp_path / "1.dcm", raw, **change))[..., 0], 1023 - raw)
+    np.testing.assert_array_equal(
+        pixels(write_dicom(tmp_path / "1.dcm", raw, **change))[..., 0], 1023 - raw
+    )
 
 
 def test_dicom_in_colour(tmp_path):
@@ -198,7 +220,9 @@ def test_slices_of_several_slopes_are_in_one_unit(tmp_path):
     for k, path in enumerate(sorted(folder.iterdir())):
         spot = {"ImagePositionPatient": [0, 0, k], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
         write_dicom(path, volume[k], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
-    np.testing.assert_array_equal(pixels(folder)[..., 0], volume * (0.25 * np.arange(1, 4))[:, None, None])
+    np.testing.assert_array_equal(
+        pixels(folder)[..., 0], volume * (0.25 * np.arange(1, 4))[:, None, None]
+    )
 
 
 def _without(name):
@@ -206,12 +230,23 @@ def _without(name):
 
 
 BAD_SERIES = {
-    "a missing slice": (_without("s001.dcm"), r"slices are missing between s004.dcm and s003.dcm: 5 mm, elsewhere 2.5"),
+    "a missing slice": (
+        _without("s001.dcm"),
+        r"slices are missing between s004.dcm and s003.dcm: 5 mm, elsewhere 2.5",
+    ),
     "none": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds 0 DICOM files"),
-    "a damaged slice": (lambda folder: (folder / "s003.dcm").write_bytes(b"?"), r"cannot read the image .*s003.dcm"),
-    "twice": (lambda folder: (folder / "t.dcm").write_bytes((folder / "s000.dcm").read_bytes()), "at the same place"),
+    "a damaged slice": (
+        lambda folder: (folder / "s003.dcm").write_bytes(b"?"),
+        r"cannot read the image .*s003.dcm",
+    ),
+    "twice": (
+        lambda folder: (folder / "t.dcm").write_bytes((folder / "s000.dcm").read_bytes()),
+        "at the same place",
+    ),
     "another series": (
-        lambda folder: write_dicom(folder / "t.dcm", values("i2", (4, 3)), SeriesInstanceUID="1.2.9"),
+        lambda folder: write_dicom(
+            folder / "t.dcm", values("i2", (4, 3)), SeriesInstanceUID="1.2.9"
+        ),
         "t.dcm differs from s000.dcm in series",
     ),
     "another size": (
@@ -230,7 +265,9 @@ BAD_SERIES = {
 
 @pytest.mark.parametrize("case", BAD_SERIES)
 def test_a_series_that_is_not_whole(tmp_path, case):
-    """Slices lie 2.5 mm apart, slice k in file 7 k mod 5: from the feet to the head s000, s002, s004, s001, s003."""
+    """Slices lie 2.5 mm apart, slice k in file 7 k mod 5: from the feet to the head s000, s002,
+    s004, s001, s003.
+    """
     damage, told = BAD_SERIES[case]
     folder = write_series(tmp_path / "ct", values("i2", (5, 4, 3)))
     damage(folder)
@@ -246,19 +283,31 @@ def png(bits, colour, rows):
     """A hand-made PNG, as Pillow writes no 16-bit colour."""
 
     def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
 
     height, width = rows.shape[:2]
     raw = b"".join(b"\0" + row.astype(">u2").tobytes() for row in rows)
     head = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(raw))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_png_of_16_bits(tmp_path):
     raw = values("u2", (4, 3), high=65536)
     (tmp_path / "1.png").write_bytes(png(16, 0, raw))
     np.testing.assert_array_equal(pixels(tmp_path / "1.png")[..., 0], raw)
-    for colour, shape in ((2, (4, 3, 3)), (4, (4, 3, 2)), (6, (4, 3, 4))):  # Pillow would cut them to 8 bits
+    # Pillow would cut them to 8 bits
+    for colour, shape in (
+        (2, (4, 3, 3)),
+        (4, (4, 3, 2)),
+        (6, (4, 3, 4)),
+    ):
         (tmp_path / "2.png").write_bytes(png(16, colour, values("u2", shape)))
         with pytest.raises(DataError, match="of 16 bits, which are not read"):
             opened(tmp_path / "2.png")
@@ -268,7 +317,10 @@ def test_png_of_16_bits(tmp_path):
 @pytest.mark.parametrize("stored", ["u1", "u2", "i2", "f4", ">u2", "f8"])
 def test_tiff_of_every_type(tmp_path, stored, shape):
     raw = values(stored, shape)
-    how = {2: {}, 3: {"photometric": "rgb" if shape[-1] == 3 else "minisblack", "planarconfig": "contig"}}[len(shape)]
+    how = {
+        2: {},
+        3: {"photometric": "rgb" if shape[-1] == 3 else "minisblack", "planarconfig": "contig"},
+    }[len(shape)]
     tifffile.imwrite(tmp_path / "1.tif", raw, byteorder=">" if stored[0] == ">" else "<", **how)
     np.testing.assert_array_equal(pixels(tmp_path / "1.tif"), raw.reshape(*shape[:2], -1))
 
@@ -297,7 +349,9 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.nii").write_bytes(b"?")
     (tmp_path / "a.dcm").write_bytes(b"?")
     for path, needs in ((tmp_path / "a.nii", "nibabel"), (tmp_path / "a.dcm", "pydicom")):
-        with pytest.raises(ConfigError, match=rf"a\..* needs {needs}; install Pomona with its extra images"):
+        with pytest.raises(
+            ConfigError, match=rf"a\..* needs {needs}; install Pomona with its extra images"
+        ):
             opened(path)
 
 
@@ -313,7 +367,11 @@ def test_a_window(tmp_path):
     assert data.x[0, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
     assert (data.x.dtype, data.shift, data.scale) == (np.uint8, (127.5,), (127.5,))
     plain = read(data_settings(name="folder", path=tmp_path))
-    assert (plain.x.dtype, plain.x[1, ..., 0].tolist(), plain.learn is None) == (np.int16, raw.tolist(), False)
+    assert (plain.x.dtype, plain.x[1, ..., 0].tolist(), plain.learn is None) == (
+        np.int16,
+        raw.tolist(),
+        False,
+    )
 
 
 def test_volumes_in_folders_of_classes(tmp_path):
@@ -325,30 +383,43 @@ def test_volumes_in_folders_of_classes(tmp_path):
     assert (data.classes, data.y.tolist(), data.x.dtype) == (("a", "b"), [0, 0, 1, 1], np.int16)
     write_nifti(tmp_path / "a" / "9.nii", values("i2", (5, 4, 2)))
     with pytest.raises(
-        DataError, match=r"several sizes: 4 of 3 x 4 x 5 \(0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one"
+        DataError,
+        match=r"several sizes: 4 of 3 x 4 x 5 \(0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one",
     ):
         read(data_settings(name="folder", path=tmp_path))
 
 
 def test_bad_files_are_skipped_if_asked(tmp_path):
-    """A header, pixels and a number that are bad: three of seven files, in training and test part."""
+    """A header, pixels and a number that are bad: three of seven files, in training and test
+    part.
+    """
     for part, n in (("train", 4), ("test", 3)):
         for k in range(n):
-            write_nifti(tmp_path / part / "ab"[k % 2] / f"{k}.nii", np.full((2, 3, 4), 10 * k, np.float32))
+            write_nifti(
+                tmp_path / part / "ab"[k % 2] / f"{k}.nii", np.full((2, 3, 4), 10 * k, np.float32)
+            )
     (tmp_path / "train" / "a" / "0.nii").write_bytes(b"?")
     nan = np.zeros((2, 3, 4), np.float32)
     nan[0, 0, 0] = np.inf
     write_nifti(tmp_path / "train" / "b" / "3.nii", nan)
-    (tmp_path / "test" / "b" / "1.nii").write_bytes((tmp_path / "test" / "b" / "1.nii").read_bytes()[:-4])
+    (tmp_path / "test" / "b" / "1.nii").write_bytes(
+        (tmp_path / "test" / "b" / "1.nii").read_bytes()[:-4]
+    )
     with pytest.raises(DataError) as fault:
         read(data_settings(name="folder", path=tmp_path))
     assert fault.value.text().splitlines()[0].endswith("has 3 problems:")
     data = read(data_settings(name="folder", path=tmp_path, skip_bad=True))
-    assert (data.x[:, 0, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == ([20, 10, 0, 20], [0, 1, 0, 0], 2)
+    assert (data.x[:, 0, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == (
+        [20, 10, 0, 20],
+        [0, 1, 0, 0],
+        2,
+    )
     assert data.notes[0] == f"{tmp_path}: 3 of 7 files are skipped (data.skip_bad)"
     assert [
         name in note
-        for name, note in zip(("train/a/0.nii", "test/b/1.nii", "train/b/3.nii"), data.notes[1:], strict=True)
+        for name, note in zip(
+            ("train/a/0.nii", "test/b/1.nii", "train/b/3.nii"), data.notes[1:], strict=True
+        )
     ] == [True] * 3
     for path in tmp_path.rglob("*.nii"):
         path.write_bytes(b"?")
@@ -358,7 +429,9 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
 
 @pytest.mark.parametrize("kind", representatives(["nii.gz", "series"], ["nii.gz"]))
 def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind):
-    """Arrays on disk are no memory of Python's: what is left at the peak is one volume, however many there are."""
+    """Arrays on disk are no memory of Python's: what is left at the peak is one volume, however
+    many there are.
+    """
     volume = values("i2", (16, 64, 64))
 
     def peak(n):
@@ -375,7 +448,11 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind):
 
     peak(1)  # what is imported once
     few, many = peak(3), peak(18)
-    assert many < few + volume.nbytes, (few, many)  # fifteen more volumes, and not one of them in memory
+    # fifteen more volumes, and not one of them in memory
+    assert many < few + volume.nbytes, (
+        few,
+        many,
+    )
 
 
 def test_the_limit_is_on_values(tmp_path, monkeypatch):
@@ -391,4 +468,8 @@ def test_images_of_16_bits_are_brought_to_one_size(tmp_path):
     with pytest.raises(DataError, match=r"several sizes: .*set data.resize"):
         read(data_settings(name="folder", path=tmp_path))
     data = read(data_settings(name="folder", path=tmp_path, resize=5))
-    assert (data.x.shape, data.x.dtype, np.unique(data.x).tolist()) == ((2, 5, 5, 1), np.uint16, [60000])
+    assert (data.x.shape, data.x.dtype, np.unique(data.x).tolist()) == (
+        (2, 5, 5, 1),
+        np.uint16,
+        [60000],
+    )

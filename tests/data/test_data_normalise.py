@@ -1,4 +1,6 @@
-"""Normalisation of images: by the training rows of all clients, by given numbers, or as 8 bits always were."""
+"""Normalisation of images: by the training rows of all clients, by given numbers, or as 8 bits
+always were.
+"""
 
 import tracemalloc
 
@@ -26,11 +28,15 @@ def test_moments_of_channels_against_numpy(monkeypatch, shape, dtype, piece):
     shift, scale = moments(x, rows)
     flat = x[rows].reshape(-1, shape[-1]).astype(float)
     np.testing.assert_allclose(shift, flat.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(scale, np.where(flat.std(axis=0) > 0, flat.std(axis=0), 1), rtol=1e-12)
+    np.testing.assert_allclose(
+        scale, np.where(flat.std(axis=0) > 0, flat.std(axis=0), 1), rtol=1e-12
+    )
 
 
 def test_moments_take_no_memory_that_grows_with_the_images():
-    """Twelve times the rows, and rows of twelve times the size: the same peak, but for what counts the rows."""
+    """Twelve times the rows, and rows of twelve times the size: the same peak, but for what counts
+    the rows.
+    """
 
     def peak(shape):
         x = np.ones(shape, np.uint16)
@@ -40,7 +46,11 @@ def test_moments_take_no_memory_that_grows_with_the_images():
         tracemalloc.stop()
         return held
 
-    few, many, large = peak((4, 128, 128, 32, 1)), peak((48, 128, 128, 32, 1)), peak((4, 128, 128, 384, 1))
+    few, many, large = (
+        peak((4, 128, 128, 32, 1)),
+        peak((48, 128, 128, 32, 1)),
+        peak((4, 128, 128, 384, 1)),
+    )
     assert max(many, large) < 1.1 * few
     assert few < 40 * 2**20
 
@@ -53,7 +63,11 @@ def scans(settings):
     return Dataset("scans", "image", x, np.arange(48) % 2, ("a", "b"), 40)
 
 
-TREE = {"data": {"name": f"{__name__}:scans"}, "method": {"name": "fedavg-ft"}, "model": {"name": "logistic"}}
+TREE = {
+    "data": {"name": f"{__name__}:scans"},
+    "method": {"name": "fedavg-ft"},
+    "model": {"name": "logistic"},
+}
 TREE |= {"clients": 2, "rounds": 1, "lr": 0.1, "workers": 1}
 
 
@@ -64,8 +78,14 @@ def test_training_rows_alone_teach(tmp_path):
     assert len(rows) < 40
     assert (scenario.dataset.shift, scenario.dataset.scale) == moments(scans(None).x, rows)
     pomona.run(resolve(TREE), tmp_path / "run")
-    about = PersonalModel.load(next((tmp_path / "run" / "models").glob("client-00*.safetensors"))).about
-    assert (about.shift, about.scale, about.dtype) == (scenario.dataset.shift, scenario.dataset.scale, "uint16")
+    about = PersonalModel.load(
+        next((tmp_path / "run" / "models").glob("client-00*.safetensors"))
+    ).about
+    assert (about.shift, about.scale, about.dtype) == (
+        scenario.dataset.shift,
+        scenario.dataset.scale,
+        "uint16",
+    )
 
 
 def of(name, **settings):
@@ -78,7 +98,9 @@ def photographs(settings):
 
 
 def known(settings):
-    return Dataset("known", "image", scans(None).x, np.arange(48) % 2, ("a", "b"), 40, (1000.0,), (50.0,))
+    return Dataset(
+        "known", "image", scans(None).x, np.arange(48) % 2, ("a", "b"), 40, (1000.0,), (50.0,)
+    )
 
 
 def numbers(settings):
@@ -89,7 +111,10 @@ def test_the_settings_say_what_is_seen():
     given = {"shift": [1, 2], "scale": [0.5, 4]}
     found = moments(scans(None).x, np.arange(40))
     assert of("photographs") == ((127.5,), (127.5,), False)
-    assert of("photographs", normalise="training") == (*moments(photographs(None)[0], np.arange(2)), True)
+    assert of("photographs", normalise="training") == (
+        *moments(photographs(None)[0], np.arange(2)),
+        True,
+    )
     assert of("scans") == of("scans", normalise="training") == (*found, True)
     assert of("scans", normalise=given) == ((1.0, 2.0), (0.5, 4.0), False)
     assert of("known") == ((1000.0,), (50.0,), False)
@@ -99,17 +124,31 @@ def test_the_settings_say_what_is_seen():
 def test_what_does_not_fit_is_said():
     with pytest.raises(DataError, match="shift and scale need one finite value, or one for each"):
         of("scans", normalise={"shift": [1, 2, 3], "scale": [1]})
-    with pytest.raises(ConfigError, match=r"data.normalise is for images, and .*:numbers is a table; drop it"):
+    with pytest.raises(
+        ConfigError, match=r"data.normalise is for images, and .*:numbers is a table; drop it"
+    ):
         of("numbers", normalise="training")
-    for wrong in ({"shift": [0], "scale": [0]}, {"shift": [float("nan")], "scale": [1]}, {"shift": [1]}, "mean"):
+    for wrong in (
+        {"shift": [0], "scale": [0]},
+        {"shift": [float("nan")], "scale": [1]},
+        {"shift": [1]},
+        "mean",
+    ):
         with pytest.raises(ConfigError, match=r"data.normalise"):
             resolve({**TREE, "data": {**TREE["data"], "normalise": wrong}})
 
 
 def test_moments_of_training_rows_are_a_release_under_privacy():
     accepted = ["sample-counts", "metrics", "class-names", "training-loss", "unlimited-epsilon"]
-    private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "acknowledge": accepted}
+    private = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "delta": 1e-3,
+        "acknowledge": accepted,
+    }
     with pytest.raises(ConfigError, match=r"not covered by privacy: feature-moments"):
         Scenario.prepare(resolve({**TREE, "privacy": private}))
     given = {**TREE["data"], "normalise": {"shift": [0], "scale": [1000]}}
-    assert Scenario.prepare(resolve({**TREE, "privacy": private, "data": given})).dataset.learn is None
+    assert (
+        Scenario.prepare(resolve({**TREE, "privacy": private, "data": given})).dataset.learn is None
+    )

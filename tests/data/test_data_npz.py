@@ -34,7 +34,13 @@ def test_tables_in_any_order_and_type(tmp_path, save, order, dtype):
 
 
 def test_test_part_and_names(tmp_path):
-    arrays = {"x_train": X, "y_train": Y, "x_test": X[:2] + 100, "y_test": Y[:2], "classes": np.array(["a", "b", "c"])}
+    arrays = {
+        "x_train": X,
+        "y_train": Y,
+        "x_test": X[:2] + 100,
+        "y_test": Y[:2],
+        "classes": np.array(["a", "b", "c"]),
+    }
     data = own(tmp_path, arrays)
     assert (data.n_train, len(data), data.classes) == (4, 6, ("a", "b", "c"))
     np.testing.assert_allclose(data.shift, X.mean(axis=0))  # the test rows do not count
@@ -63,7 +69,9 @@ def test_flags_and_targets_have_the_names_that_settings_give(tmp_path):
     assert (data.classes, data.labels) == ((), ("Edema", "Hernia"))
     assert own(tmp_path, arrays, targets="regression", classes=("mm", "kg")).labels == ("mm", "kg")
     for names in (("Edema",), ("Edema", "Hernia", "Mass"), ("Edema", "Edema")):
-        with pytest.raises(DataError, match=r"2 targets, but the names 'Edema'.*; give each its own name"):
+        with pytest.raises(
+            DataError, match=r"2 targets, but the names 'Edema'.*; give each its own name"
+        ):
             own(tmp_path, arrays, targets="multilabel", classes=names)
 
 
@@ -79,10 +87,22 @@ BAD = {
     "no y_test": ({"x": X, "y": Y, "x_test": X}, {}, "no array 'y_test'"),
     "counts": ({"x": X, "y": Y[:3]}, {}, "array x has 4 rows but"),
     "no rows": ({"x": X[:0], "y": Y[:0]}, {}, "0 training rows of 0"),
-    "nan": ({"x": _nan(X, 2), "y": Y}, {}, "array x: 1 rows hold NaN, infinite or too large numbers, first row 2"),
-    "nan in the test part": ({"x": X, "y": Y, "x_test": _nan(X, 1), "y_test": Y}, {}, "array x_test: 1 rows hold NaN"),
+    "nan": (
+        {"x": _nan(X, 2), "y": Y},
+        {},
+        "array x: 1 rows hold NaN, infinite or too large numbers, first row 2",
+    ),
+    "nan in the test part": (
+        {"x": X, "y": Y, "x_test": _nan(X, 1), "y_test": Y},
+        {},
+        "array x_test: 1 rows hold NaN",
+    ),
     "beyond float32": ({"x": X * 1e300, "y": Y}, {}, "first row 0"),
-    "negative label": ({"x": X, "y": Y - 1}, {}, "1 labels are not class numbers from 0 to 99999, first -1 in row 0"),
+    "negative label": (
+        {"x": X, "y": Y - 1},
+        {},
+        "1 labels are not class numbers from 0 to 99999, first -1 in row 0",
+    ),
     "label of no class": (
         {"x": X, "y": Y},
         {"classes": ("a", "b")},
@@ -94,22 +114,50 @@ BAD = {
     "objects": ({"x": X.astype(object), "y": Y}, {}, "Python objects"),
     "complex": ({"x": X.astype(complex), "y": Y}, {}, "a table holds numbers"),
     "scalar": ({"x": np.array(1.0), "y": Y}, {}, "one entry per row"),
-    "vector": ({"x": X[:, 0], "y": Y}, {}, "x is float64 (4,); images are (N, H, W) or (N, H, W, C)"),
-    "images of 32 bits": ({"x": IMAGES.astype(np.int32), "y": Y}, {}, "float32, not int32; store one of these"),
+    "vector": (
+        {"x": X[:, 0], "y": Y},
+        {},
+        "x is float64 (4,); images are (N, H, W) or (N, H, W, C)",
+    ),
+    "images of 32 bits": (
+        {"x": IMAGES.astype(np.int32), "y": Y},
+        {},
+        "float32, not int32; store one of these",
+    ),
     "images of flags": ({"x": IMAGES > 7, "y": Y}, {}, "float32, not bool"),
-    "a pixel that is not a number": ({"x": _nan(IMAGES / 255, 2), "y": Y}, {}, "x: 1 rows hold NaN"),
-    "a pixel beyond float32": ({"x": IMAGES * 1e300, "y": Y}, {}, "x: 4 rows hold NaN, infinite or too large"),
+    "a pixel that is not a number": (
+        {"x": _nan(IMAGES / 255, 2), "y": Y},
+        {},
+        "x: 1 rows hold NaN",
+    ),
+    "a pixel beyond float32": (
+        {"x": IMAGES * 1e300, "y": Y},
+        {},
+        "x: 4 rows hold NaN, infinite or too large",
+    ),
     "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "a gray volume has 1"),
     "images without rows": ({"x": np.zeros((4, 0, 6)), "y": Y}, {}, "no empty axis"),
     "channels first": ({"x": np.zeros((4, 3, 6, 6), np.uint8), "y": Y}, {}, "channels last"),
-    "infinite target": ({"x": X, "y": X[:, 0] + np.inf}, {"targets": "regression"}, "array y: 4 rows hold NaN"),
-    "text targets": ({"x": X, "y": Y.astype(str)}, {"targets": "regression"}, "regression needs numbers"),
+    "infinite target": (
+        {"x": X, "y": X[:, 0] + np.inf},
+        {"targets": "regression"},
+        "array y: 4 rows hold NaN",
+    ),
+    "text targets": (
+        {"x": X, "y": Y.astype(str)},
+        {"targets": "regression"},
+        "regression needs numbers",
+    ),
     "flag of two": (
         {"x": X, "y": np.eye(4) * 2},
         {"targets": "multilabel"},
         "4 rows hold flags other than 0 and 1, first row 0",
     ),
-    "parts of different width": ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, {}, "same shape"),
+    "parts of different width": (
+        {"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y},
+        {},
+        "same shape",
+    ),
     "classes named twice": ({"x": X, "y": Y}, {"classes": ("a", "b", "a")}, "same name"),
 }
 
@@ -173,7 +221,10 @@ def test_damaged_archives(tmp_path):
 
 
 @given(
-    hnp.arrays(st.sampled_from(["<f4", ">i2", "u1"]), hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5)),
+    hnp.arrays(
+        st.sampled_from(["<f4", ">i2", "u1"]),
+        hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5),
+    ),
     st.sampled_from("CF"),
 )
 def test_any_array_comes_back(tmp_path_factory, array, order):
@@ -205,7 +256,9 @@ def medmnist(tmp_path, name, channels, labels, n=(5, 2, 3), **changes):
     ("name", "channels"), [("organamnist", 1), ("pathmnist", 3), ("bloodmnist", 3), ("octmnist", 1)]
 )
 def test_medmnist(tmp_path, name, channels):
-    settings = medmnist(tmp_path, name, channels, lambda n: np.arange(n, dtype=np.uint8)[:, None] % 4)
+    settings = medmnist(
+        tmp_path, name, channels, lambda n: np.arange(n, dtype=np.uint8)[:, None] % 4
+    )
     data = read(settings)
     assert (data.x.shape, data.n_train, data.classes) == ((10, 28, 28, channels), 7, CLASSES[name])
     assert data.x[:, 0, 0, 0].tolist() == [1] * 5 + [3] * 2 + [5] * 3  # train, then val, then test
@@ -237,13 +290,18 @@ def test_bad_medmnist(tmp_path, changes, message):
 
 def test_an_array_that_memory_does_not_hold_is_named_with_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.data.array_file.allocate", lambda *_: np.empty(2**58, np.uint8))
-    with pytest.raises(OutOfMemoryError, match=r"own\.npz, array x unpacks to 0\.0 GB \(shape \(4, 3\), float64\)"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"own\.npz, array x unpacks to 0\.0 GB \(shape \(4, 3\), float64\)"
+    ):
         own(tmp_path, {"x": X, "y": Y})
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):
     own(tmp_path, {"x": X, "y": Y})
-    with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+    with (
+        zipfile.ZipFile(tmp_path / "own.npz", "a") as archive,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
         archive.writestr("x.npy", archive.read("x.npy"))
     with pytest.raises(DataError, match="two arrays named 'x'"):
         read(data_settings(name="npz", path=tmp_path / "own.npz"))

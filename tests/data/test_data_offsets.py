@@ -1,4 +1,6 @@
-"""Numbers with small differences for their size: subtraction in double precision before conversion to float32."""
+"""Numbers with small differences for their size: subtraction in double precision before conversion
+to float32.
+"""
 
 import re
 from pathlib import Path
@@ -23,7 +25,9 @@ ALL = np.arange(80)
 
 def lines(numbers, *others):
     cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-    return "\n".join(["t,age,died", *(f"{c},{k % 7},{k % 2}" for k, c in enumerate(cells)), *others, ""])
+    return "\n".join(
+        ["t,age,died", *(f"{c},{k % 7},{k % 2}" for k, c in enumerate(cells)), *others, ""]
+    )
 
 
 def table(path, text, **settings):
@@ -38,7 +42,9 @@ def seen(data, rows=ALL):
     return shown[:, 0], learnt
 
 
-@pytest.mark.parametrize(("base", "spread"), [(1e9, 1.0), (1.7e9, 3600.0), (1e8, 20.0), (-1e12, 300.0), (98.6, 1e-4)])
+@pytest.mark.parametrize(
+    ("base", "spread"), [(1e9, 1.0), (1.7e9, 3600.0), (1e8, 20.0), (-1e12, 300.0), (98.6, 1e-4)]
+)
 def test_what_a_large_number_differs_in_is_seen(tmp_path, base, spread):
     large = base + spread * SMALL
     x, learnt = seen(table(tmp_path / "a.csv", lines(large)))
@@ -56,7 +62,9 @@ def test_gaps_of_large_numbers_become_their_median(tmp_path):
     large[3] = np.nan
     x, learnt = seen(table(tmp_path / "a.csv", lines(large), missing="median"))
     assert learnt.preprocessing[0].columns[0].fill == pytest.approx(np.nanmedian(large), abs=1e-6)
-    assert x[3] == pytest.approx((np.nanmedian(SMALL) - np.delete(SMALL, 3).mean()) / SMALL.std(), abs=0.05)
+    assert x[3] == pytest.approx(
+        (np.nanmedian(SMALL) - np.delete(SMALL, 3).mean()) / SMALL.std(), abs=0.05
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,11 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
     same = csv_table.agreed(read(csv_table.read_as(b, by), keep_raw=True), by)
     np.testing.assert_allclose(same.x[:, 0], 0.5 - np.median(SMALL), atol=1e-6)
     array = by.model_copy(
-        update={"columns": tuple(c.model_copy(update={"name": str(k)}) for k, c in enumerate(by.columns))}
+        update={
+            "columns": tuple(
+                c.model_copy(update={"name": str(k)}) for k, c in enumerate(by.columns)
+            )
+        }
     )
     own = data_settings(name="npz", path=tmp_path / "b.npz")
     alone = read(csv_table.read_as(own, array), keep_raw=True)
@@ -119,13 +131,18 @@ def test_a_model_answers_for_raw_files(tmp_path):
 
 @pytest.mark.parametrize("cell", ["1e39", "-6.659e+299", "inf"])
 def test_numbers_that_float32_does_not_hold_are_named(tmp_path, cell):
-    said = rf"column t: 80 of 80 are not finite numbers, first '{re.escape(cell)}' in line 2: beyond 3.4e\+38"
+    said = (
+        rf"column t: 80 of 80 are not finite numbers, first '{re.escape(cell)}' in line 2: "
+        r"beyond 3.4e\+38"
+    )
     with pytest.raises(DataError, match=said):
         table(tmp_path / "a.csv", "t,died\n" + "".join(f"{cell},{k % 2}\n" for k in range(80)))
 
 
 CELLS = st.one_of(
-    st.floats(width=32).map(repr), st.text(max_size=4), st.sampled_from(["1e39", "-1e39", "nan", " 2 ", "NA", "", "<5"])
+    st.floats(width=32).map(repr),
+    st.text(max_size=4),
+    st.sampled_from(["1e39", "-1e39", "nan", " 2 ", "NA", "", "<5"]),
 )
 
 
@@ -144,5 +161,9 @@ def test_cells_are_read_alike_in_whatever_company(rows):
         odd = [row for row in range(len(rows)) if np.isnan(raw.x[row, k])]
         found = next((s for s in strays if s.name == name), None)
         assert (found.gaps + found.others if found else 0) == len(odd)
-        firsts = {int(where.removeprefix("line ")) - 2 for where, _ in found.first.values()} if found else set()
+        firsts = (
+            {int(where.removeprefix("line ")) - 2 for where, _ in found.first.values()}
+            if found
+            else set()
+        )
         assert min(firsts, default=None) == min(odd, default=None)

@@ -16,7 +16,9 @@ N = 40
 
 
 def hospital(path):
-    """A table as hospitals export it: identifier, dates, categories, gaps, decimal comma, outlier, odd labels."""
+    """A table as hospitals export it: identifier, dates, categories, gaps, decimal comma, outlier,
+    odd labels.
+    """
     rows = ["patient,visit,sex,age,lactate,creatinine,weight,ward,died"]
     for k in range(N):
         lactate = "" if k % 4 == 1 else f"{k / 10}"
@@ -43,15 +45,25 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "  label column died: 1 of 40 say '', first in line 5; "
         "every row needs a label; leave these rows out by data.unlabelled=drop",
         "  label column died: 1 of 40 say 'NA', first in line 7; "
-        "every row needs a label; leave these rows out by data.unlabelled=drop, or name it in data.classes",
-        "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an identifier, or texts?",
+        "every row needs a label; leave these rows out by data.unlabelled=drop, or name it in "
+        "data.classes",
+        (
+            "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an "
+            "identifier, or texts?"
+        ),
         "  column visit: 40 of 40 are not finite numbers, first '2024-03-01' in line 2: dates",
         "  column sex: 40 of 40 are not finite numbers, first 'F' in line 2: a category? (F, M)",
         "  column lactate: 10 of 40 cells are gaps, first '' in line 3",
-        "  column creatinine: 40 of 40 are not finite numbers, first '0,0' in line 2: decimal commas?",
+        (
+            "  column creatinine: 40 of 40 are not finite numbers, first '0,0' in line 2: decimal "
+            "commas?"
+        ),
         "  column weight: 1 of 40 are not finite numbers, first 'n.m.' in line 8",
         "  gaps: fill them with medians and flag them, data.missing=median",
-        "  commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
+        (
+            "  commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
+            "thousands, take them out"
+        ),
         """  dates: read them as days, 'data.dates=["visit"]'""",
         "  single cells: correct them, or take out their rows",
         """  categories: one column of 0 and 1 for each value, 'data.categories=["sex"]'""",
@@ -64,8 +76,12 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
 
 def test_what_the_message_advises_mends_the_table(tmp_path):
     path = hospital(tmp_path / "h.csv")
-    path.write_text(path.read_text().replace("n.m.", "70").replace(",NA", ",no").replace("0,\n", "0,no\n"))
-    advised = re.search(r"'data\.drop_columns=(\[.*?\])'", str(refused(name="csv", path=path, label_column="died")))
+    path.write_text(
+        path.read_text().replace("n.m.", "70").replace(",NA", ",no").replace("0,\n", "0,no\n")
+    )
+    advised = re.search(
+        r"'data\.drop_columns=(\[.*?\])'", str(refused(name="csv", path=path, label_column="died"))
+    )
     dropped = tuple(re.findall(r'"(\w+)"', advised[1]))
     data = read(data_settings(name="csv", path=path, label_column="died", drop_columns=dropped))
     assert (data.x.shape, data.classes) == ((N, 3), ("no", "yes"))
@@ -75,14 +91,27 @@ def test_what_the_message_advises_mends_the_table(tmp_path):
 
 def test_columns_are_left_out_by_name_or_number(tmp_path):
     (tmp_path / "a.csv").write_text("x,1,5\ny,2,6\n")
-    by_number = read(data_settings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=("0",)))
+    by_number = read(
+        data_settings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=("0",))
+    )
     assert (by_number.x.tolist(), by_number.classes) == ([[1], [2]], ("5", "6"))
-    for dropped, message in ((("2",), "is the label or the client"), (("5",), r"data.drop_columns: .* no column 5")):
+    for dropped, message in (
+        (("2",), "is the label or the client"),
+        (("5",), r"data.drop_columns: .* no column 5"),
+    ):
         with pytest.raises(ConfigError, match=message):
-            read(data_settings(name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped))
+            read(
+                data_settings(
+                    name="csv", path=tmp_path / "a.csv", label_column=-1, drop_columns=dropped
+                )
+            )
     (tmp_path / "b.csv").write_text("id,age,y\n7,1,5\n8,2,6\n")
     with pytest.raises(ConfigError, match=r"no column 'idd'; did you mean id\?"):
-        read(data_settings(name="csv", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)))
+        read(
+            data_settings(
+                name="csv", path=tmp_path / "b.csv", label_column="y", drop_columns=("idd",)
+            )
+        )
 
 
 @pytest.mark.parametrize("n", [20, 21, 500])
@@ -111,11 +140,18 @@ def test_labels_of_odd_digits_are_class_names(tmp_path, label):
 
 def test_several_columns_of_flags(tmp_path):
     (tmp_path / "a.csv").write_text("age,mass,edema,site\n1,0,1,a\n2,1,1.0,b\n")
-    settings = {"name": "csv", "path": tmp_path / "a.csv", "client_column": "site", "targets": "multilabel"}
+    settings = {
+        "name": "csv",
+        "path": tmp_path / "a.csv",
+        "client_column": "site",
+        "targets": "multilabel",
+    }
     data = read(data_settings(label_columns=("edema", "mass"), **settings))
     assert (data.y.tolist(), data.classes, data.labels) == ([[1, 0], [1, 1]], (), ("edema", "mass"))
     assert (data.x.tolist(), data.y.dtype) == ([[1], [2]], np.float32)
-    named = read(data_settings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings))
+    named = read(
+        data_settings(label_columns=(1, 2), classes=("Mass", "Edema"), header=True, **settings)
+    )
     assert named.labels == ("Mass", "Edema")
     with pytest.raises(DataError, match="2 targets, but the names 'Mass'"):
         read(data_settings(label_columns=(1, 2), classes=("Mass",), header=True, **settings))
@@ -125,15 +161,23 @@ def test_several_columns_of_flags(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             read(data_settings(**{**settings, "label_columns": ("mass", "edema"), **extra}))
-    real = read(data_settings(label_columns=("age", "mass"), **{**settings, "targets": "regression"}))
-    assert (real.y.tolist(), real.labels, real.columns) == ([[1, 0], [2, 1]], ("age", "mass"), ("edema",))
+    real = read(
+        data_settings(label_columns=("age", "mass"), **{**settings, "targets": "regression"})
+    )
+    assert (real.y.tolist(), real.labels, real.columns) == (
+        [[1, 0], [2, 1]],
+        ("age", "mass"),
+        ("edema",),
+    )
 
 
 def pictures(root, names=("cat", "dog"), n=4, size=(6, 4)):
     for name in names:
         (root / name).mkdir(parents=True)
         for k in range(n):
-            noise = np.random.Generator(np.random.Philox(k)).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+            noise = np.random.Generator(np.random.Philox(k)).integers(
+                0, 255, (size[1], size[0], 3), dtype=np.uint8
+            )
             Image.fromarray(noise).save(root / name / f"{k}.png")
 
 
@@ -155,22 +199,37 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[0] == f"error[DATA]: {tmp_path} has 8 problems:"
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
-        "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); replace or remove it",
+        (
+            "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); "
+            "replace or remove it"
+        ),
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
-        "  dog/7.tif contains several pictures, of which only one would be read; save each in its own file",
+        (
+            "  dog/7.tif contains several pictures, of which only one would be read; save each in "
+            "its "
+            "own file"
+        ),
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
-        "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not mix; convert one kind",
+        (
+            "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not "
+            "mix; "
+            "convert one kind"
+        ),
         said[8],
     ]
-    assert re.fullmatch(r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8])
+    assert re.fullmatch(
+        r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8]
+    )
 
 
 def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
     """Pillow hands PostScript to Ghostscript, a program; whatever its file is called."""
     from PIL import EpsImagePlugin
 
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was asked for"))
+    monkeypatch.setattr(
+        EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was asked for")
+    )
     pictures(tmp_path)
     Image.new("RGB", (6, 4)).save(tmp_path / "cat" / "9.eps")
     (tmp_path / "cat" / "9.eps").rename(tmp_path / "cat" / "9.png")
@@ -184,7 +243,11 @@ def bomb(path, side):
         return len(body).to_bytes(4, "big") + kind + body + crc32(kind + body).to_bytes(4, "big")
 
     size = side.to_bytes(4, "big") * 2
-    parts = chunk(b"IHDR", size + b"\x08\0\0\0\0"), chunk(b"IDAT", compress(bytes(1000))), chunk(b"IEND", b"")
+    parts = (
+        chunk(b"IHDR", size + b"\x08\0\0\0\0"),
+        chunk(b"IDAT", compress(bytes(1000))),
+        chunk(b"IEND", b""),
+    )
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
 
 
@@ -192,7 +255,10 @@ def bomb(path, side):
 def test_small_files_that_promise_large_pictures_are_refused(tmp_path, side):
     pictures(tmp_path)
     bomb(tmp_path / "cat" / "9.png", side)
-    assert re.search(r"9\.png.*(at most 67108864 are read|exceeds limit)", str(refused(name="folder", path=tmp_path)))
+    assert re.search(
+        r"9\.png.*(at most 67108864 are read|exceeds limit)",
+        str(refused(name="folder", path=tmp_path)),
+    )
 
 
 def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
@@ -204,12 +270,20 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
         (tmp_path / "cat" / name).write_bytes(b"?")
     said = refused(name="folder", path=tmp_path).text().splitlines()
     assert said[1:] == [
-        "  " + f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or away",
+        "  "
+        + (
+            f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or "
+            "away"
+        ),
         "  cat: 2 files .mha are not read (a.mha, b.mha); convert them to PNG, or put them away",
         "  cat: 1 file .nrrd is not read (c.nrrd); convert them to PNG, or put them away",
         "  masks: no image in it, so no class; remove it, or put its images there",
     ]
-    for path in (tmp_path / "overview.png", *tmp_path.glob("cat/*.mha"), tmp_path / "cat" / "c.nrrd"):
+    for path in (
+        tmp_path / "overview.png",
+        *tmp_path.glob("cat/*.mha"),
+        tmp_path / "cat" / "c.nrrd",
+    ):
         path.unlink()
     (tmp_path / "masks").rmdir()
     data = read(data_settings(name="folder", path=tmp_path))

@@ -8,7 +8,9 @@ import pytest
 
 from pomona.data import data_settings, describe, read
 
-pytestmark = pytest.mark.skipif("POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder")
+pytestmark = pytest.mark.skipif(
+    "POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder"
+)
 
 
 def load(name):
@@ -60,7 +62,12 @@ def test_cifar(name):
     if "(" not in data.name:
         pytest.skip("the official files are there, not the compact archive these hashes are of")
     n = data.n_train
-    assert (sha256(data.x[:n]), sha256(data.x[n:]), sha256(data.y[:n]), sha256(data.y[n:])) == CIFAR[name]
+    assert (
+        sha256(data.x[:n]),
+        sha256(data.x[n:]),
+        sha256(data.y[:n]),
+        sha256(data.y[n:]),
+    ) == CIFAR[name]
     if name == "cifar100":
         assert data.name == "cifar100 (subset: 10000 of 50000 training rows)"
 

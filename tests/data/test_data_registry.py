@@ -20,7 +20,12 @@ from pomona.storage import mapped_array
 def test_digits_are_stretched_exactly():
     data = read(data_settings())
     source = load_digits()
-    assert (data.name, data.x.shape, data.n_train, len(data.classes)) == ("digits", (1797, 8, 8, 1), 1797, 10)
+    assert (data.name, data.x.shape, data.n_train, len(data.classes)) == (
+        "digits",
+        (1797, 8, 8, 1),
+        1797,
+        10,
+    )
     np.testing.assert_array_equal(np.rint(data.x[..., 0] * (16 / 255)), source.images)
     assert (data.x.min(), data.x.max()) == (0, 255)
     np.testing.assert_array_equal(data.y, source.target)
@@ -47,7 +52,10 @@ def test_every_name_has_a_reader_and_a_line():
 def test_listing_says_what_is_there(tmp_path):
     (tmp_path / "pathmnist.npz").touch()
     listing = {line.name: line for line in describe(tmp_path)}
-    assert (listing["pathmnist"].present, listing["pathmnist"].where) == (True, str(tmp_path / "pathmnist.npz"))
+    assert (listing["pathmnist"].present, listing["pathmnist"].where) == (
+        True,
+        str(tmp_path / "pathmnist.npz"),
+    )
     assert (listing["mnist"].present, listing["mnist"].where) == (
         False,
         "fetch MNIST (LeCun, Cortes, Burges), IDX files",
@@ -56,9 +64,14 @@ def test_listing_says_what_is_there(tmp_path):
 
 
 def test_import_and_listing_stay_light():
-    code = "import sys, pomona.data as d; d.describe(); print({'torch', 'sklearn', 'scipy', 'PIL'} & set(sys.modules))"
+    code = (
+        "import sys, pomona.data as d; d.describe(); print({'torch', 'sklearn', 'scipy', "
+        "'PIL'} & set(sys.modules))"
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout == "set()\n"
 
 
@@ -109,11 +122,19 @@ def own_nothing(settings):
 
 def test_own_functions():
     data = read(data_settings(name=f"{__name__}:own_table"))
-    assert (data.kind, data.x.dtype, data.classes, data.n_train) == ("table", np.float32, ("0", "1", "2"), 3)
+    assert (data.kind, data.x.dtype, data.classes, data.n_train) == (
+        "table",
+        np.float32,
+        ("0", "1", "2"),
+        3,
+    )
     data = read(data_settings(name=f"{__name__}:own_images", classes=("p", "q")))
     assert (data.x.shape, data.y.tolist(), data.classes) == ((2, 5, 5, 1), [1, 0], ("p", "q"))
     assert read(data_settings(name=f"{__name__}:own_dataset")).name == "mine"
-    assert read(data_settings(name=f"{__name__}:own_targets", targets="regression")).y.tolist() == [[0.5], [1.5]]
+    assert read(data_settings(name=f"{__name__}:own_targets", targets="regression")).y.tolist() == [
+        [0.5],
+        [1.5],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +168,8 @@ def images(n, height, width, channels):
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "channels", "side"), [(32, 32, 3, 28), (8, 8, 1, 28), (5, 9, 2, 4), (1, 1, 4, 3)]
+    ("height", "width", "channels", "side"),
+    [(32, 32, 3, 28), (8, 8, 1, 28), (5, 9, 2, 4), (1, 1, 4, 3)],
 )
 def test_resize(height, width, channels, side):
     data = images(3, height, width, channels)
@@ -159,7 +181,9 @@ def test_resize(height, width, channels, side):
         width_of = max(1.0, n / side)
         centre = (np.arange(side)[:, None] + 0.5) * n / side
         weight = np.maximum(0, 1 - np.abs((np.arange(n) + 0.5 - centre) / width_of))
-        expected = np.moveaxis(np.tensordot(weight / weight.sum(1, keepdims=True), expected, (1, axis)), 0, axis)
+        expected = np.moveaxis(
+            np.tensordot(weight / weight.sum(1, keepdims=True), expected, (1, axis)), 0, axis
+        )
     np.testing.assert_allclose(small.x, expected, atol=1.01)  # Pillow rounds after each axis
     if channels == 3:
         np.testing.assert_array_equal(
@@ -219,4 +243,6 @@ def test_settings_refuse(wrong):
 
 
 def test_columns_are_numbers_or_names():
-    assert data_settings(name="csv-text", label_column="-1", text_columns=("2", "body")).text_columns == (2, "body")
+    assert data_settings(
+        name="csv-text", label_column="-1", text_columns=("2", "body")
+    ).text_columns == (2, "body")

@@ -1,4 +1,6 @@
-"""Times to an event from files, arrays and custom functions: accepted and refused data, and preprocessing."""
+"""Times to an event from files, arrays and custom functions: accepted and refused data, and
+preprocessing.
+"""
 
 import numpy as np
 import pytest
@@ -36,7 +38,11 @@ def test_a_table_of_times(tmp_path):
     assert data.targets == "survival"
     assert data.y.dtype == np.float32
     assert data.y[3].tolist() == [40, 1]
-    assert (data.labels, data.edges) == ((), ())  # until a partition says which rows are for training
+    # until a partition says which rows are for training
+    assert (data.labels, data.edges) == (
+        (),
+        (),
+    )
 
 
 def test_edges_are_quantiles_of_event_times_of_training_rows(tmp_path):
@@ -50,7 +56,8 @@ def test_edges_are_quantiles_of_event_times_of_training_rows(tmp_path):
     assert scenario.dataset.n_outputs == len(expected)
     assert set(expected) <= set(seen.tolist())
     x = scenario.dataset.x[held]
-    assert scenario.dataset.shift == pytest.approx(x.mean(0).tolist())  # features are learnt of the same rows
+    # features are learnt of the same rows
+    assert scenario.dataset.shift == pytest.approx(x.mean(0).tolist())
 
 
 def test_edges_are_fewer_where_times_are_alike():
@@ -77,7 +84,14 @@ def test_arrays_and_own_functions(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("50,0,1", r"label column days: 1 of 21 are not times above 0, first '0' in line 22; leave these rows out"),
+        (
+            "50,0,1",
+            (
+                r"label column days: 1 of 21 are not times above 0, first '0' in line 22; leave "
+                r"these "
+                r"rows out"
+            ),
+        ),
         ("50,-3,1", r"days: 1 of 21 are not times above 0, first '-3' in line 22"),
         ("50,inf,1", r"days: 1 of 21 are not times above 0, first 'inf' in line 22"),
         ("50,,1", r"days: 1 of 21 are not times above 0"),
@@ -109,7 +123,9 @@ def test_arrays_that_are_wrong_say_where(tmp_path, y, message):
 
 
 def test_one_column_is_not_enough(tmp_path):
-    with pytest.raises(ConfigError, match=r"but 1 label columns; set data.label_columns to two: time, event"):
+    with pytest.raises(
+        ConfigError, match=r"but 1 label columns; set data.label_columns to two: time, event"
+    ):
         read(settings(csv(tmp_path, *ROWS), label_columns=["days"]))
 
 
@@ -118,7 +134,9 @@ def test_all_censored(tmp_path):
     read(data)  # a silo may have no event
     for edges_given in ((), (50.0, 100.0)):
         own = data.model_copy(update={"time_edges": edges_given}).model_dump(exclude_unset=True)
-        with pytest.raises(DataError, match=r"none of the \d+ training rows has an event \(1\), all are censored"):
+        with pytest.raises(
+            DataError, match=r"none of the \d+ training rows has an event \(1\), all are censored"
+        ):
             Scenario.prepare(Config(data=own, clients=2, lr=0.1, model="logistic"))
 
 
@@ -132,9 +150,17 @@ def test_settings_that_do_not_fit(tmp_path):
 
 def test_with_privacy_edges_are_given_and_not_learnt(tmp_path):
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-4}
-    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss", "unlimited-epsilon"]
+    privacy["acknowledge"] = [
+        "sample-counts",
+        "metrics",
+        "feature-moments",
+        "training-loss",
+        "unlimited-epsilon",
+    ]
     data = settings(csv(tmp_path, *ROWS)).model_dump(exclude_unset=True)
     run = {"clients": 2, "lr": 0.1, "model": "logistic", "method": "fedavg", "privacy": privacy}
     with pytest.raises(ConfigError, match=r"data\.time_edges must be given"):
         Scenario.prepare(Config(data=data, **run))
-    assert Scenario.prepare(Config(data=data | {"time_edges": (50.0,)}, **run)).dataset.edges == (50.0,)
+    assert Scenario.prepare(Config(data=data | {"time_edges": (50.0,)}, **run)).dataset.edges == (
+        50.0,
+    )

@@ -1,4 +1,6 @@
-"""Tables as hospitals export them: categories, dates, gaps; preprocessing fitted on training rows alone."""
+"""Tables as hospitals export them: categories, dates, gaps; preprocessing fitted on training rows
+alone.
+"""
 
 import json
 from itertools import product
@@ -33,13 +35,21 @@ def write(path, text):
 
 def table(tmp_path, text=WARD, rows=None, **settings):
     """The data of a text, fitted on rows (all by default)."""
-    data = read(data_settings(name="csv", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings}))
+    data = read(
+        data_settings(name="csv", path=write(tmp_path / "t.csv", text), **{**ASKED, **settings})
+    )
     return data.learn(data, np.arange(len(data)) if rows is None else np.array(rows, np.int64))
 
 
 def refused(tmp_path, text, kind=DataError, **settings):
     with pytest.raises(kind) as fault:
-        read(data_settings(name="csv", path=write(tmp_path / "t.csv", text), **{"label_column": "died", **settings}))
+        read(
+            data_settings(
+                name="csv",
+                path=write(tmp_path / "t.csv", text),
+                **{"label_column": "died", **settings},
+            )
+        )
     return fault.value.text()
 
 
@@ -67,15 +77,26 @@ def test_gaps_categories_dates_and_booleans_become_numbers(tmp_path):
     (by,) = data.preprocessing
     assert [column.fill for column in by.columns] == [50, "A", 2, 0.5]
     assert by == Preprocessing.model_validate(json.loads(json.dumps(by.model_dump(mode="json"))))
-    assert "4 columns become 8 features, learnt from 4 training rows; gaps in age, ward, visit are" in data.notes[0]
+    assert (
+        "4 columns become 8 features, learnt from 4 training rows; gaps in age, ward, visit are"
+        in data.notes[0]
+    )
 
 
 def test_only_training_rows_teach(tmp_path):
     data = table(tmp_path, rows=[0, 2])
     # ages 30 and 50; one ward; one visit, of day 1, and a gap; no other gap
     assert data.columns == ("age", "ward=A", "visit", "visit missing", "smoker")
-    assert data.x.tolist() == [[30, 1, 1, 0, 1], [40, 0, 2, 0, 0], [50, 1, 1, 1, 1], [70, 1, 10, 0, 0]]
-    assert "column ward: 1 of 4 rows hold categories that the training rows have too seldom or not" in data.notes[-1]
+    assert data.x.tolist() == [
+        [30, 1, 1, 0, 1],
+        [40, 0, 2, 0, 0],
+        [50, 1, 1, 1, 1],
+        [70, 1, 10, 0, 0],
+    ]
+    assert (
+        "column ward: 1 of 4 rows hold categories that the training rows have too seldom or not"
+        in data.notes[-1]
+    )
     changed = table(tmp_path, WARD.replace(",B,", ",C,").replace("70,", "71,"), rows=[0, 2])
     assert changed.preprocessing == data.preprocessing
     assert (changed.shift, changed.scale) == (data.shift, data.scale)
@@ -86,7 +107,11 @@ def test_a_clean_table_has_the_same_bytes_with_and_without_the_settings(tmp_path
     rows = [f"{draw.normal()},{draw.integers(9)},{draw.integers(2)}" for _ in range(50)]
     path = write(tmp_path / "t.csv", "\n".join(["a,b,y", *rows]))
     plain = read(data_settings(name="csv", path=path, label_column="y"))
-    for asked in ({"missing": "median"}, {"categories": "encode"}, {"fit": "pooled", "categories": ()}):
+    for asked in (
+        {"missing": "median"},
+        {"categories": "encode"},
+        {"fit": "pooled", "categories": ()},
+    ):
         data = read(data_settings(name="csv", path=path, label_column="y", **asked))
         assert data.fingerprint == plain.fingerprint
         assert (data.shift, data.scale, data.columns) == (plain.shift, plain.scale, plain.columns)
@@ -94,13 +119,20 @@ def test_a_clean_table_has_the_same_bytes_with_and_without_the_settings(tmp_path
 
 
 def test_categories_are_found_where_most_cells_are_no_numbers(tmp_path):
-    text = "sex,ward,age,died\n" + "".join(f"{'FM'[k % 2]},{k % 3},{30 + k},{k % 2}\n" for k in range(30))
+    text = "sex,ward,age,died\n" + "".join(
+        f"{'FM'[k % 2]},{k % 3},{30 + k},{k % 2}\n" for k in range(30)
+    )
     data = table(tmp_path, text, categories="encode", dates=())
     assert data.columns == ("sex=F", "sex=M", "ward", "age")
     said = refused(tmp_path, text.replace("\nF,0,30", "\nF,0,3O"), categories="encode")
-    assert "column age: 1 of 30 are not finite numbers, first '3O' in line 2; single cells: correct them" in said
+    assert (
+        "column age: 1 of 30 are not finite numbers, first '3O' in line 2; single cells: correct "
+        "them"
+    ) in said
     dated = "visit,died\n" + "".join(f"2024-01-{k + 1:02d},{k % 2}\n" for k in range(9))
-    assert """dates: read them as days, 'data.dates=["visit"]'""" in refused(tmp_path, dated, categories="encode")
+    assert """dates: read them as days, 'data.dates=["visit"]'""" in refused(
+        tmp_path, dated, categories="encode"
+    )
 
 
 def test_what_the_message_advises_reads_the_table(tmp_path):
@@ -117,21 +149,30 @@ def test_what_the_message_advises_reads_the_table(tmp_path):
 
 
 def test_rare_categories_have_no_feature(tmp_path):
-    text = "ward,died\n" + "".join(f"{w},{k % 2}\n" for k, w in enumerate("A" * 60 + "B" * 37 + "C" * 3))
-    assert table(tmp_path, text, dates=(), category_share=0.03).columns == ("ward=A", "ward=B", "ward=C")
+    text = "ward,died\n" + "".join(
+        f"{w},{k % 2}\n" for k, w in enumerate("A" * 60 + "B" * 37 + "C" * 3)
+    )
+    assert table(tmp_path, text, dates=(), category_share=0.03).columns == (
+        "ward=A",
+        "ward=B",
+        "ward=C",
+    )
     data = table(tmp_path, text, dates=(), category_share=0.031)
     assert data.columns == ("ward=A", "ward=B")
     assert data.x[-3:].tolist() == [[0, 0]] * 3
-    assert "3 of 100 rows hold categories that the training rows have too seldom or not at all (first 'C')" in "".join(
-        data.notes
-    )
+    assert (
+        "3 of 100 rows hold categories that the training rows have too seldom or not at all "
+        "(first 'C')"
+    ) in "".join(data.notes)
     assert table(tmp_path, text, dates=(), category_share=0.38).columns == ("ward=A",)
     with pytest.raises(DataError, match=r"no category of ward is in 61\.00% of the training rows"):
         table(tmp_path, text, dates=(), category_share=0.61)
 
 
 def test_whole_numbers_are_one_category_however_they_are_written(tmp_path):
-    data = table(tmp_path, "cp,died\n1.0,0\n1,1\n 2. ,0\n3,1\n007,1\n", categories=("cp",), dates=())
+    data = table(
+        tmp_path, "cp,died\n1.0,0\n1,1\n 2. ,0\n3,1\n007,1\n", categories=("cp",), dates=()
+    )
     assert data.columns == ("cp=1", "cp=2", "cp=3", "cp=007")
 
 
@@ -147,18 +188,32 @@ def test_values_that_stand_for_a_gap(tmp_path):
         [300, 0, 1, 0, 1],
         [100, 0, 1, 0, 0],
     ]
-    said = refused(tmp_path, "chol,died\n0,0\n5,1\n", missing_values=markers | {"cp": ()}, kind=ConfigError)
+    said = refused(
+        tmp_path, "chol,died\n0,0\n5,1\n", missing_values=markers | {"cp": ()}, kind=ConfigError
+    )
     assert "data.missing_values" in said
     said = refused(tmp_path, "chol,died\n0,0\n5,1\n", missing_values={"chol": (0,)})
-    assert "column chol: 1 of 2 cells are gaps, first '0' in line 2; gaps: fill them with medians" in said
+    assert (
+        "column chol: 1 of 2 cells are gaps, first '0' in line 2; gaps: fill them with medians"
+        in said
+    )
 
 
 def test_names_of_columns_may_come_from_the_settings(tmp_path):
     text = "30,A,0\n40,B,2\n,A,1\n"
-    named = {"columns": ("age", "ward", "num"), "label_column": "num", "label_above": 0, "dates": ()}
+    named = {
+        "columns": ("age", "ward", "num"),
+        "label_column": "num",
+        "label_above": 0,
+        "dates": (),
+    }
     data = table(tmp_path, text, **named)
     assert data.columns == ("age", "age missing", "ward=A", "ward=B")
-    assert (data.classes, data.y.tolist(), data.others) == (("num <= 0", "num > 0"), [0, 1, 1], ("num",))
+    assert (data.classes, data.y.tolist(), data.others) == (
+        ("num <= 0", "num > 0"),
+        [0, 1, 1],
+        ("num",),
+    )
     assert data.preprocessing[0].layout == ("age", "ward", "num")
     numbered = table(tmp_path, text, label_column=2, categories=(1,), dates=())
     assert numbered.x.tolist() == data.x.tolist()
@@ -186,7 +241,9 @@ def test_a_label_of_numbers_is_cut_in_two(tmp_path):
     said = refused(tmp_path, "x,died\n1,0\n2,\n3,b\n", label_above=0)
     assert "label column died: 1 of 3 are not finite numbers, first 'b' in line 4" in said
     for settings in ({"classes": ("a",)}, {"targets": "regression"}):
-        assert "data.label_above" in refused(tmp_path, "x,died\n1,0\n", kind=ConfigError, label_above=0, **settings)
+        assert "data.label_above" in refused(
+            tmp_path, "x,died\n1,0\n", kind=ConfigError, label_above=0, **settings
+        )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +260,9 @@ def test_days_of_dates(cell, days):
     assert csv_columns.days(cell) == days
 
 
-@pytest.mark.parametrize("cell", ["01.03.2024", "2024-02-30", "2024", "", "x", "0001-01-01T00:00+23:00"])
+@pytest.mark.parametrize(
+    "cell", ["01.03.2024", "2024-02-30", "2024", "", "x", "0001-01-01T00:00+23:00"]
+)
 def test_what_is_no_date(cell):
     assert np.isnan(csv_columns.days(cell))
 
@@ -211,11 +270,17 @@ def test_what_is_no_date(cell):
 @pytest.mark.parametrize(
     ("text", "settings", "said"),
     [
-        ("visit,died\n2024-01-01,0\n1.2.2024,1\n", {"dates": ("visit",)}, "1 of 2 are not dates such as 2024-03-01, first '1.2.2024' in line 3"),
+        ("visit,died\n2024-01-01,0\n1.2.2024,1\n", {"dates": ("visit",)}, ("1 of 2 are not dates "
+                                                                          "such as 2024-03-01, "
+                                                                          "first '1.2.2024' in "
+                                                                          "line 3")),
         ("age,died\n1,0\n,1\n", {}, "column age: 1 of 2 cells are gaps, first '' in line 3"),
         ("ward,died\nA,0\n,1\n", {"categories": ("ward",)}, "column ward: 1 of 2 cells are gaps"),
-        ("age,died\n1,0\n2,\n", {"missing": "median"}, "label column died: 1 of 2 say '', first in line 3; every row needs a label"),
-        ("age,died\n1,0\nx,1\n2,1\n3,1\n", {"missing": "median"}, "column age: 1 of 4 are not finite numbers, first 'x' in line 3"),
+        ("age,died\n1,0\n2,\n", {"missing": "median"}, ("label column died: 1 of 2 say '', first "
+                                                       "in line 3; every row needs a label")),
+        ("age,died\n1,0\nx,1\n2,1\n3,1\n", {"missing": "median"}, ("column age: 1 of 4 are not "
+                                                                  "finite numbers, first 'x' in "
+                                                                  "line 3")),
     ],
 )  # fmt: skip
 def test_cells_that_cannot_be_read(tmp_path, text, settings, said):
@@ -226,9 +291,14 @@ def test_cells_that_cannot_be_read(tmp_path, text, settings, said):
 def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
     text = "ward,died\n" + "".join(f"w{k},{k % 2}\n" for k in range(10_000))
     said = refused(tmp_path, text, categories=asked)
-    assert "column ward: a category with more than 1000 values (one too many is 'w1000' in line 1002)" in said
+    assert (
+        "column ward: a category with more than 1000 values (one too many is 'w1000' in line 1002)"
+        in said
+    )
     assert "raise data.category_limit" in said
-    data = table(tmp_path, text, categories=asked, dates=(), category_limit=10_000, category_share=0)
+    data = table(
+        tmp_path, text, categories=asked, dates=(), category_limit=10_000, category_share=0
+    )
     assert data.x.shape == (10_000, 10_000)
 
 
@@ -237,8 +307,14 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
     [
         ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
         ({"dates": ("when",)}, "data.dates: .* no column 'when'"),
-        ({"dates": ("ward",), "categories": ("ward",)}, "column ward is in data.categories and in data.dates"),
-        ({"missing_values": {"wart": (0,)}}, "data.missing_values: .* no column 'wart'; did you mean ward"),
+        (
+            {"dates": ("ward",), "categories": ("ward",)},
+            "column ward is in data.categories and in data.dates",
+        ),
+        (
+            {"missing_values": {"wart": (0,)}},
+            "data.missing_values: .* no column 'wart'; did you mean ward",
+        ),
         ({"fit": "client", "categories": "encode"}, "data.fit=client needs rows with owners"),
     ],
 )
@@ -246,7 +322,10 @@ def test_settings_that_do_not_fit(tmp_path, settings, said):
     with pytest.raises(ConfigError, match=said):
         read(
             data_settings(
-                name="csv", path=write(tmp_path / "t.csv", "ward,died\nA,0\nB,1\n"), label_column="died", **settings
+                name="csv",
+                path=write(tmp_path / "t.csv", "ward,died\nA,0\nB,1\n"),
+                label_column="died",
+                **settings,
             )
         )
 
@@ -258,9 +337,14 @@ WORDS = st.one_of(st.none(), st.sampled_from("ABCDE"))
 @given(st.lists(st.tuples(CELLS, WORDS), max_size=12), st.data())
 def test_features_are_those_of_scikit_learn(cells, data):
     """For any table of 0, 1 or many rows, wholly missing columns and single categories included."""
-    rows = np.array(data.draw(st.lists(st.integers(0, max(0, len(cells) - 1)), max_size=12 if cells else 0)), np.int64)
+    rows = np.array(
+        data.draw(st.lists(st.integers(0, max(0, len(cells) - 1)), max_size=12 if cells else 0)),
+        np.int64,
+    )
     numbers = np.array([np.nan if a is None else a for a, _ in cells], np.float32).reshape(-1, 1)
-    words = np.array([np.nan if b is None else "ABCDE".index(b) for _, b in cells], np.float32).reshape(-1, 1)
+    words = np.array(
+        [np.nan if b is None else "ABCDE".index(b) for _, b in cells], np.float32
+    ).reshape(-1, 1)
     columns = (TableColumn(name="a", fill=0.0), TableColumn(name="b", kind="category", fill=""))
     raw = RawTable(columns, np.hstack([numbers, words]), ((), tuple("ABCDE")))
     by = table_features.fitted(raw, rows, 0.0)
@@ -271,7 +355,11 @@ def test_features_are_those_of_scikit_learn(cells, data):
     taught = numbers[rows]
     expected = []
     if np.isfinite(taught).any():
-        expected.append(SimpleImputer(strategy="median").fit(taught.astype(float)).transform(numbers.astype(float)))
+        expected.append(
+            SimpleImputer(strategy="median")
+            .fit(taught.astype(float))
+            .transform(numbers.astype(float))
+        )
     else:
         expected.append(np.nan_to_num(numbers, nan=0.0))
     if np.isnan(taught).any():
@@ -281,7 +369,9 @@ def test_features_are_those_of_scikit_learn(cells, data):
     filled = np.where(np.isnan(words), usual, words).astype(int)
     if len(known):
         encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(known[:, None])
-        expected.append(encoder.transform(filled) if len(filled) else np.zeros((0, len(set(known)))))
+        expected.append(
+            encoder.transform(filled) if len(filled) else np.zeros((0, len(set(known))))
+        )
     if np.isnan(words[rows]).any():
         expected.append(np.isnan(words))
     np.testing.assert_array_equal(x, np.hstack(expected).astype(np.float32))
@@ -305,7 +395,10 @@ def test_the_raw_table_is_answered_as_it_was_trained_on(tmp_path):
     turned = write(tmp_path / "u.csv", "visit,smoker,ward,age\n,1,?,\n2000-01-05,false,Z,44\n")
     samples = read_inputs(turned, about(data))
     assert samples.x.tolist() == [[50, 1, 1, 0, 1, 2, 1, 1], [44, 0, 0, 0, 0, 4, 0, 0]]
-    assert "u.csv: column ward: 1 of 2 rows hold categories that the training rows have too seldom or" in samples.note
+    assert (
+        "u.csv: column ward: 1 of 2 rows hold categories that the training rows have too seldom or"
+        in samples.note
+    )
     assert "(first 'Z')" in samples.note
 
 
@@ -322,9 +415,12 @@ def test_files_without_names_are_read_by_the_layout_of_the_training_file(tmp_pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("age,ward,visit\n1,A,2000-01-01\n", "missing smoker; the model takes age, ward, visit, smoker"),
-        ("age,ward,visit,smoker\nhigh,A,2000-01-01,0\n", "column age: 1 of 1 are not finite numbers, first 'high' in line 2"),
-        ("age,ward,visit,smoker\n1,A,May,0\n", "column visit: 1 of 1 are not dates such as 2024-03-01, first 'May'"),
+        ("age,ward,visit\n1,A,2000-01-01\n", ("missing smoker; the model takes age, ward, visit, "
+                                             "smoker")),
+        ("age,ward,visit,smoker\nhigh,A,2000-01-01,0\n", ("column age: 1 of 1 are not finite "
+                                                         "numbers, first 'high' in line 2")),
+        ("age,ward,visit,smoker\n1,A,May,0\n", ("column visit: 1 of 1 are not dates such as "
+                                               "2024-03-01, first 'May'")),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_the_model(tmp_path, text, said):
@@ -355,8 +451,16 @@ def test_each_client_may_have_medians_and_moments_of_its_own(tmp_path):
     data = table(tmp_path, SITES, **asked)
     pooled = table(tmp_path, SITES, **asked | {"fit": "pooled"})
     one, other = data.preprocessing
-    assert data.columns == pooled.columns == ("age", "age missing", "ward=A", "ward=B", "ward=C", "ward missing")
-    assert (one.columns[0].fill, other.columns[0].fill, pooled.preprocessing[0].columns[0].fill) == (15, 200, 60)
+    assert (
+        data.columns
+        == pooled.columns
+        == ("age", "age missing", "ward=A", "ward=B", "ward=C", "ward missing")
+    )
+    assert (
+        one.columns[0].fill,
+        other.columns[0].fill,
+        pooled.preprocessing[0].columns[0].fill,
+    ) == (15, 200, 60)
     assert (one.columns[1].fill, other.columns[1].fill) == ("A", "C")
     assert (data.shift, data.scale) == ((0.0,), (1.0,))
     for rows in (slice(0, 3), slice(3, 6)):
@@ -364,7 +468,10 @@ def test_each_client_may_have_medians_and_moments_of_its_own(tmp_path):
         varies = data.x[rows].std(axis=0) > 0
         np.testing.assert_allclose(data.x[rows].std(axis=0)[varies], 1, atol=1e-6)
     for k, rows in enumerate((slice(0, 3), slice(3, 6))):
-        assert read_inputs(tmp_path / "t.csv", about(data, k)).x[rows].tobytes() == data.x[rows].tobytes()
+        assert (
+            read_inputs(tmp_path / "t.csv", about(data, k)).x[rows].tobytes()
+            == data.x[rows].tobytes()
+        )
     # a client without training rows has the others' medians
     alone = table(tmp_path, SITES, rows=[0, 1, 2], **asked)
     assert alone.preprocessing[1].columns[0].fill == 15
@@ -403,7 +510,9 @@ class TestParquet:
                 "age": [30.5, None, 50.0, 70.1],
                 "count": [1, 2, 3, 4],
                 "ward": pandas.Categorical(["A", "B", "A", None]),
-                "visit": pandas.to_datetime(["2000-01-02", "2000-01-03 06:00", None, "2000-01-11"], format="ISO8601"),
+                "visit": pandas.to_datetime(
+                    ["2000-01-02", "2000-01-03 06:00", None, "2000-01-11"], format="ISO8601"
+                ),
                 "smoker": [True, False, True, False],
                 "dose": np.array([0.1, 0.2, 0.3, np.nan], np.float32),
                 "died": ["no", "yes", "no", "yes"],
@@ -414,14 +523,20 @@ class TestParquet:
         frame = self.frame()
         frame.to_parquet(tmp_path / "t.parquet")
         frame.to_csv(tmp_path / "t.csv", index=False)
-        both = [read(data_settings(name=name, path=tmp_path / f"t.{name}", **ASKED)) for name in ("csv", "parquet")]
+        both = [
+            read(data_settings(name=name, path=tmp_path / f"t.{name}", **ASKED))
+            for name in ("csv", "parquet")
+        ]
         assert both[0].fingerprint == both[1].fingerprint
         one, other = (data.learn(data, np.arange(4)) for data in both)
         assert one.preprocessing == other.preprocessing
         assert (one.columns, one.others, one.shift, one.classes) == (
             other.columns, other.others, other.shift, other.classes,
         )  # fmt: skip
-        answers = [read_inputs(tmp_path / f"t.{name}", about(one)).x.tobytes() for name in ("csv", "parquet")]
+        answers = [
+            read_inputs(tmp_path / f"t.{name}", about(one)).x.tobytes()
+            for name in ("csv", "parquet")
+        ]
         assert answers == [one.x.tobytes()] * 2
 
     def test_a_folder_has_training_and_test_rows(self, tmp_path):
@@ -462,7 +577,8 @@ class TestParquet:
     def test_without_pyarrow_it_says_what_to_install(self, tmp_path, monkeypatch):
         monkeypatch.setattr("pomona.data.parquet.find_spec", lambda _: None)
         with pytest.raises(
-            ConfigError, match=r"t\.parquet: Parquet needs pyarrow; install Pomona with its extra tables"
+            ConfigError,
+            match=r"t\.parquet: Parquet needs pyarrow; install Pomona with its extra tables",
         ):
             read(data_settings(name="parquet", path=write(tmp_path / "t.parquet", ""), **ASKED))
 

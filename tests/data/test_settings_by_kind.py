@@ -1,4 +1,6 @@
-"""Every kind of data takes the settings that it reads, and no others: all settings times all kinds."""
+"""Every kind of data takes the settings that it reads, and no others: all settings times all
+kinds.
+"""
 
 from itertools import product
 
@@ -19,7 +21,10 @@ from pomona.data.section import kind_of
 from pomona.partition import divide
 
 ROWS = "age,sex,text,died,days,site,who,day\n" + "".join(
-    f"{20 + k},{'fm'[k % 2]},word{k % 3} again,{k // 2 % 2},{k + 1},{'ab'[k % 2]},p{k},2024-03-{k + 1:02}\n"
+    (
+        f"{20 + k},{'fm'[k % 2]},word{k % 3} "
+        f"again,{k // 2 % 2},{k + 1},{'ab'[k % 2]},p{k},2024-03-{k + 1:02}\n"
+    )
     for k in range(20)
 )
 GIVEN = {
@@ -64,7 +69,11 @@ def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_tak
         value = OwnReader.model_fields[key].default if default else GIVEN[key]
         if key == "text_columns" and section["name"] == "clients" and ".npz" not in which:
             continue  # they make texts of the same files
-        suffix = "" if key != "path" or default else {"csv": ".csv", "parquet": ".parquet"}.get(section["name"], "")
+        suffix = (
+            ""
+            if key != "path" or default
+            else {"csv": ".csv", "parquet": ".parquet"}.get(section["name"], "")
+        )
         given = {"data": {**section, key: value + suffix if suffix else value}}
         if key in kind.model_fields:
             beside = BESIDE.get(key, {})
@@ -76,16 +85,26 @@ def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_tak
                     resolve({"data": alone})
                 assert key not in resolve({"data": section}).tree()["data"]
         else:
-            with pytest.raises(ConfigError, match=rf"^data\.{key}: .* (has|is) .*; remove it, it is for ") as fault:
+            with pytest.raises(
+                ConfigError, match=rf"^data\.{key}: .* (has|is) .*; remove it, it is for "
+            ) as fault:
                 resolve(given)
             assert "\n" not in str(fault.value)
 
 
 def test_all_misplaced_and_wrong_settings_are_named_at_once():
     with pytest.raises(ConfigError) as fault:
-        resolve({"data": {"name": "npz", "window": [1, 2], "header": True, "resize": 0, "pth": "a"}, "rounds": 0})
+        resolve(
+            {
+                "data": {"name": "npz", "window": [1, 2], "header": True, "resize": 0, "pth": "a"},
+                "rounds": 0,
+            }
+        )
     said = str(fault.value)
-    assert all(key in said for key in ("data.window: ", "data.header: ", "data.resize = 0", "'data.pth'", "rounds = 0"))
+    assert all(
+        key in said
+        for key in ("data.window: ", "data.header: ", "data.resize = 0", "'data.pth'", "rounds = 0")
+    )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -95,7 +114,10 @@ def test_moments_are_settings_of_the_optimizers_that_have_them(name):
         if key in OPTIMIZERS[name].model_fields:
             assert resolve(section).optimizer.name == name
         else:
-            with pytest.raises(ConfigError, match=f"^optimizer.{key}: only for adam and adamw, the optimizer is sgd"):
+            with pytest.raises(
+                ConfigError,
+                match=f"^optimizer.{key}: only for adam and adamw, the optimizer is sgd",
+            ):
                 resolve(section)
 
 
@@ -106,7 +128,9 @@ def test_moments_are_settings_of_the_optimizers_that_have_them(name):
         ("", Config, {"lr_schedule": "steps", "lr_milestones": (2,)}),
     ],
 )
-def test_a_setting_without_the_one_that_it_belongs_to_is_refused_also_with_its_default(section, record, beside):
+def test_a_setting_without_the_one_that_it_belongs_to_is_refused_also_with_its_default(
+    section, record, beside
+):
     def tree(given):
         return {section: given} if section else given
 
@@ -114,7 +138,12 @@ def test_a_setting_without_the_one_that_it_belongs_to_is_refused_also_with_its_d
         default = record.model_fields[key].default
         with pytest.raises(ConfigError, match=f"^{section}{'.' * bool(section)}{key}: only for "):
             resolve(tree({key: default}))
-        assert flat(resolve(tree({key: default, **beside})).tree())[f"{section}.{key}".removeprefix(".")] == default
+        assert (
+            flat(resolve(tree({key: default, **beside})).tree())[
+                f"{section}.{key}".removeprefix(".")
+            ]
+            == default
+        )
         assert f"{section}.{key}".removeprefix(".") not in flat(Config().tree())
 
 
@@ -148,8 +177,14 @@ def written(folder):
     """Small own data of every form, by name."""
     (folder / "a.csv").write_text(ROWS)
     draw = np.random.default_rng(0)
-    np.savez(folder / "a.npz", x=draw.integers(0, 255, (20, 4, 4, 1), np.uint8), y=np.arange(20) % 2)
-    np.savez(folder / "t.npz", x=draw.normal(size=(20, 3)), y=np.column_stack([np.arange(1.0, 21), np.arange(20) % 2]))
+    np.savez(
+        folder / "a.npz", x=draw.integers(0, 255, (20, 4, 4, 1), np.uint8), y=np.arange(20) % 2
+    )
+    np.savez(
+        folder / "t.npz",
+        x=draw.normal(size=(20, 3)),
+        y=np.column_stack([np.arange(1.0, 21), np.arange(20) % 2]),
+    )
     for k in range(8):
         path = folder / "images" / "ab"[k % 2] / f"{k}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,13 +192,23 @@ def written(folder):
     listed = "".join(f"images/{'ab'[k % 2]}/{k}.png,{'ab'[k % 2]}\n" for k in range(8))
     (folder / "m.csv").write_text(f"path,label\n{listed}")
     (folder / "idx").mkdir()
-    images, labels = draw.integers(0, 255, (20, 4, 4), np.uint8), (np.arange(20) % 2).astype(np.uint8)
+    images, labels = (
+        draw.integers(0, 255, (20, 4, 4), np.uint8),
+        (np.arange(20) % 2).astype(np.uint8),
+    )
     (folder / "idx" / "train-images-idx3-ubyte").write_bytes(
         b"\0\0\x08\x03" + b"".join(n.to_bytes(4) for n in images.shape) + images.tobytes()
     )
-    (folder / "idx" / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + (20).to_bytes(4) + labels.tobytes())
+    (folder / "idx" / "train-labels-idx1-ubyte").write_bytes(
+        b"\0\0\x08\x01" + (20).to_bytes(4) + labels.tobytes()
+    )
     times = {"targets": "survival", "label_columns": ("days", "died")}
-    table = {"client_column": "site", "drop_columns": ("text", "who"), "categories": ("sex",), "dates": ("day",)}
+    table = {
+        "client_column": "site",
+        "drop_columns": ("text", "who"),
+        "categories": ("sex",),
+        "dates": ("day",),
+    }
     texts = {"label_column": "died", "text_columns": ("text",)}
     files = [{"name": "a", "train": folder / "a.csv"}]
     return {
@@ -190,13 +235,26 @@ def written(folder):
             }
         ],
         "clients texts": [{"clients": files, **times, "text_columns": ("text",)}],
-        "clients npz": [{"clients": [{"name": "a", "train": folder / "t.npz"}], "targets": "survival"}],
+        "clients npz": [
+            {"clients": [{"name": "a", "train": folder / "t.npz"}], "targets": "survival"}
+        ],
     }
 
 
 @pytest.mark.parametrize(
     "which",
-    ["digits", "csv", "csv-text", "npz", "folder", "manifest", "idx", "clients", "clients texts", "clients npz"],
+    [
+        "digits",
+        "csv",
+        "csv-text",
+        "npz",
+        "folder",
+        "manifest",
+        "idx",
+        "clients",
+        "clients texts",
+        "clients npz",
+    ],
 )
 def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path):
     looked, settings = set(), None
@@ -206,6 +264,9 @@ def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path):
         dataset = read(spy)
         dataset = dataset.learn(dataset, np.arange(dataset.n_train)) if dataset.learn else dataset
         for split in ("official", "pooled"):
-            assert len(divide(dataset, spy.model_copy(update={"split": split}), None, 1, 0).clients) == 1
+            assert (
+                len(divide(dataset, spy.model_copy(update={"split": split}), None, 1, 0).clients)
+                == 1
+            )
         looked |= found
     assert type(settings).model_fields.keys() - looked == set()

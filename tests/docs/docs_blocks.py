@@ -1,10 +1,12 @@
 """Fenced code blocks of the documents, and how to run them.
 
-A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run. After the language may
-follow the reason why one is not: ``elsewhere: REASON`` (never run here), ``slow: REASON`` (run by ``pytest -m slow``),
-``data: REASON`` (run if POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show it; readers see a
-bold line above a block, as in the guide to a federation. A toml block contains a run's settings unless its first word
-is ``file``; it is saved under the name in its first line, ``# NAME.toml``.
+A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run.
+After the language may follow the reason why one is not: ``elsewhere: REASON`` (never run here),
+``slow: REASON`` (run by ``pytest -m slow``),
+``data: REASON`` (run if POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show
+it; readers see a bold line above a block, as in the guide to a federation. A toml block contains a
+run's settings unless its first word is ``file``; it is saved under the name in its first line, ``#
+NAME.toml``.
 """
 
 import os
@@ -19,7 +21,9 @@ from pathlib import Path
 from pomona.cli import main
 from pomona.config import resolve
 
-FENCE = re.compile(r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 RUN = ("sh", "python", "toml")
 HELD = ("elsewhere", "slow", "data", "slow-data")
 SHELL = re.compile(r"[|<>$&;*(]")
@@ -27,7 +31,9 @@ SHELL = re.compile(r"[|<>$&;*(]")
 
 @dataclass(frozen=True)
 class Block:
-    """A block: its position, its language, the reason not to run it (if any), its text, and the bold line above."""
+    """A block: its position, its language, the reason not to run it (if any), its text, and the
+    bold line above.
+    """
 
     where: str
     language: str
@@ -77,7 +83,10 @@ class Runner:
                 code = called(words[1:])  # as the command does, without a second start of PyTorch
             else:
                 code = subprocess.run(
-                    ["bash", "-euo", "pipefail", "-c", line], check=False, env=self._surroundings(), timeout=300
+                    ["bash", "-euo", "pipefail", "-c", line],
+                    check=False,
+                    env=self._surroundings(),
+                    timeout=300,
                 ).returncode
             assert code == 0, f"{block.where}: {line} ends with {code}"
 

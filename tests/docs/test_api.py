@@ -1,4 +1,6 @@
-"""The public API: docs/api.md lists exactly what the public modules export, and the examples in docstrings work."""
+"""The public API: docs/api.md lists exactly what the public modules export, and the examples in
+docstrings work.
+"""
 
 import ast
 import doctest
@@ -33,7 +35,9 @@ EXAMPLES = (
 @pytest.mark.parametrize("module", SECTIONS)
 def test_the_page_names_what_a_module_exports(module):
     exported = importlib.import_module(module).__all__
-    assert re.findall(r"^\| `(\w+)", SECTIONS[module], re.MULTILINE) == sorted(exported, key=str.lower)
+    assert re.findall(r"^\| `(\w+)", SECTIONS[module], re.MULTILINE) == sorted(
+        exported, key=str.lower
+    )
 
 
 @pytest.mark.parametrize("module", SECTIONS)
@@ -50,7 +54,9 @@ def test_what_is_public_has_a_docstring_and_types(module):
 
 def test_nothing_else_is_offered_at_the_top():
     offered = {
-        name for name in vars(pomona) if not name.startswith("_") and not inspect.ismodule(getattr(pomona, name))
+        name
+        for name in vars(pomona)
+        if not name.startswith("_") and not inspect.ismodule(getattr(pomona, name))
     }
     assert offered - {"TYPE_CHECKING", "Any"} <= set(pomona.__all__)
 
@@ -63,20 +69,34 @@ def test_examples_in_docstrings_work(module):
 
 
 def imported(path):
-    """(module, name) of the package's names that a script, or the Python blocks of a document, import."""
+    """(module, name) of the package's names that a script, or the Python blocks of a document,
+    import.
+    """
     text = path.read_text()
     blocks = (
-        [text] if path.suffix == ".py" else re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        [text]
+        if path.suffix == ".py"
+        else re.findall(r"^```python[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     )
     nodes = [node for block in blocks for node in ast.walk(ast.parse(block))]
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pomona")]
+    froms = [
+        node
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pomona")
+    ]
     return {(node.module, alias.name) for node in froms for alias in node.names}
 
 
-@pytest.mark.parametrize("path", [path for path in TAUGHT if imported(path)], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in TAUGHT if imported(path)], ids=lambda path: path.name
+)
 def test_what_is_taught_imports_public_names_alone(path):
-    public = {(module, name) for module in SECTIONS for name in importlib.import_module(module).__all__}
-    public |= {(module.rpartition(".")[0], module.rpartition(".")[2]) for module in (*SECTIONS, *SCRIPTS)}
+    public = {
+        (module, name) for module in SECTIONS for name in importlib.import_module(module).__all__
+    }
+    public |= {
+        (module.rpartition(".")[0], module.rpartition(".")[2]) for module in (*SECTIONS, *SCRIPTS)
+    }
     public |= {(module, name) for module, names in SCRIPTS.items() for name in names}
     assert not imported(path) - public
 
@@ -84,6 +104,10 @@ def test_what_is_taught_imports_public_names_alone(path):
 @pytest.mark.parametrize("module", SCRIPTS)
 def test_what_scripts_may_use_is_there(module):
     there = importlib.import_module(module)
-    first = re.findall(r"`(\w+)", re.search(rf"^\| `{re.escape(module)}` \| (.*) \|$", TEXT, re.MULTILINE)[1])[0]
+    first = re.findall(
+        r"`(\w+)", re.search(rf"^\| `{re.escape(module)}` \| (.*) \|$", TEXT, re.MULTILINE)[1]
+    )[0]
     assert hasattr(there, first)
-    assert all(hasattr(there, name) for path in TAUGHT for at, name in imported(path) if at == module)
+    assert all(
+        hasattr(there, name) for path in TAUGHT for at, name in imported(path) if at == module
+    )

@@ -1,4 +1,6 @@
-"""docs/internals/architecture.md is accurate: its files exist; imports go one way, in the order of its folders."""
+"""docs/internals/architecture.md is accurate: its files exist; imports go one way, in the order of
+its folders.
+"""
 
 import ast
 import re
@@ -53,13 +55,19 @@ def module(path: Path) -> str:
 def apart(one: str, other: str) -> bool:
     """Whether two rows may not import each other in either direction."""
     pairs = [(one, other), (other, one)]
-    return any(a.startswith(first) and b.startswith(second) for first, second in APART for a, b in pairs)
+    return any(
+        a.startswith(first) and b.startswith(second) for first, second in APART for a, b in pairs
+    )
 
 
 def test_imports_go_one_way():
-    parts = {module(path): (part(module(path)), {part(name) for name in modules(path)}) for path in FILES}
+    parts = {
+        module(path): (part(module(path)), {part(name) for name in modules(path)}) for path in FILES
+    }
     wrong = {
-        name: [other for other in others if ORDER.index(other) > ORDER.index(own) or apart(other, own)]
+        name: [
+            other for other in others if ORDER.index(other) > ORDER.index(own) or apart(other, own)
+        ]
         for name, (own, others) in parts.items()
     }
     assert {name: others for name, others in wrong.items() if others} == {}
@@ -67,7 +75,15 @@ def test_imports_go_one_way():
 
 def test_no_two_modules_import_each_other():
     imports = {module(path): modules(path) for path in FILES}
-    assert sorted((a, b) for a, names in imports.items() for b in names if a < b and a in imports.get(b, ())) == []
+    assert (
+        sorted(
+            (a, b)
+            for a, names in imports.items()
+            for b in names
+            if a < b and a in imports.get(b, ())
+        )
+        == []
+    )
 
 
 PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")} - {
@@ -87,16 +103,30 @@ def test_only_named_files_outside_methods_import_a_method():
 
 def test_every_folder_and_module_has_a_row():
     folders = {f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.rglob("*/__init__.py")} - {"./"}
-    folders |= {f"{p.parent.relative_to(FEDERATION.parent)}/" for p in FEDERATION.rglob("__init__.py")}
+    folders |= {
+        f"{p.parent.relative_to(FEDERATION.parent)}/" for p in FEDERATION.rglob("__init__.py")
+    }
     files = {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert {row for row in ORDER if not re.search(r"/\w+\.py$", row)} == folders | files
 
 
 def test_files_that_are_named_exist():
-    """In backticks: paths below src/pomona, or from the root for other folders; also in two sections of the internals."""
+    """In backticks: paths below src/pomona, or from the root for other folders; also in two
+    sections of the internals.
+    """
     processes = (
-        (ROOT / "docs/internals/federation.md").read_text().partition("\n## Processes\n")[2].partition("\n## ")[0]
+        (ROOT / "docs/internals/federation.md")
+        .read_text()
+        .partition("\n## Processes\n")[2]
+        .partition("\n## ")[0]
     )
     text = TEXT + processes + (ROOT / "docs/internals/where-things-are.md").read_text()
     named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", text))
-    assert sorted(p for p in named if not any((root / p).exists() for root in (SOURCE, FEDERATION.parent, ROOT))) == []
+    assert (
+        sorted(
+            p
+            for p in named
+            if not any((root / p).exists() for root in (SOURCE, FEDERATION.parent, ROOT))
+        )
+        == []
+    )

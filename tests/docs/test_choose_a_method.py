@@ -8,7 +8,10 @@ from types import SimpleNamespace
 from pomona.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE, GUIDE = ROOT / "examples" / "choose_a_method.py", ROOT / "docs" / "guides" / "choose-a-method.md"
+EXAMPLE, GUIDE = (
+    ROOT / "examples" / "choose_a_method.py",
+    ROOT / "docs" / "guides" / "choose-a-method.md",
+)
 
 
 def loaded():
@@ -29,14 +32,23 @@ def test_every_method_is_in_the_table_or_named_as_not_measured():
 
 def result(scenario, method, *runs):
     cells = [
-        {"seed": seed, "figures": {"headline": "m", "models": {"m": {"last": {"accuracy": list(accuracies)}}}}}
+        {
+            "seed": seed,
+            "figures": {"headline": "m", "models": {"m": {"last": {"accuracy": list(accuracies)}}}},
+        }
         for seed, accuracies in enumerate(runs)
     ]
-    return {"scenario": scenario, "method": method, "cells": cells or [{"seed": 0, "figures": None}]}
+    return {
+        "scenario": scenario,
+        "method": method,
+        "cells": cells or [{"seed": 0, "figures": None}],
+    }
 
 
 def test_a_cell_has_mean_sample_deviation_and_the_share_of_clients_that_lose():
-    """Means 50 and 70 % over clients: mean 60, deviation 20 / sqrt(2); two of five clients lose, one has no test rows."""
+    """Means 50 and 70 % over clients: mean 60, deviation 20 / sqrt(2); two of five clients lose,
+    one has no test rows.
+    """
     made = SimpleNamespace(
         results={
             "scenarios": {"hidden-groups": {}},

@@ -63,36 +63,60 @@ def test_links_lead_somewhere_and_pictures_have_a_text(path):
     assert all(PICTURE.findall(text))
 
 
-IDIOM = re.compile(r"\b(judge[sd]?|nobody|hurts?|told|flatters?|fares?|goes on|anew)\b", re.IGNORECASE)
+IDIOM = re.compile(
+    r"\b(judge[sd]?|nobody|hurts?|told|flatters?|fares?|goes on|anew)\b", re.IGNORECASE
+)
 
 
 def shown(path: Path) -> list[str]:
-    """Texts in a module or template that appear in pages and messages; docstrings of code are excluded."""
+    """Texts in a module or template that appear in pages and messages; docstrings of code are
+    excluded.
+    """
     text = path.read_text()
     if path.suffix != ".py":
         return re.findall(r"[\"'>`][^<>\"'`{}\n]* [^<>\"'`{}\n]*", text)
     nodes = [*ast.walk(ast.parse(text))]
     aside = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [
+        node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
     return [node.value for node in texts if id(node) not in aside and " " in node.value]
 
 
 def test_messages_pages_and_guides_use_the_words_of_the_field():
     """Headline metric, worst client, no client, reported: not what one has to guess at."""
     sources = (ROOT / "src/pomona", ROOT / "federation/src/pomona_federation")
-    pages = [p for source in sources for p in source.rglob("*") if p.suffix in {".py", ".js", ".jinja"}]
-    said = {(name(p), text) for p in pages for text in shown(p) if IDIOM.search(text) and not text.startswith("/*")}
+    pages = [
+        p for source in sources for p in source.rglob("*") if p.suffix in {".py", ".js", ".jinja"}
+    ]
+    said = {
+        (name(p), text)
+        for p in pages
+        for text in shown(p)
+        if IDIOM.search(text) and not text.startswith("/*")
+    }
     assert said == set()
-    guides = [ROOT / f"docs/guides/{k}.md" for k in ("read-a-report", "choose-a-method", "own-data", "training")]
-    words = {(name(p), found.group()) for p in [ROOT / "README.md", *guides] for found in IDIOM.finditer(p.read_text())}
+    guides = [
+        ROOT / f"docs/guides/{k}.md"
+        for k in ("read-a-report", "choose-a-method", "own-data", "training")
+    ]
+    words = {
+        (name(p), found.group())
+        for p in [ROOT / "README.md", *guides]
+        for found in IDIOM.finditer(p.read_text())
+    }
     assert words == set()
 
 
 @each_document
 def test_blocks_that_are_held_back_say_why(path):
     for block in blocks(path):
-        assert block.word in ("", "file", *HELD), f"{block.where}: {block.word}; known: file, {', '.join(HELD)}"
-        assert bool(block.reason) == (block.word in HELD), f"{block.where}: give a reason behind {block.word}"
+        assert block.word in ("", "file", *HELD), (
+            f"{block.where}: {block.word}; known: file, {', '.join(HELD)}"
+        )
+        assert bool(block.reason) == (block.word in HELD), (
+            f"{block.where}: give a reason behind {block.word}"
+        )
 
 
 @each_document
@@ -107,15 +131,27 @@ def test_files_of_the_repository_that_are_named_exist(path):
     """In backticks outside blocks: by their path, or a file of tests by its name alone."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     words = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in quoted.split()}
-    tests = {own.name for folder in ("tests", "federation/tests") for own in (ROOT / folder).rglob("*.py")}
-    paths = {word for word in words if re.fullmatch(r"[\w.-]+/[\w./-]*\w", word) and word.partition("/")[0] in KEPT}
+    tests = {
+        own.name
+        for folder in ("tests", "federation/tests")
+        for own in (ROOT / folder).rglob("*.py")
+    }
+    paths = {
+        word
+        for word in words
+        if re.fullmatch(r"[\w.-]+/[\w./-]*\w", word) and word.partition("/")[0] in KEPT
+    }
     assert [word for word in sorted(paths) if not (ROOT / word).exists()] == []
-    assert [word for word in sorted(words) if re.fullmatch(r"test_\w+\.py", word) and word not in tests] == []
+    assert [
+        word for word in sorted(words) if re.fullmatch(r"test_\w+\.py", word) and word not in tests
+    ] == []
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working folder with the checkout's examples and the downloads; imports of custom modules end with it."""
+    """A working folder with the checkout's examples and the downloads; imports of custom modules
+    end with it.
+    """
     for lent in LENT:
         if (ROOT / lent).exists():
             (tmp_path / lent).symlink_to(ROOT / lent)
@@ -144,7 +180,9 @@ def given() -> None:
 def due(block: Block, slow: bool) -> bool:
     """Whether a block is run now."""
     data = "POMONA_DATA" in os.environ
-    return {"slow": slow, "data": data, "slow-data": slow and data, "elsewhere": False}.get(block.word, True)
+    return {"slow": slow, "data": data, "slow-data": slow and data, "elsewhere": False}.get(
+        block.word, True
+    )
 
 
 def run(path: Path, folder: Path, slow: bool) -> None:
@@ -159,7 +197,10 @@ def run(path: Path, folder: Path, slow: bool) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=name(path), marks=[pytest.mark.slow] if path.stem in LONG else []) for path in RUNNABLE],
+    [
+        pytest.param(path, id=name(path), marks=[pytest.mark.slow] if path.stem in LONG else [])
+        for path in RUNNABLE
+    ],
 )
 def test_blocks_run(path, folder):
     run(path, folder, slow=False)
@@ -167,7 +208,9 @@ def test_blocks_run(path, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "path", [p for p in RUNNABLE if any(b.word in ("slow", "slow-data") for b in blocks(p))], ids=name
+    "path",
+    [p for p in RUNNABLE if any(b.word in ("slow", "slow-data") for b in blocks(p))],
+    ids=name,
 )
 def test_long_blocks_run_too(path, folder):
     run(path, folder, slow=True)
@@ -207,7 +250,10 @@ def test_the_citation_file_is_one():
     """The fields that the format (1.2.0) requires, and the version and licence of the package."""
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= cited.keys()
-    assert all({"name"} <= a.keys() or {"family-names", "given-names"} <= a.keys() for a in cited["authors"])
+    assert all(
+        {"name"} <= a.keys() or {"family-names", "given-names"} <= a.keys()
+        for a in cited["authors"]
+    )
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (cited["version"], cited["license"]) == (package["version"], package["license"])
     assert cited["cff-version"] == "1.2.0"
@@ -216,4 +262,6 @@ def test_the_citation_file_is_one():
 
 def test_the_pages_of_the_methods_are_those_of_the_code():
     folder = ROOT / "docs/methods"
-    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), "run: python tools/method_pages.py"
+    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), (
+        "run: python tools/method_pages.py"
+    )

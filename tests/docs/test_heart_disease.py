@@ -1,4 +1,6 @@
-"""Heart disease: the settings and the example, on synthetic files of the same form and any real ones present."""
+"""Heart disease: the settings and the example, on synthetic files of the same form and any real
+ones present.
+"""
 
 import importlib.util
 import os
@@ -32,15 +34,31 @@ def example():
 
 
 def made_up(folder):
-    """Files like the hospitals': 14 columns without names, ? and 0 for gaps, integers written in two ways."""
+    """Files like the hospitals': 14 columns without names, ? and 0 for gaps, integers written in
+    two ways.
+    """
     folder.mkdir()
     for number, name in enumerate(FILES):
         draw = np.random.Generator(np.random.Philox(number))
         lines = []
         for k in range(40):
             age = draw.integers(30, 80)
-            cells = [f"{age}.0" if number == 0 else f"{age}", k % 2, draw.integers(1, 5), "?" if k % 7 == 0 else 130]
-            cells += [0 if number == 2 else draw.integers(150, 300), "?", 0, 150, 0, 1.5, "?" if k % 2 else 2, "?"]
+            cells = [
+                f"{age}.0" if number == 0 else f"{age}",
+                k % 2,
+                draw.integers(1, 5),
+                "?" if k % 7 == 0 else 130,
+            ]
+            cells += [
+                0 if number == 2 else draw.integers(150, 300),
+                "?",
+                0,
+                150,
+                0,
+                1.5,
+                "?" if k % 2 else 2,
+                "?",
+            ]
             cells += [(3, "7.0", "?")[draw.integers(3)], int(age > 55) * draw.integers(1, 5)]
             lines.append(",".join(map(str, cells)))
         (folder / f"processed.{name}.data").write_text("\n".join(lines) + "\n")
@@ -50,8 +68,18 @@ def test_the_example_prints_both_tables(tmp_path, monkeypatch):
     made_up(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     lines = list(example().tables(seeds=1, rounds=1))
-    rows = ["| fedavg", "| fedavg-ft", "| ditto", "| fedala", "| apple", "| apple method.core_step=local"]
-    first, second = ["| test AUROC", "| ---", "| separate", *rows], ["| gain over training alone", "| ---", *rows]
+    rows = [
+        "| fedavg",
+        "| fedavg-ft",
+        "| ditto",
+        "| fedala",
+        "| apple",
+        "| apple method.core_step=local",
+    ]
+    first, second = (
+        ["| test AUROC", "| ---", "| separate", *rows],
+        ["| gain over training alone", "| ---", *rows],
+    )
     assert [line.split(" | ")[0] for line in lines] == [*first, "", *second]
     assert {line.count(" | ") for line in lines if line} == {5}
 
@@ -60,7 +88,9 @@ def test_a_cell_of_gains():
     found = [Gain(0.1, 0.05, 0.2, 9), None, Gain(-0.3, -0.4, -0.1, 9), Gain(0.2, -0.1, 0.3, 9)]
     assert example().told(found) == "+0.100 [+0.050, +0.200]; +0.000, 1 above, 1 below"
     assert example().told([None]) == "undefined"
-    assert example().told([None, Gain(-0.3, -0.4, -0.1, 9)]) == "undefined; -0.300, 0 above, 1 below"
+    assert (
+        example().told([None, Gain(-0.3, -0.4, -0.1, 9)]) == "undefined; -0.300, 0 above, 1 below"
+    )
     assert example().spread(np.array([0.5, 0.7])) == "0.600 +- 0.141"
 
 
@@ -75,12 +105,16 @@ def test_clients_of_a_partition_have_no_moments_of_their_own(tmp_path, monkeypat
     made_up(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     changes = {"data": {"fit": "client"}, "partition": {"name": "iid"}, "clients": 4}
-    with pytest.raises(ConfigError, match=r"data\.fit=client is for clients that are the data's own"):
+    with pytest.raises(
+        ConfigError, match=r"data\.fit=client is for clients that are the data's own"
+    ):
         Scenario.prepare(resolve(read_file(SETTINGS), changes))
 
 
 def answered(folder, fit="pooled"):
-    """Train a round, and compare the features of each hospital's file for its model with those of the training."""
+    """Train a round, and compare the features of each hospital's file for its model with those of
+    the training.
+    """
     config = resolve(read_file(SETTINGS), {"method": "apple", "rounds": 1, "data": {"fit": fit}})
     pomona.run(config, folder / "run")
     data = Scenario.prepare(config).dataset
@@ -96,7 +130,9 @@ def answered(folder, fit="pooled"):
 
 @pytest.mark.skipif("POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder")
 def test_the_real_files(tmp_path, monkeypatch):
-    """Counts are those of the data set's own description (heart-disease.names), and of its note on zeros."""
+    """Counts are those of the data set's own description (heart-disease.names), and of its note on
+    zeros.
+    """
     files = Path(os.environ["POMONA_DATA"], "heart_disease")
     if not files.exists():
         pytest.skip("heart_disease is not there")
@@ -114,5 +150,11 @@ def test_the_real_files(tmp_path, monkeypatch):
     assert gaps["thal"] == [2, 266, 52, 166]
     assert gaps["slope"] == [0, 190, 17, 102]
     assert (gaps["chol"][1], gaps["chol"][2], gaps["fbs"][2]) == (23, 123, 75)
-    assert data.raw.values[2] == ("1", "4", "3", "2")  # of cp, as met: Cleveland writes 1.0, the others 1
+    # of cp, as met: Cleveland writes 1.0, the others 1
+    assert data.raw.values[2] == (
+        "1",
+        "4",
+        "3",
+        "2",
+    )
     answered(tmp_path)

@@ -1,4 +1,6 @@
-"""The example of the guide to a new method: its size, and the two methods between which it interpolates."""
+"""The example of the guide to a new method: its size, and the two methods between which it
+interpolates.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -32,12 +34,16 @@ def test_it_is_short():
 def test_share_0_is_fedavg_and_share_1_is_separate(client):
     none, all_ = (trained(EXAMPLE_MODULE.Interpolated(share=share)) for share in (0, 1))
     averaged, alone = trained(FedAvg()), trained(Separate())
-    assert torch.equal(none.model(client, "personal", "received"), averaged.model(client, "global", "received"))
+    assert torch.equal(
+        none.model(client, "personal", "received"), averaged.model(client, "global", "received")
+    )
     assert torch.equal(all_.state(client), alone.state(client))
 
 
 def test_a_round_by_hand():
-    """One full-batch step at lr 0.1 from u = w + 0.25 (v - w) towards the mean a of the client's targets."""
+    """One full-batch step at lr 0.1 from u = w + 0.25 (v - w) towards the mean a of the client's
+    targets.
+    """
     problem = quadratics(2, samples=3)
     run = Federation(EXAMPLE_MODULE.Interpolated(share=0.25).method(), problem)
     run.round(a_round(1))

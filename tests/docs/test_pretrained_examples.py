@@ -1,4 +1,6 @@
-"""The examples with pretrained weights, at a small size: digits instead of CIFAR, two clients, one round."""
+"""The examples with pretrained weights, at a small size: digits instead of CIFAR, two clients, one
+round.
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from pomona.models import ModelSettings, build
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["data.name=digits", "data.train_limit=60", "data.test_limit=30", "workers=1"]
 HEAD = 10 * (512 + 1)
-LORA = 2 * 4 * (9 * 512 + 512)  # two 3x3 convolutions of 512 channels: A (4, 512, 3, 3) and B (512, 4)
+# two 3x3 convolutions of 512 channels: A (4, 512, 3, 3) and B (512, 4)
+LORA = 2 * 4 * (9 * 512 + 512)
 
 
 @pytest.fixture
@@ -59,6 +62,8 @@ def test_what_is_pretrained_is_what_federations_start_from(example, monkeypatch,
         numbers = int(row.replace(",", ""))
         assert numbers == rows[part]
         down, up = map(float, traffic.split(","))
-        sent = numbers - HEAD if method == "fedrep" else numbers  # its last layer stays with the client
+        # its last layer stays with the client
+        sent = numbers - HEAD if method == "fedrep" else numbers
         assert up == pytest.approx(2 * 4 * sent / 1e6, rel=5e-3, abs=2e-5)
-        assert down == pytest.approx(up, rel=5e-3, abs=2e-5)  # APPLE: of two clients, one other's core each
+        # APPLE: of two clients, one other's core each
+        assert down == pytest.approx(up, rel=5e-3, abs=2e-5)

@@ -20,16 +20,28 @@ def test_three_cameras_are_three_clients(real_data, tmp_path):
         pytest.skip("needs retina_vessels/retina256.npz in POMONA_DATA")
     runpy.run_path(str(EXAMPLE))["main"](str(source), str(tmp_path))
     clients = [
-        {"name": name, **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")}} for name in CAMERAS
+        {"name": name, **{part: str(tmp_path / f"{name}-{part}.npz") for part in ("train", "test")}}
+        for name in CAMERAS
     ]
     for name, sizes in CAMERAS.items():
         for part, size in zip(("train", "test"), sizes, strict=True):
             with np.load(tmp_path / f"{name}-{part}.npz") as made:
                 assert made["x"].shape == (size, 64, 64, 3)
                 assert 0.1 < made["y"].mean() < 0.3
-    data = {"name": "clients", "clients": clients, "targets": "segmentation", "classes": ["background", "vessel"]}
-    settings = {"data": data, "partition": {"name": "natural"}, "model": {"name": "unet", "width": 4, "depth": 2}}
-    result = run(resolve(settings, {"method": "fedrep", "rounds": 1, "batch_size": 4, "workers": 1}))
+    data = {
+        "name": "clients",
+        "clients": clients,
+        "targets": "segmentation",
+        "classes": ["background", "vessel"],
+    }
+    settings = {
+        "data": data,
+        "partition": {"name": "natural"},
+        "model": {"name": "unet", "width": 4, "depth": 2},
+    }
+    result = run(
+        resolve(settings, {"method": "fedrep", "rounds": 1, "batch_size": 4, "workers": 1})
+    )
     assert result.about["clients"] == list(CAMERAS)
     judged = result.curve(*result.about["headline"])[-1]
     assert judged.samples == tuple(test for _, test in CAMERAS.values())

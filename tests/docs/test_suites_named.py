@@ -15,7 +15,9 @@ def test_every_suite_is_listed_with_its_runs():
     rows = listed(PAGE)
     assert rows.keys() == suites().keys()
     for name, file in suites().items():
-        assert_runs(rows[name], read_suite(file), lambda size, file=file: plan(read_suite(file), size))
+        assert_runs(
+            rows[name], read_suite(file), lambda size, file=file: plan(read_suite(file), size)
+        )
 
 
 def test_every_key_of_a_file_of_reference_numbers_is_on_the_page():
@@ -27,7 +29,9 @@ def test_every_key_of_a_file_of_reference_numbers_is_on_the_page():
 
 def test_every_key_of_a_suite_is_on_the_page():
     table = PAGE[PAGE.rindex("| part | key |") :].split("\n\n")[0]
-    named = {name for cell in re.findall(r"`([\w.]+)`", table) for name in (cell, cell.partition(".")[0])}
+    named = {
+        name for cell in re.findall(r"`([\w.]+)`", table) for name in (cell, cell.partition(".")[0])
+    }
     parts = {"base", "size", "scenario", "method", "run"}  # sections, and the keys of a run
     for kind in (Suite, ScenarioPart, MethodPart, SizePart):
         assert kind.model_fields.keys() - parts <= named

@@ -1,4 +1,6 @@
-"""A small suite, misbehaving executors, and the part of a bench that must not depend on interruptions."""
+"""A small suite, misbehaving executors, and the part of a bench that must not depend on
+interruptions.
+"""
 
 import os
 import signal
@@ -57,9 +59,11 @@ def run_here(out):
 
 
 def run_until_killed(out, write, delay):
-    """Run a whole bench in this process, which dies ``delay`` seconds after its durable write number ``write``.
+    """Run a whole bench in this process, which dies ``delay`` seconds after its durable write
+    number ``write``.
 
-    Counted in writes, a bench dies equally early on fast and slow machines; the delay lets it die between two writes.
+    Counted in writes, a bench dies equally early on fast and slow machines; the delay lets it die
+    between two writes.
     """
     fsync, writes = os.fsync, count(1)
 
@@ -80,7 +84,9 @@ class Never(Executor):
 
 
 class Counting(Executor):
-    """Runs jobs at once and records their folders; ``fault(k)`` may raise instead of job k, from 0."""
+    """Runs jobs at once and records their folders; ``fault(k)`` may raise instead of job k, from
+    0.
+    """
 
     def __init__(self, fault=lambda k: None):
         self.folders, self._fault = [], fault
@@ -108,7 +114,12 @@ def started(words):
     """Start a process that leads its own group."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
     )
 
 

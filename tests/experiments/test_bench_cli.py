@@ -61,7 +61,9 @@ def test_a_failed_cell_shows_in_the_exit_code(call, tmp_path):
     assert code == 1
     assert "1 failed" in out
     assert "cells/dirichlet/separate/seed-0-" in out
-    code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench", "--methods", "fedavg")
+    code, out, _ = call(
+        suite_file(tmp_path, suite), "--out", tmp_path / "bench", "--methods", "fedavg"
+    )
     assert code == 0
     assert "1 finished\n" in out
 
@@ -79,7 +81,16 @@ def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
     out, part = tmp_path / "bench", {"scenarios": ["a"], "methods": ["separate", "apple"]}
     made = run(suite, out, here(), **part)
     left = "Still to run: fedavg in a; all methods in b, c."
-    words = (suite_file(tmp_path, suite), "--scenarios", "a", "--methods", "separate", "apple", "--out", out)
+    words = (
+        suite_file(tmp_path, suite),
+        "--scenarios",
+        "a",
+        "--methods",
+        "separate",
+        "apple",
+        "--out",
+        out,
+    )
     code, said, err = call(*words)
     assert (code, err) == (0, "")
     assert "2 finished" in said
@@ -99,19 +110,28 @@ def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
 def test_of_a_whole_bench_nothing_is_left(call, whole, tmp_path):
     _, said, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
     write_page(whole, tmp_path / "page")
-    for text in (said, (whole.folder / "table.md").read_text(), (tmp_path / "page" / TEXT).read_text()):
+    for text in (
+        said,
+        (whole.folder / "table.md").read_text(),
+        (tmp_path / "page" / TEXT).read_text(),
+    ):
         assert "Still to run" not in text
 
 
 def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
     # That the digits belong to nobody, only the data show.
-    suite = changed(points=1, seeds=[0, 1], method={"separate": {}}, search={}, base={"partition": "natural"})
+    suite = changed(
+        points=1, seeds=[0, 1], method={"separate": {}}, search={}, base={"partition": "natural"}
+    )
     made = run(suite, tmp_path / "bench", here())
     assert len(made.failures) == 2
     code, out, _ = call(suite_file(tmp_path, suite), "--out", tmp_path / "bench")
     assert code == 1
     (line,) = [line for line in out.splitlines() if "cells/" in line]
-    assert line == f"{next(iter(made.failures))} and 1 more: failed: {next(iter(made.failures.values()))}"
+    assert (
+        line
+        == f"{next(iter(made.failures))} and 1 more: failed: {next(iter(made.failures.values()))}"
+    )
 
 
 def test_a_mistake_is_one_line(call, tmp_path):
@@ -126,10 +146,16 @@ def test_a_mistake_is_one_line(call, tmp_path):
     ("words", "told"),
     [
         (("--scenarios", "x"), "no scenario 'x' in this suite at size cpu; known: dirichlet"),
-        (("--methods", "separate", "fedavg"), "no method 'fedavg' in this suite at size cpu; known: apple, separate"),
+        (
+            ("--methods", "separate", "fedavg"),
+            "no method 'fedavg' in this suite at size cpu; known: apple, separate",
+        ),
         (
             ("--methods", "aple"),
-            "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, separate",
+            (
+                "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, "
+                "separate"
+            ),
         ),
         (("--methods",), "--methods"),
         (("--methods", "rounds=1"), "--methods rounds=1: no name; put one behind --methods"),
@@ -183,12 +209,19 @@ def test_an_unknown_suite_is_named_with_those_like_it(call):
 
 def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
     """They win over scenario, method, size and search; what they set is not searched."""
-    path, out = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})), tmp_path / "out"
+    path, out = (
+        suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})),
+        tmp_path / "out",
+    )
     words = ("rounds=1", "batch_size=32", "lr=0.1")
     code, _, err = call(path, *words, "--out", out, "--jobs", "1")
     assert code == 0, err
     (made,) = json.loads((out / "results.json").read_text())["results"]
-    assert (made["settings"]["rounds"], made["settings"]["batch_size"], made["settings"]["lr"]) == (1, 32, 0.1)
+    assert (made["settings"]["rounds"], made["settings"]["batch_size"], made["settings"]["lr"]) == (
+        1,
+        32,
+        0.1,
+    )
     assert made["search"] == []
     # Behind names they are settings, too.
     _, plain, _ = call(path, *words, "--explain", "--json")
@@ -200,8 +233,12 @@ def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
 
 
 def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
-    suite = changed(points=1, seeds=[0], search={}, base={"lr": 0.1}, method={"mu=0": {"method": "separate"}})
-    code, said, err = call(suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--explain", "--json")
+    suite = changed(
+        points=1, seeds=[0], search={}, base={"lr": 0.1}, method={"mu=0": {"method": "separate"}}
+    )
+    code, said, err = call(
+        suite_file(tmp_path, suite), "--methods", "mu=0", "rounds=1", "--explain", "--json"
+    )
     assert code == 0, err
     (cell,) = json.loads(said)
     assert (cell["method"], cell["settings"]["rounds"]) == ("mu=0", 1)
@@ -210,7 +247,10 @@ def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):
 def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     suite = changed(
-        points=3, seeds=[0, 1], search={"lr": [0.1, 0.2]}, method={"apple": {"search": {"method.mu": [1, 2]}}}
+        points=3,
+        seeds=[0, 1],
+        search={"lr": [0.1, 0.2]},
+        method={"apple": {"search": {"method.mu": [1, 2]}}},
     )
     code, out, _ = call(suite_file(tmp_path, suite), "momentum=0.9", "--explain", "--json")
     told = json.loads(out)
@@ -218,7 +258,12 @@ def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeyp
     groups = plan(read_suite(changed(**suite, settings={"momentum": 0.9})), "cpu")
     assert [(t["scenario"], t["method"]) for t in told] == [(g.scenario, g.method) for g in groups]
     for t in told:
-        assert (t["points"], t["seeds"], t["runs"]) == (3, 2, 3 + 1)  # a trial is the final run of its point and seed
+        # a trial is the final run of its point and seed
+        assert (t["points"], t["seeds"], t["runs"]) == (
+            3,
+            2,
+            3 + 1,
+        )
         assert t["searched"] == {"lr": [0.1, 0.2], "method.mu": [1, 2]}
         assert t["settings"]["momentum"] == 0.9
     assert {p.name for p in tmp_path.iterdir()} == {"suite.toml"}
@@ -255,13 +300,27 @@ def test_the_time_left_follows_from_what_this_start_has_done(monkeypatch):
     assert left(8, 8) == ""
 
 
-def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write(call, capsys, tmp_path):
+def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write(
+    call, capsys, tmp_path
+):
     file = suite_file(tmp_path, SUITE)
     for words, said in (
-        (["run", "apple", file], f"{file} is a suite, a table of runs; run it with: pomona bench {file}"),
-        (["run", "apple", "--rounds", "5"], "--rounds is a setting, not an option; write rounds=VALUE"),
-        (["bench", "digits", "--batch-size=5"], "--batch-size is a setting, not an option; write batch_size=VALUE"),
-        (["run", "apple", "epochs=2"], "unknown key 'epochs'; did you mean local_epochs or partition.epochs?"),
+        (
+            ["run", "apple", file],
+            f"{file} is a suite, a table of runs; run it with: pomona bench {file}",
+        ),
+        (
+            ["run", "apple", "--rounds", "5"],
+            "--rounds is a setting, not an option; write rounds=VALUE",
+        ),
+        (
+            ["bench", "digits", "--batch-size=5"],
+            "--batch-size is a setting, not an option; write batch_size=VALUE",
+        ),
+        (
+            ["run", "apple", "epochs=2"],
+            "unknown key 'epochs'; did you mean local_epochs or partition.epochs?",
+        ),
         (["methods", "--rounds", "5"], "Unknown option: --rounds."),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -16,7 +16,8 @@ from pomona.storage.run_status import Status, write_status
 
 
 def test_each_method_runs_its_trials_and_then_the_chosen_point_on_the_other_seeds(whole):
-    assert whole.counts == {"finished": 6}  # 2 methods x (2 trials on seed 0 + the chosen one on seed 1)
+    # 2 methods x (2 trials on seed 0 + the chosen one on seed 1)
+    assert whole.counts == {"finished": 6}
     for r in whole.results["results"]:
         assert [t["point"]["lr"] for t in r["search"]] == [0.001, 0.3]
         assert [c["seed"] for c in r["cells"]] == [0, 1]
@@ -38,7 +39,10 @@ def test_the_choice_follows_the_runs_own_records(whole):
 
 def test_the_mean_over_seeds_is_that_of_the_cells(whole):
     for r, row in zip(whole.results["results"], whole.rows, strict=True):
-        means = [c["figures"]["models"][c["figures"]["headline"]]["last"]["summary"]["mean"] for c in r["cells"]]
+        means = [
+            c["figures"]["models"][c["figures"]["headline"]]["last"]["summary"]["mean"]
+            for c in r["cells"]
+        ]
         held_out = [max(c["figures"]["curve"]["validation_value"][1:]) for c in r["cells"]]
         assert row["validation_at_best_validation_mean"] == pytest.approx(sum(held_out) / 2)
         assert row["test_accuracy_at_last_mean"] == pytest.approx(sum(means) / 2)
@@ -70,7 +74,10 @@ def test_a_part_chooses_what_the_whole_does_and_the_rest_goes_on_from_it(whole, 
 def test_a_scenario_chooses_the_same_whether_others_run_or_not(tmp_path):
     suite = changed(
         seeds=[0, 1],
-        scenario={"few": {"data": {"train_limit": 120}}, "turned": {"partition": {"turn_groups": 3}}},
+        scenario={
+            "few": {"data": {"train_limit": 120}},
+            "turned": {"partition": {"turn_groups": 3}},
+        },
         method={"separate": {}},
     )
     both = run(suite, tmp_path / "both", here())
@@ -95,7 +102,9 @@ def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_job, "read", counted)
     scenarios = {"few": {"data": {"test_limit": 60}}, "more": {"data": {"test_limit": 90}}}
     with here() as executor:
-        bench = run(changed(points=1, scenario=scenarios, base={"rounds": 1}), tmp_path / "bench", executor)
+        bench = run(
+            changed(points=1, scenario=scenarios, base={"rounds": 1}), tmp_path / "bench", executor
+        )
     assert bench.counts == {"finished": 8}
     assert seen == [60, 90]
 
@@ -107,7 +116,9 @@ def test_models_and_checkpoints_of_finished_cells_go_and_the_record_stays(whole)
 
 
 def test_models_stay_where_they_are_wanted(tmp_path):
-    suite = changed(keep_models=True, points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
+    suite = changed(
+        keep_models=True, points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1}
+    )
     made = run(suite, tmp_path, here())
     (cell,) = made.results["results"][0]["cells"]
     assert len(list((tmp_path / cell["folder"]).glob("models/*.safetensors"))) == 3
@@ -140,7 +151,12 @@ def test_a_failed_cell_is_put_on_file_and_the_rest_goes_on(tmp_path):
     suite = changed(points=1, scenario={"good": {}, "bad": {"partition": "natural"}})
     made = run(suite, tmp_path, here())
     assert made.counts == {"failed": 4, "finished": 4}
-    assert [r["state"] for r in made.results["results"]] == ["finished", "finished", "failed", "failed"]
+    assert [r["state"] for r in made.results["results"]] == [
+        "finished",
+        "finished",
+        "failed",
+        "failed",
+    ]
     folder, reason = next(iter(made.failures.items()))
     failure = json.loads((tmp_path / folder / "failure.json").read_text())
     assert failure["reason"] == reason

@@ -1,4 +1,6 @@
-"""A cell's figures: the best validation round, its test values, and losses where accuracy is undefined."""
+"""A cell's figures: the best validation round, its test values, and losses where accuracy is
+undefined.
+"""
 
 from dataclasses import replace
 
@@ -28,12 +30,19 @@ def result(evaluations):
 
 
 def test_the_round_is_chosen_on_validation_and_judged_on_test():
-    # Validation means 0.4, 0.7, 0.7: the first best is round 2, whose test mean (0.2 + 0.6) / 2 is not the best.
+    # Validation means 0.4, 0.7, 0.7: the first best is round 2, whose test mean (0.2 + 0.6) / 2 is
+    # not the best.
     made = figures(
         result(
             [
-                *(evaluation(r, "validation", a) for r, a in ((1, (0.3, 0.5)), (2, (0.6, 0.8)), (3, (0.7, 0.7)))),
-                *(evaluation(r, "test", a) for r, a in ((1, (0.9, 0.9)), (2, (0.2, 0.6)), (3, (0.5, 1.0)))),
+                *(
+                    evaluation(r, "validation", a)
+                    for r, a in ((1, (0.3, 0.5)), (2, (0.6, 0.8)), (3, (0.7, 0.7)))
+                ),
+                *(
+                    evaluation(r, "test", a)
+                    for r, a in ((1, (0.9, 0.9)), (2, (0.2, 0.6)), (3, (0.5, 1.0)))
+                ),
             ]
         )
     )
@@ -55,7 +64,11 @@ def test_where_there_are_no_accuracies_the_loss_chooses():
     none = (None, None)
     made = figures(
         result(
-            [evaluation(r, split, none, loss) for r, loss in losses.items() for split in ("validation", "test")],
+            [
+                evaluation(r, split, none, loss)
+                for r, loss in losses.items()
+                for split in ("validation", "test")
+            ],
         )
     )
     assert made["validation"] == {"value": -1.0, "round": 2}
@@ -66,23 +79,41 @@ def test_where_there_are_no_accuracies_the_loss_chooses():
 
 
 def ranked(round_, split, value, loss):
-    return Evaluation(round_, "personal", "trained", split, (0, 1), (10, 30), loss, (0.9, 0.9), value, "auroc")
+    return Evaluation(
+        round_, "personal", "trained", split, (0, 1), (10, 30), loss, (0.9, 0.9), value, "auroc"
+    )
 
 
 def test_a_bench_chooses_by_the_metric_of_its_runs():
-    """Accuracy is 0.9 throughout; the areas on validation, 0.55, 0.75 and 0.7 in the mean, choose round 2."""
+    """Accuracy is 0.9 throughout; the areas on validation, 0.55, 0.75 and 0.7 in the mean, choose
+    round 2.
+    """
     areas = {1: (0.5, 0.6), 2: (0.7, 0.8), 3: (0.9, 0.5)}
-    runs = [ranked(r, split, v, (1.0, 1.0)) for r, v in areas.items() for split in ("validation", "test")]
+    runs = [
+        ranked(r, split, v, (1.0, 1.0))
+        for r, v in areas.items()
+        for split in ("validation", "test")
+    ]
     made = figures(result(runs))
     assert made["metric"] == "accuracy"  # as nothing on record says otherwise
     about = {**result([]).about, "metric": "auroc"}
     made = figures(replace(result(runs), about=about))
-    assert (made["metric"], made["validation"]) == ("auroc", {"value": pytest.approx(0.75), "round": 2})
+    assert (made["metric"], made["validation"]) == (
+        "auroc",
+        {"value": pytest.approx(0.75), "round": 2},
+    )
     moment = made["models"]["personal, trained"]["best_validation"]
-    assert (moment["value"], moment["accuracy"], moment["summary"]["pooled"]) == ([0.7, 0.8], [0.9, 0.9], None)
+    assert (moment["value"], moment["accuracy"], moment["summary"]["pooled"]) == (
+        [0.7, 0.8],
+        [0.9, 0.9],
+        None,
+    )
     assert (moment["summary"]["mean"], moment["summary"]["accuracy"]) == pytest.approx((0.75, 0.9))
     # No validation samples of any client define the areas: the lowest loss chooses.
-    blind = [ranked(r, "validation", (None, None), loss) for r, loss in {1: (0.3, 0.3), 2: (0.2, 0.6)}.items()]
+    blind = [
+        ranked(r, "validation", (None, None), loss)
+        for r, loss in {1: (0.3, 0.3), 2: (0.2, 0.6)}.items()
+    ]
     tests = [ranked(r, "test", (0.5, 0.5), (1.0, 1.0)) for r in (1, 2)]
     made = figures(replace(result([*blind, *tests]), about=about))
     assert made["validation"] == {"value": pytest.approx(-0.3), "round": 1}
@@ -110,5 +141,8 @@ def test_the_figures_of_a_run_are_those_of_its_own_summary(whole):
         for name, outcome in run.summary["models"].items():
             for moment in ("last", "best_validation"):
                 mine = own["models"][name][moment]
-                assert (mine["summary"]["mean"], mine["round"]) == (outcome[moment]["test"], outcome[moment]["round"])
+                assert (mine["summary"]["mean"], mine["round"]) == (
+                    outcome[moment]["test"],
+                    outcome[moment]["round"],
+                )
             assert own["models"][name]["last"]["summary"]["loss"] == pytest.approx(outcome["loss"])

@@ -73,7 +73,9 @@ def test_in_another_thread_nothing_is_postponed_and_nothing_fails():
 
 
 def test_a_worker_that_is_just_being_started_is_ended_too(monkeypatch):
-    """The first start takes as long as PyTorch's import; a bench that ends meanwhile must neither fail nor wait for a job."""
+    """The first start takes as long as PyTorch's import; a bench that ends meanwhile must neither
+    fail nor wait for a job.
+    """
     begun, go, told = Event(), Event(), []
     start = executors.CONTEXT.Process.start
 
@@ -132,14 +134,19 @@ def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
         "        print(lanes.submit(blocked).result(), blocked())\n"
     )
     made = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert made.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.slow
 def test_ctrl_c_in_the_first_moment_of_the_workers_is_130(tmp_path):
-    """The whole group gets the signal while the process that workers are forked from still imports PyTorch."""
+    """The whole group gets the signal while the process that workers are forked from still imports
+    PyTorch.
+    """
     process = started(command(tmp_path / "bench", "--jobs", "2"))
     assert process.stderr.readline() == "0 of 6 runs done\n"
     os.killpg(process.pid, signal.SIGINT)
@@ -159,7 +166,9 @@ def gone(group):
 
 @pytest.mark.slow
 def test_at_random_moments_under_load_every_signal_ends_it(tmp_path):
-    """200 benches beside four busy processes; the moment is counted in instructions of the bench, not in seconds."""
+    """200 benches beside four busy processes; the moment is counted in instructions of the bench,
+    not in seconds.
+    """
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     draws = stream(11, "moments of signals")
     try:

@@ -9,7 +9,16 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 
 import pytest
-from bench_suites import HANGS, command, ended, outcome, run_here, run_until_killed, started, wait_for
+from bench_suites import (
+    HANGS,
+    command,
+    ended,
+    outcome,
+    run_here,
+    run_until_killed,
+    started,
+    wait_for,
+)
 
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.rng import stream
@@ -19,10 +28,14 @@ from pomona.experiments.executors import ProcessPool, cluster
 @pytest.mark.slow
 def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
     context = get_context("forkserver")
-    context.set_forkserver_preload(["pomona.experiments.runner", "pomona.scenario", "sklearn.datasets"])
+    context.set_forkserver_preload(
+        ["pomona.experiments.runner", "pomona.scenario", "sklearn.datasets"]
+    )
     out, deaths, draws = tmp_path / "bench", 0, stream(7, "moments of death")
     for write, delay in zip(draws.integers(1, 16, 40), draws.uniform(0, 0.02, 40), strict=True):
-        process = context.Process(target=run_until_killed, args=(str(out), int(write), float(delay)))
+        process = context.Process(
+            target=run_until_killed, args=(str(out), int(write), float(delay))
+        )
         process.start()
         process.join(HANGS)
         if process.exitcode == 0:
@@ -39,7 +52,12 @@ def test_killed_at_random_moments_it_comes_to_the_same(whole, tmp_path):
 
 def test_a_death_costs_its_own_job_only():
     with ProcessPool(1) as pool:
-        jobs = [pool.submit(pow, 2, 5), pool.submit(os._exit, 3), pool.submit(pow, 2, 6), pool.submit(int, "x")]
+        jobs = [
+            pool.submit(pow, 2, 5),
+            pool.submit(os._exit, 3),
+            pool.submit(pow, 2, 6),
+            pool.submit(int, "x"),
+        ]
         assert jobs[0].result() == 32
         with pytest.raises(WorkerError, match="exit 3"):
             jobs[1].result()
@@ -52,7 +70,9 @@ def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(whole, tmp_pat
     out = tmp_path / "bench"
 
     def finished(n):
-        return lambda: sum('"finished"' in p.read_text() for p in out.glob("cells/*/*/*/status.json")) >= n
+        return lambda: (
+            sum('"finished"' in p.read_text() for p in out.glob("cells/*/*/*/status.json")) >= n
+        )
 
     first = started(command(out, "--jobs", "2"))
     wait_for(finished(1))
@@ -86,8 +106,25 @@ def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
     pytest.importorskip("distributed", reason="needs the dask extra")
     out, note = tmp_path / "bench", tmp_path / "scheduler.json"
     common = ["--scheduler-file", str(note), "--no-dashboard"]
-    scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *common]
+    scheduler = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        *common,
+    ]
+    worker = [
+        sys.executable,
+        "-m",
+        "distributed.cli.dask_worker",
+        "--nthreads",
+        "1",
+        "--no-nanny",
+        *common,
+    ]
     worker += ["--local-directory", str(tmp_path)]
     with processes(scheduler, worker, worker):
         wait_for(lambda: note.exists() and note.read_text().endswith("}"))
@@ -105,11 +142,17 @@ def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
 
 def test_nobody_at_the_address(tmp_path):
     pytest.importorskip("distributed", reason="needs the dask extra")
-    with pytest.raises(ConfigError, match="no Dask scheduler answers at nonsense"), cluster("nonsense", tmp_path):
+    with (
+        pytest.raises(ConfigError, match="no Dask scheduler answers at nonsense"),
+        cluster("nonsense", tmp_path),
+    ):
         pass
 
 
 def test_without_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ConfigError, match="install Pomona with its extra dask"), cluster("tcp://127.0.0.1:1", tmp_path):
+    with (
+        pytest.raises(ConfigError, match="install Pomona with its extra dask"),
+        cluster("tcp://127.0.0.1:1", tmp_path),
+    ):
         pass

@@ -34,11 +34,18 @@ LAYERS = [
     ("base", lambda s, v: s["base"].update(batch_size=v)),
     ("scenario", lambda s, v: s["scenario"]["dirichlet"].update(batch_size=v)),
     ("method", lambda s, v: s["method"]["apple"].update(batch_size=v)),
-    ("method in the scenario", lambda s, v: s["method"]["apple"].update(at={"dirichlet": {"batch_size": v}})),
+    (
+        "method in the scenario",
+        lambda s, v: s["method"]["apple"].update(at={"dirichlet": {"batch_size": v}}),
+    ),
     ("size", lambda s, v: s.setdefault("size", {}).setdefault("smoke", {}).update(batch_size=v)),
     (
         "size in the scenario",
-        lambda s, v: s.setdefault("size", {}).setdefault("smoke", {}).update(at={"dirichlet": {"batch_size": v}}),
+        lambda s, v: (
+            s.setdefault("size", {})
+            .setdefault("smoke", {})
+            .update(at={"dirichlet": {"batch_size": v}})
+        ),
     ),
     ("point", lambda s, v: s["search"].update(batch_size=[v])),
 ]
@@ -60,7 +67,11 @@ def test_a_size_has_its_own_seeds_points_scenarios_and_methods():
         size={"smoke": {"seeds": [7], "points": 1, "scenarios": ["a", "b"], "rounds": 1}},
     )
     groups = plan(read_suite(suite), "smoke")
-    assert [(g.scenario, g.method) for g in groups] == [("a", "separate"), ("a", "apple"), ("b", "apple")]
+    assert [(g.scenario, g.method) for g in groups] == [
+        ("a", "separate"),
+        ("a", "apple"),
+        ("b", "apple"),
+    ]
     assert all(not g.trials and [c.seed for c in g.finals[0]] == [7] for g in groups)
     assert len(plan(read_suite(suite), "cpu")) == 5
 
@@ -72,7 +83,9 @@ def test_a_part_has_the_pairs_of_its_names_that_the_size_has():
         whole = [(s, m) for s in columns for m in suite.method if (s, m) != ("b", "separate")]
         assert suite.pairs(size) == whole
         assert suite.pairs(size, ["b", "a"]) == [pair for pair in whole if pair[0] != "c"]
-        assert suite.pairs(size, methods=["separate"]) == [pair for pair in whole if pair[1] == "separate"]
+        assert suite.pairs(size, methods=["separate"]) == [
+            pair for pair in whole if pair[1] == "separate"
+        ]
         assert suite.pairs(size, ["a"], ["apple"]) == [("a", "apple")]
     for size, names, said in (
         ("smoke", (["c"],), "no scenario 'c' in this suite at size smoke; known: a, b"),
@@ -89,7 +102,13 @@ def tried(suite, size):
 
 
 def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
-    own = {"smoke": {"search": {"lr": [0.1, 0.2]}, "search_of": {"apple": {"method": {"mu": [1, 2]}}}, "points": 4}}
+    own = {
+        "smoke": {
+            "search": {"lr": [0.1, 0.2]},
+            "search_of": {"apple": {"method": {"mu": [1, 2]}}},
+            "points": 4,
+        }
+    }
     suite = changed(points=4, size=own)
     assert tried(suite, "cpu") == {
         "separate": [{"lr": 0.001}, {"lr": 0.3}],
@@ -100,19 +119,32 @@ def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
         "apple": [{"lr": lr, "method.mu": mu} for lr in (0.1, 0.2) for mu in (1, 2)],
     }
     # Each alone leaves the other as it was, and an empty grid is none.
-    assert tried(changed(size={"cpu": {"search": {}}}), "cpu") == {"separate": [{}], "apple": [{"method.dr_lr": 0.01}]}
-    assert tried(changed(size={"cpu": {"search_of": {"apple": {}}}}), "cpu")["apple"] == [{"lr": 0.001}, {"lr": 0.3}]
+    assert tried(changed(size={"cpu": {"search": {}}}), "cpu") == {
+        "separate": [{}],
+        "apple": [{"method.dr_lr": 0.01}],
+    }
+    assert tried(changed(size={"cpu": {"search_of": {"apple": {}}}}), "cpu")["apple"] == [
+        {"lr": 0.001},
+        {"lr": 0.3},
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size):
-    """Its cells are those of a suite whose size repeats these grids: none has another folder for what was not said."""
+    """Its cells are those of a suite whose size repeats these grids: none has another folder for
+    what was not said.
+    """
     suite = read_suite(file)
     part = suite.size.get(size, SizePart())
     if part.search is None and not part.search_of:
-        said = {"search": suite.search, "search_of": {name: row.search for name, row in suite.method.items()}}
-        spelled = suite.model_copy(update={"size": {**suite.size, size: part.model_copy(update=said)}})
+        said = {
+            "search": suite.search,
+            "search_of": {name: row.search for name, row in suite.method.items()},
+        }
+        spelled = suite.model_copy(
+            update={"size": {**suite.size, size: part.model_copy(update=said)}}
+        )
         assert plan(spelled, size) == plan(suite, size)
         searched = suite.sized(size).points > 1
         for name, row in suite.method.items():
@@ -120,7 +152,12 @@ def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size)
 
 
 def test_a_row_may_have_a_name_of_its_own():
-    suite = changed(method={"FedAvg+1": {"method": "fedavg-ft"}, "M=2": {"method": {"name": "apple", "budget": 2}}})
+    suite = changed(
+        method={
+            "FedAvg+1": {"method": "fedavg-ft"},
+            "M=2": {"method": {"name": "apple", "budget": 2}},
+        }
+    )
     configs = [g.finals[0][0].config for g in plan(read_suite(suite), "cpu")]
     assert [c.method.name for c in configs] == ["fedavg-ft", "apple"]
     assert configs[1].method.budget == 2
@@ -137,11 +174,23 @@ def test_a_row_may_have_a_name_of_its_own():
         ({"scenario": {}}, "scenario"),
         ({"scenario": {"a/b": {}}}, "a/b"),
         ({"scenario": {"..": {}}}, ".."),
-        ({"method": {"apple": {"serch": {}}}}, "method.apple: unknown key 'serch'; did you mean search?"),
+        (
+            {"method": {"apple": {"serch": {}}}},
+            "method.apple: unknown key 'serch'; did you mean search?",
+        ),
         ({"method": {"apple": {"at": {"dirichle": {}}}}}, "no scenario 'dirichle'"),
-        ({"method": {"appel": {}}}, "scenario dirichlet, method appel: unknown method 'appel'; did you mean apple"),
-        ({"scenario": {"a": {"methods": ["appel"]}}}, "no method 'appel' in this suite; did you mean apple?"),
-        ({"size": {"cpu": {"scenarios": ["x"]}}}, "no scenario 'x' in this suite; known: dirichlet"),
+        (
+            {"method": {"appel": {}}},
+            "scenario dirichlet, method appel: unknown method 'appel'; did you mean apple",
+        ),
+        (
+            {"scenario": {"a": {"methods": ["appel"]}}},
+            "no method 'appel' in this suite; did you mean apple?",
+        ),
+        (
+            {"size": {"cpu": {"scenarios": ["x"]}}},
+            "no scenario 'x' in this suite; known: dirichlet",
+        ),
         (
             {"size": {"cpu": {"search_of": {"appel": {"lr": [1]}}}}},
             "no method 'appel' in this suite; did you mean apple?",
@@ -152,8 +201,17 @@ def test_a_row_may_have_a_name_of_its_own():
         ({"base": {"rounds": 0}}, "scenario dirichlet, method separate: rounds = 0"),
         ({"search": {"lr": []}}, "search.lr"),
         ({"search": {"method.nu": [1, 2]}}, "unknown key 'method.nu'"),
-        ({"base": {"data": {"name": "digits", "validation_share": 0}}}, "data.validation_share = 0"),
-        ({"scenario": {"dirichlet": {"methods": ["apple"]}}, "size": {"cpu": {"methods": ["separate"]}}}, "no method"),
+        (
+            {"base": {"data": {"name": "digits", "validation_share": 0}}},
+            "data.validation_share = 0",
+        ),
+        (
+            {
+                "scenario": {"dirichlet": {"methods": ["apple"]}},
+                "size": {"cpu": {"methods": ["separate"]}},
+            },
+            "no method",
+        ),
     ],
 )
 def test_a_mistake_is_named_before_anything_runs(over, said):
@@ -173,7 +231,9 @@ def test_a_file_is_named_in_its_mistakes(tmp_path):
         read_suite(tmp_path / "a.toml")
 
 
-SPACES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(), min_size=1, max_size=4, unique=True))
+SPACES = st.dictionaries(
+    st.sampled_from("abcd"), st.lists(st.integers(), min_size=1, max_size=4, unique=True)
+)
 
 
 @given(SPACES, st.integers(1, 8), st.integers(0, 9))
@@ -208,7 +268,13 @@ def test_the_first_of_the_best_points_is_chosen(scores):
 def test_a_folder_follows_from_what_a_result_depends_on():
     plain = resolve(SUITE["base"])
     same = [{"workers": 3}, {"checkpoint_every": 2}, {"momentum": 0.0}]
-    other = [{"lr": 0.5}, {"seed": 1}, {"method": "apple"}, {"partition": "iid"}, {"data": {"train_limit": 239}}]
+    other = [
+        {"lr": 0.5},
+        {"seed": 1},
+        {"method": "apple"},
+        {"partition": "iid"},
+        {"data": {"train_limit": 239}},
+    ]
     assert {digest(resolve(SUITE["base"], tree)) for tree in same} == {digest(plain)}
     hashes = [digest(resolve(SUITE["base"], tree)) for tree in other]
     assert len({digest(plain), *hashes}) == 1 + len(other)
@@ -222,8 +288,14 @@ def test_a_larger_privacy_budget_is_the_same_folder_and_stays_among_the_settings
         "delta": 1e-5,
         "acknowledge": ["metrics", "sample-counts"],
     }
-    with_budget = {**SUITE, "base": {**SUITE["base"], "privacy": {**private, "epsilon_budget": 8.0}}}
-    folders = {digest(resolve(SUITE["base"], {"privacy": {**private, "epsilon_budget": most}})) for most in (1.0, 8.0)}
+    with_budget = {
+        **SUITE,
+        "base": {**SUITE["base"], "privacy": {**private, "epsilon_budget": 8.0}},
+    }
+    folders = {
+        digest(resolve(SUITE["base"], {"privacy": {**private, "epsilon_budget": most}}))
+        for most in (1.0, 8.0)
+    }
     assert len(folders) == 1
     [group, *_] = plan(read_suite(with_budget), "smoke")
     assert _settings(group.finals[0][0])["privacy"]["epsilon_budget"] == 8.0

@@ -32,7 +32,9 @@ def patients(folder):
     """A table whose columns have offsets and scales far from a network's."""
     draw = np.random.Generator(np.random.Philox(3))
     x = np.stack([draw.normal(60, 12, 120), draw.normal(0.002, 0.001, 120)], axis=1)
-    rows = [f"{a:.3f},{b:.6f},{'ill' if a > 60 else 'well'},{'AB'[k % 2]}" for k, (a, b) in enumerate(x)]
+    rows = [
+        f"{a:.3f},{b:.6f},{'ill' if a > 60 else 'well'},{'AB'[k % 2]}" for k, (a, b) in enumerate(x)
+    ]
     (folder / "patients.csv").write_text("\n".join(["age,dose,outcome,site", *rows]) + "\n")
     return {
         "name": "csv",
@@ -44,7 +46,10 @@ def patients(folder):
 
 def reviews(folder):
     """Texts of two kinds."""
-    rows = [f"{('good day' if k % 2 else 'bad night')} number {k % 7},{'up' if k % 2 else 'down'}" for k in range(80)]
+    rows = [
+        f"{('good day' if k % 2 else 'bad night')} number {k % 7},{'up' if k % 2 else 'down'}"
+        for k in range(80)
+    ]
     (folder / "reviews.csv").write_text("\n".join(["text,mood", *rows]) + "\n")
     return {
         "name": "csv-text",
@@ -57,7 +62,12 @@ def reviews(folder):
 
 def normed(settings, input_shape, n_outputs, vocabulary):
     """A network with BatchNorm, whose batch counters no run needs."""
-    steps = OrderedDict(flatten=nn.Flatten(), fc1=nn.Linear(64, 6), bn=nn.BatchNorm1d(6), fc2=nn.Linear(6, n_outputs))
+    steps = OrderedDict(
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64, 6),
+        bn=nn.BatchNorm1d(6),
+        fc2=nn.Linear(6, n_outputs),
+    )
     return nn.Sequential(steps)
 
 
@@ -73,12 +83,19 @@ KINDS = ["images", "a table", "texts", "batch normalisation"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def exported(request, tmp_path_factory):
-    """The folder with a run's first client in every format, its model, and test samples in raw form."""
+    """The folder with a run's first client in every format, its model, and test samples in raw
+    form.
+    """
     folder = tmp_path_factory.mktemp("export")
     trees = {
         "images": {**DIGITS, "model": {"name": "small"}},
         "a table": {**SMALL, "data": patients(folder), "model": {"name": "mlp", "hidden": [5]}},
-        "texts": {**SMALL, "data": reviews(folder), "clients": 2, "model": {"name": "fasttext", "width": 4}},
+        "texts": {
+            **SMALL,
+            "data": reviews(folder),
+            "clients": 2,
+            "model": {"name": "fasttext", "width": 4},
+        },
         "batch normalisation": {**DIGITS, "model": {"name": f"{__name__}:normed"}},
     }
     config = resolve(trees[request.param])
@@ -99,7 +116,8 @@ def test_every_format_answers_as_the_personal_model_for_any_batch(exported):
     session = onnxruntime.InferenceSession(path.with_suffix(".onnx"))
     plain = copy.deepcopy(net.module)
     plain.load_state_dict({k: torch.zeros_like(v) for k, v in plain.state_dict().items()})
-    plain.load_state_dict(load_file(path.with_suffix(".safetensors")))  # strict: nothing missing, nothing over
+    # strict: nothing missing, nothing over
+    plain.load_state_dict(load_file(path.with_suffix(".safetensors")))
     for samples in (x, x[:1]):
         expected = net.outputs(samples)
         assert expected.abs().max() > 0
@@ -111,7 +129,10 @@ def test_every_format_answers_as_the_personal_model_for_any_batch(exported):
 
 def test_exported_tensors_are_still_a_model(exported):
     path, net, x = exported
-    assert torch.equal(PersonalModel.load(path.with_suffix(".safetensors"), own_code=True).outputs(x), net.outputs(x))
+    assert torch.equal(
+        PersonalModel.load(path.with_suffix(".safetensors"), own_code=True).outputs(x),
+        net.outputs(x),
+    )
 
 
 def test_what_outputs_mean_goes_along_and_no_path_does(exported):
@@ -124,9 +145,14 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
     told += [extra["pomona"], {p.key: p.value for p in graph.metadata_props}["pomona"]]
     for text in told:
         about = json.loads(text)
-        assert ModelMetadata.model_validate({k: about[k] for k in ModelMetadata.model_fields}) == net.about
+        assert (
+            ModelMetadata.model_validate({k: about[k] for k in ModelMetadata.model_fields})
+            == net.about
+        )
     for text in told[1:]:  # tensors alone take what the network takes
-        assert json.loads(text)["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
+        assert (
+            json.loads(text)["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
+        )
     for to in FORMATS:
         held = path.with_suffix(f".{to}").read_bytes()
         assert b"site-packages" not in held, to
@@ -135,8 +161,15 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
 
 def logistic_file(path, network="logistic", **changes):
     """A handmade model file: 2 features, 2 classes, shift 1 and scale 2."""
-    tensors = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
-    model_file.write(path, tensors, ModelMetadata.model_validate({**LOGISTIC, "network": {"name": network}, **changes}))
+    tensors = {
+        "fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "fc1.bias": torch.tensor([0.5, -0.5]),
+    }
+    model_file.write(
+        path,
+        tensors,
+        ModelMetadata.model_validate({**LOGISTIC, "network": {"name": network}, **changes}),
+    )
 
 
 LOGISTIC = {
@@ -157,7 +190,9 @@ def test_a_program_normalises_by_hand(tmp_path):
 def test_a_program_tells_numbers_in_their_units_by_hand(tmp_path):
     """The outputs 5.5 and 10.5 of the test above, times 10 and 0.5, plus 100 and -1."""
     units = {"target_shift": [100.0, -1.0], "target_scale": [10.0, 0.5]}
-    logistic_file(tmp_path / "m.safetensors", targets="regression", classes=[], labels=["g", "mm"], **units)
+    logistic_file(
+        tmp_path / "m.safetensors", targets="regression", classes=[], labels=["g", "mm"], **units
+    )
     net = PersonalModel.load(tmp_path / "m.safetensors")
     export(net, tmp_path / "m.pt2", "pt2")
     program = torch.export.load(tmp_path / "m.pt2").module()
@@ -191,11 +226,15 @@ def test_a_network_without_a_graph_is_said(tmp_path):
 def test_missing_packages_are_said(tmp_path, monkeypatch):
     logistic_file(tmp_path / "m.safetensors")
     monkeypatch.setattr("pomona.personal.export.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"{' and '.join(NEEDED)}; install Pomona with its extra export"):
+    with pytest.raises(
+        ConfigError, match=f"{' and '.join(NEEDED)}; install Pomona with its extra export"
+    ):
         export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.onnx", "onnx")
 
 
-@pytest.mark.parametrize(("client", "said"), [("9", "a number from 0 to 2"), ("client 7", "did you mean client ")])
+@pytest.mark.parametrize(
+    ("client", "said"), [("9", "a number from 0 to 2"), ("client 7", "did you mean client ")]
+)
 def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
     pomona.run(resolve({**DIGITS, "model": {"name": "logistic"}}), tmp_path / "run")
     assert command("export", tmp_path / "run", "--client", client, "--to", "pt2") == 2

@@ -2,8 +2,8 @@
 
     python state_memory_run.py FOLDER STATE_MEMORY WORKERS STOP
 
-Writes a line when everything is imported, and the bytes of the states' files at its end. Stops with exit code 7 before
-it commits round STOP; continues after the last committed round if there is one.
+Writes a line when everything is imported, and the bytes of the states' files at its end. Stops with
+exit code 7 before it commits round STOP; continues after the last committed round if there is one.
 """
 
 import sys
@@ -61,7 +61,9 @@ if __name__ == "__main__":
     sys.stdout.flush()
     watcher = StopAfter(int(stop), committed=False)
     try:
-        result = pomona.run(federation(float(share), int(workers)), Path(folder), watcher, resume=True)
+        result = pomona.run(
+            federation(float(share), int(workers)), Path(folder), watcher, resume=True
+        )
     except KeyboardInterrupt:
         sys.exit(STOPPED)
     sys.stdout.write(str(result.summary["state_files_bytes"]))

@@ -1,4 +1,6 @@
-"""Admission: only agreed uplinks are accepted, and refused clients are named and count as absent."""
+"""Admission: only agreed uplinks are accepted, and refused clients are named and count as
+absent.
+"""
 
 import itertools
 import json
@@ -19,7 +21,10 @@ from pomona.federation.exchange import Arrival, Reply
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import clip, decode, largest, non_finite
 
-SPEC = {"core": torch.zeros(3, 2, device="meta"), "request": torch.zeros(2, dtype=torch.long, device="meta")}
+SPEC = {
+    "core": torch.zeros(3, 2, device="meta"),
+    "request": torch.zeros(2, dtype=torch.long, device="meta"),
+}
 SIZES = {i: 10 * (i + 1) for i in range(6)}
 ROUND = Expected("run", 5, SIZES, SPEC, members=6)
 
@@ -64,18 +69,36 @@ WRONG = {
     "broadcastable": (sound() | {"core": torch.ones(1)}, "'core' has shape (1,), expected (3, 2)"),
     "row": (sound() | {"core": torch.ones(2)}, "'core' has shape (2,), expected (3, 2)"),
     "scalar": (sound() | {"core": torch.tensor(1.0)}, "'core' has shape (), expected (3, 2)"),
-    "transposed": (sound() | {"core": torch.ones(2, 3)}, "'core' has shape (2, 3), expected (3, 2)"),
-    "double": (sound() | {"core": torch.ones(3, 2).double()}, "'core' has dtype torch.float64, expected torch.float32"),
-    "half": (sound() | {"core": torch.ones(3, 2).half()}, "'core' has dtype torch.float16, expected torch.float32"),
-    "complex": (sound() | {"core": torch.ones(3, 2) * 1j}, "'core' has dtype torch.complex64, expected torch.float32"),
+    "transposed": (
+        sound() | {"core": torch.ones(2, 3)},
+        "'core' has shape (2, 3), expected (3, 2)",
+    ),
+    "double": (
+        sound() | {"core": torch.ones(3, 2).double()},
+        "'core' has dtype torch.float64, expected torch.float32",
+    ),
+    "half": (
+        sound() | {"core": torch.ones(3, 2).half()},
+        "'core' has dtype torch.float16, expected torch.float32",
+    ),
+    "complex": (
+        sound() | {"core": torch.ones(3, 2) * 1j},
+        "'core' has dtype torch.complex64, expected torch.float32",
+    ),
     "missing": ({"core": torch.ones(3, 2)}, "'request' is missing, expected core, request"),
     "extra": (sound() | {"more": torch.ones(1)}, "'more' is unknown, expected core, request"),
     "nothing": ({}, "'core' is missing"),
     "no tensor": (sound() | {"core": [[1.0]]}, "'core' is not a plain tensor"),
     "sparse": (sound() | {"core": torch.ones(3, 2).to_sparse()}, "'core' is not a plain tensor"),
     "meta": (sound() | {"core": torch.ones(3, 2, device="meta")}, "'core' is not a plain tensor"),
-    "stranger": (sound() | {"request": torch.tensor([0, 6])}, "'request' names clients 0 to 6, there are 0 to 5"),
-    "negative": (sound() | {"request": torch.tensor([-1, 2])}, "'request' names clients -1 to 2, there are 0 to 5"),
+    "stranger": (
+        sound() | {"request": torch.tensor([0, 6])},
+        "'request' names clients 0 to 6, there are 0 to 5",
+    ),
+    "negative": (
+        sound() | {"request": torch.tensor([-1, 2])},
+        "'request' names clients -1 to 2, there are 0 to 5",
+    ),
     "undecodable": (ProtocolError("an uplink cannot be read (x)"), "an uplink cannot be read (x)"),
 }
 
@@ -100,9 +123,13 @@ def test_a_number_of_samples_is_the_registered_one(samples):
     assert verdict.history.strikes == {1: 1}
 
 
-@pytest.mark.parametrize("changes", [{"run": "other"}, {"round": 4}, {"round": 6}, {"client": 6}, {"client": -1}])
+@pytest.mark.parametrize(
+    "changes", [{"run": "other"}, {"round": 4}, {"round": 6}, {"client": 6}, {"client": -1}]
+)
 def test_what_is_stale_or_unasked_is_ignored_without_a_strike(changes):
-    verdict = admit([arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), AdmissionLimits())
+    verdict = admit(
+        [arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), AdmissionLimits()
+    )
     assert accepted(verdict) == [2]
     assert len(verdict.rejected) == 1
     assert verdict.history == judged(arrival(2)).history
@@ -123,7 +150,10 @@ def test_a_client_that_reports_a_fault_is_rejected_for_it_without_a_strike():
     failed = replace(arrival(4), reply=Reply(4, fault=fault))
     verdict = judged(arrival(1, one(0, math.nan)), arrival(2), failed)
     assert accepted(verdict) == [2]
-    assert [(r.client, r.reason == r.line == fault) for r in verdict.rejected] == [(4, True), (1, False)]
+    assert [(r.client, r.reason == r.line == fault) for r in verdict.rejected] == [
+        (4, True),
+        (1, False),
+    ]
     assert verdict.history.strikes == {1: 1}
 
 
@@ -132,21 +162,35 @@ def test_a_bad_copy_beside_a_good_one_is_no_strike():
 
 
 def test_arrival_order_decides_nothing():
-    arrivals = [arrival(0), arrival(1, sound(1e9)), arrival(2, one(0, math.nan)), arrival(3, sound(2.0)), arrival(9)]
+    arrivals = [
+        arrival(0),
+        arrival(1, sound(1e9)),
+        arrival(2, one(0, math.nan)),
+        arrival(3, sound(2.0)),
+        arrival(9),
+    ]
     arrivals += [arrival(4), arrival(5, sound(0.5))]
-    verdicts = [judged(*order) for order in itertools.islice(itertools.permutations(arrivals), 0, None, 97)]
+    verdicts = [
+        judged(*order) for order in itertools.islice(itertools.permutations(arrivals), 0, None, 97)
+    ]
     assert len(verdicts) > 50
     assert all(accepted(v) == [0, 3, 4, 5] for v in verdicts)
-    assert all((v.rejected, v.history) == (verdicts[0].rejected, verdicts[0].history) for v in verdicts)
+    assert all(
+        (v.rejected, v.history) == (verdicts[0].rejected, verdicts[0].history) for v in verdicts
+    )
 
 
 def test_a_norm_is_bounded_by_a_multiple_of_the_median():
     """Ones (3, 2) have norm sqrt(6); the bound is factor times the median over history."""
     history = History(norms={"core": (1.0, 2.0, 3.0, 50.0, 2.5)})
     edge = 4 * 2.5 / math.sqrt(6)
-    verdict = judged(arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history, factor=4)
+    verdict = judged(
+        arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history, factor=4
+    )
     assert accepted(verdict) == [0]
-    assert verdict.rejected[0].line == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
+    assert (
+        verdict.rejected[0].line == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
+    )
     assert verdict.history.norms["core"] == (1.0, 2.0, 3.0, 50.0, 2.5, pytest.approx(9.99))
 
 
@@ -160,20 +204,29 @@ def test_a_huge_core_is_refused_in_the_first_round_too_where_others_are_more():
 def test_zeros_are_valid_and_bound_nobody():
     """A method may begin at zero: a median of zero says nothing about what is too large."""
     history = History(norms={"core": (0.0,) * 10})
-    assert accepted(judged(arrival(0, sound(0.0)), arrival(1, sound(3.0)), history=history)) == [0, 1]
+    assert accepted(judged(arrival(0, sound(0.0)), arrival(1, sound(3.0)), history=history)) == [
+        0,
+        1,
+    ]
 
 
 def test_a_norm_that_overflows_is_refused_even_while_nothing_is_known():
     spec = {"core": torch.zeros(4, dtype=torch.float64)}
     expected = Expected("run", 5, SIZES, spec, 6)
-    verdict = admit([arrival(0, {"core": torch.full((4,), 1e300, dtype=torch.float64)})], expected, History())
+    verdict = admit(
+        [arrival(0, {"core": torch.full((4,), 1e300, dtype=torch.float64)})], expected, History()
+    )
     assert accepted(verdict) == []
     assert "norm inf" in verdict.rejected[0].reason
 
 
 def test_the_window_forgets_the_oldest():
     history = History(norms={"core": (1.0, 2.0, 3.0)})
-    assert judged(arrival(0), history=history, window=3).history.norms["core"] == (2.0, 3.0, math.sqrt(6))
+    assert judged(arrival(0), history=history, window=3).history.norms["core"] == (
+        2.0,
+        3.0,
+        math.sqrt(6),
+    )
 
 
 def test_three_refusals_in_a_row_are_quarantine_and_an_accepted_one_clears():
@@ -245,7 +298,12 @@ def table(**changes):
 
 
 def test_what_was_sent_is_decoded_whoever_wrote_it():
-    for data in (SENT, library_save(VALUES), library_save(VALUES, {"note": "x"}), b"".join(pieces(VALUES, "a note"))):
+    for data in (
+        SENT,
+        library_save(VALUES),
+        library_save(VALUES, {"note": "x"}),
+        b"".join(pieces(VALUES, "a note")),
+    ):
         assert digest(decode(data, WIRE, largest(WIRE))) == digest(VALUES)
     shuffled = built(dict(reversed(table().items())), SENT[len(header(WIRE)) :])
     assert digest(decode(shuffled, WIRE, LIMIT)) == digest(VALUES)
@@ -263,7 +321,10 @@ MALFORMED = {
     "header of 2^63 bytes": (built({}, length=2**63), "where at most"),
     "header longer than it may be": (built(b"{}" + b" " * 5000), "where at most"),
     "shape of 2^40": (built(table(core=claim(shape=(2**40,)))), "not those of its shape"),
-    "shape and offsets of 2^40": (built(table(core=claim(shape=(2**38,), offsets=(16, 16 + 2**40)))), "begin at"),
+    "shape and offsets of 2^40": (
+        built(table(core=claim(shape=(2**38,), offsets=(16, 16 + 2**40)))),
+        "begin at",
+    ),
     "overlap": (built(table(core=claim(offsets=(8, 32))), DATA), "begin at 8"),
     "gap": (built(table(core=claim(offsets=(24, 48))), DATA), "begin at 24"),
     "beyond the end": (built(table(), DATA[:-1]), "the file has"),
@@ -273,11 +334,19 @@ MALFORMED = {
     "negative shape": (built(table(core=claim(shape=(-3, -2))), DATA), "whole numbers"),
     "shape of floats": (built(table(core=claim(shape=(3.0, 2.0))), DATA), "whole numbers"),
     "shape of truth values": (built(table(core=claim(shape=(True, 6))), DATA), "whole numbers"),
-    "offset 1e400": (built(header(WIRE)[8:].replace(b"[16,40]", b"[16,1e400]"), DATA), "whole numbers"),
-    "offset of 5000 digits": (built(b'{"core":{"data_offsets":[0,' + b"1" * 1200 + b"]}}"), "not described by"),
+    "offset 1e400": (
+        built(header(WIRE)[8:].replace(b"[16,40]", b"[16,1e400]"), DATA),
+        "whole numbers",
+    ),
+    "offset of 5000 digits": (
+        built(b'{"core":{"data_offsets":[0,' + b"1" * 1200 + b"]}}"),
+        "not described by",
+    ),
     "more than agreed": (built(table(core=claim(more=1)), DATA), "not described by"),
     "duplicate name": (
-        built(header(WIRE)[8:].rstrip()[:-1] + b',"core":' + json.dumps(claim()).encode() + b"}", DATA),
+        built(
+            header(WIRE)[8:].rstrip()[:-1] + b',"core":' + json.dumps(claim()).encode() + b"}", DATA
+        ),
         "twice",
     ),
     "metadata of numbers": (built(table(__metadata__={"a": 1}), DATA), "metadata"),
@@ -290,9 +359,18 @@ MALFORMED = {
     "nested": (built(b"[" * 1400), "cannot be read"),
     "nested dictionary": (built(b'{"a":' * 280), "cannot be read"),
     "pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n", "where at most"),
-    "other shape": (b"".join(pieces(VALUES | {"core": torch.zeros(6)})), "'core' has shape (6,), expected (3, 2)"),
-    "other dtype": (b"".join(pieces(VALUES | {"core": torch.zeros(3, dtype=torch.float64)})), "'core' has dtype"),
-    "other name": (b"".join(pieces({"a\nb\ud800": torch.zeros(1)} | VALUES)), r"'a\nb\ud800' is unknown"),
+    "other shape": (
+        b"".join(pieces(VALUES | {"core": torch.zeros(6)})),
+        "'core' has shape (6,), expected (3, 2)",
+    ),
+    "other dtype": (
+        b"".join(pieces(VALUES | {"core": torch.zeros(3, dtype=torch.float64)})),
+        "'core' has dtype",
+    ),
+    "other name": (
+        b"".join(pieces({"a\nb\ud800": torch.zeros(1)} | VALUES)),
+        r"'a\nb\ud800' is unknown",
+    ),
     "missing": (b"".join(pieces({"core": torch.zeros(3, 2)})), "'flag' is missing"),
     "truth value of 2": (SENT[:-3] + b"\2\0\0", "truth values"),
 }
@@ -307,7 +385,9 @@ def measured(data, spec=WIRE, limit=LIMIT):
         outcome = fault
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return outcome, peak + (sum(t.nbytes for t in outcome.values()) if isinstance(outcome, dict) else 0)
+    return outcome, peak + (
+        sum(t.nbytes for t in outcome.values()) if isinstance(outcome, dict) else 0
+    )
 
 
 @pytest.mark.parametrize("case", MALFORMED)
@@ -332,7 +412,9 @@ def test_memory_stays_within_twice_the_limit_at_full_size():
     assert measured(wide, spec, limit)[1] <= 2 * limit
 
 
-numbers = st.integers(-2, 64) | st.sampled_from([2**31, 2**62, 2**63, 2**64, 10**30, True, None, 1.5, "3"])
+numbers = st.integers(-2, 64) | st.sampled_from(
+    [2**31, 2**62, 2**63, 2**64, 10**30, True, None, 1.5, "3"]
+)
 claims = st.fixed_dictionaries(
     {},
     optional={
@@ -344,14 +426,18 @@ claims = st.fixed_dictionaries(
 )
 names = st.sampled_from([*WIRE, "__metadata__", "", "\ud800", "x" * 300])
 anything = st.recursive(
-    numbers | names, lambda x: st.lists(x, max_size=3) | st.dictionaries(names, x, max_size=3), max_leaves=5
+    numbers | names,
+    lambda x: st.lists(x, max_size=3) | st.dictionaries(names, x, max_size=3),
+    max_leaves=5,
 )
 near = st.dictionaries(names, claims | anything, max_size=2).map(lambda d: table(**d))
 headers = (st.dictionaries(names, claims | anything, max_size=4) | near | anything).map(
     lambda t: json.dumps(t).encode()
 )
 lengths = st.none() | st.integers(0, 400) | st.sampled_from([2**31, 2**63, 2**64 - 1])
-edits = st.lists(st.tuples(st.integers(0, len(SENT) - 1), st.binary(max_size=3), st.integers(0, 3)), max_size=4)
+edits = st.lists(
+    st.tuples(st.integers(0, len(SENT) - 1), st.binary(max_size=3), st.integers(0, 3)), max_size=4
+)
 
 
 def spliced(changes, end):
@@ -363,7 +449,12 @@ def spliced(changes, end):
 
 inputs = st.one_of(
     st.binary(max_size=200),
-    st.builds(built, headers | st.binary(max_size=100), st.sampled_from([b"", DATA]) | st.binary(max_size=60), lengths),
+    st.builds(
+        built,
+        headers | st.binary(max_size=100),
+        st.sampled_from([b"", DATA]) | st.binary(max_size=60),
+        lengths,
+    ),
     st.builds(spliced, edits, st.none() | st.integers(0, len(SENT))),
 )
 
@@ -372,7 +463,9 @@ def any_input(data):
     outcome, allocated = measured(data)
     assert allocated <= 2 * LIMIT
     if isinstance(outcome, dict):
-        assert {k: (t.dtype, t.shape) for k, t in outcome.items()} == {k: (t.dtype, t.shape) for k, t in WIRE.items()}
+        assert {k: (t.dtype, t.shape) for k, t in outcome.items()} == {
+            k: (t.dtype, t.shape) for k, t in WIRE.items()
+        }
     else:
         assert isinstance(outcome, ProtocolError)
         assert "\n" not in outcome.line()

@@ -28,9 +28,8 @@ class Clock:
 
 def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
     monkeypatch.setattr(ClientRuntime, "visit", Clock.visit)
-    transport = Workers(
-        lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING
-    )  # workers of (0) and of (1, 2)
+    # workers of (0) and of (1, 2)
+    transport = Workers(lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING)
     try:
         assert transport.busy_share is None
         for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):

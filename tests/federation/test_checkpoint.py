@@ -1,4 +1,6 @@
-"""Committed rounds: reads return what was written, or nothing; no fault damages the previous round."""
+"""Committed rounds: reads return what was written, or nothing; no fault damages the previous
+round.
+"""
 
 import errno
 import hashlib
@@ -51,7 +53,11 @@ def identical(a, b):
 @given(
     st.dictionaries(
         st.text(min_size=1, max_size=8),
-        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3), st.integers(0, 255)),
+        st.tuples(
+            st.sampled_from(sorted(DTYPES)),
+            st.lists(st.integers(0, 3), max_size=3),
+            st.integers(0, 255),
+        ),
         max_size=5,
     )
 )
@@ -75,7 +81,11 @@ def test_every_tensor_begins_where_its_elements_may(tmp_path):
         length = int.from_bytes(file.read(8), "little")
         table = json.loads(file.read(length))
     assert length % 8 == 0
-    assert all(v["data_offsets"][0] % DTYPES[v["dtype"]].itemsize == 0 for k, v in table.items() if k != "__metadata__")
+    assert all(
+        v["data_offsets"][0] % DTYPES[v["dtype"]].itemsize == 0
+        for k, v in table.items()
+        if k != "__metadata__"
+    )
 
 
 def test_a_checkpoint_holds_what_was_saved(tmp_path):
@@ -83,7 +93,10 @@ def test_a_checkpoint_holds_what_was_saved(tmp_path):
     found, corrupt = newest(path.parent)
     assert (found.number, found.meta, found.path, corrupt) == (7, META, path, {})
     assert identical(found.tensors, example())
-    assert all(found.tensors[k].dtype == v.dtype and found.tensors[k].shape == v.shape for k, v in example().items())
+    assert all(
+        found.tensors[k].dtype == v.dtype and found.tensors[k].shape == v.shape
+        for k, v in example().items()
+    )
     assert hashlib.sha256(path.read_bytes()).hexdigest() in path.name
     assert identical(load_file(path), example())
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -107,7 +120,9 @@ def test_only_what_json_can_hold_is_meta(tmp_path):
 def test_the_last_rounds_are_kept(tmp_path, keep):
     for number in range(1, 6):
         save(tmp_path, number, example(number), {}, keep)
-        assert [n for n, _ in committed(tmp_path)] == list(range(max(1, number - keep + 1), number + 1))
+        assert [n for n, _ in committed(tmp_path)] == list(
+            range(max(1, number - keep + 1), number + 1)
+        )
 
 
 def test_a_round_that_is_spared_outlives_the_others(tmp_path):
@@ -236,7 +251,9 @@ class Tripwire:
                 try:
                     self.count(name)
                 except OSError:
-                    result.close() if hasattr(result, "close") else name == "open" and os.close(result)
+                    result.close() if hasattr(result, "close") else name == "open" and os.close(
+                        result
+                    )
                     raise
                 return result
             self.count(name)
@@ -317,7 +334,8 @@ def test_a_full_disk_at_any_step_leaves_a_round_and_no_litter(tmp_path, monkeypa
         assert [n for n, _ in committed(folder)] == [2, 3]
         assert len(list(folder.iterdir())) == 2
     writes = ["write"] * (1 + len(example()))
-    first = [] if after else ["unlink"]  # of what a kill left behind: there is nothing, so it is never done
+    # of what a kill left behind: there is nothing, so it is never done
+    first = [] if after else ["unlink"]
     assert steps == [*first, "open", *writes, "fsync", "replace", "open", "fsync", "unlink"]
 
 
@@ -399,7 +417,12 @@ def test_differing_keys_are_dotted():
         "gone": None,
         "deep": {"x": {"y": 1}},
     }
-    now = {"lr": 0.2, "method": {"name": "apple", "mu": 0.5}, "clients": (1, 2), "deep": {"x": {"y": 1, "z": None}}}
+    now = {
+        "lr": 0.2,
+        "method": {"name": "apple", "mu": 0.5},
+        "clients": (1, 2),
+        "deep": {"x": {"y": 1, "z": None}},
+    }
     assert differing(stored, now) == ["deep.x.z", "gone", "lr", "method.mu"]
     assert differing(now, stored) == differing(stored, now)
     assert differing(stored, stored) == []
@@ -416,9 +439,19 @@ def test_another_run_is_refused_with_the_keys(tmp_path):
 
 def test_the_digest_is_what_it_says():
     tensors = {"b": torch.tensor([True]), "a": torch.tensor([[1.0, 2.0]])}
-    spelled = b'["a", "F32", [1, 2]]\n' + np.array([1, 2], "<f4").tobytes() + b'["b", "BOOL", [1]]\n' + b"\1"
+    spelled = (
+        b'["a", "F32", [1, 2]]\n'
+        + np.array([1, 2], "<f4").tobytes()
+        + b'["b", "BOOL", [1]]\n'
+        + b"\1"
+    )
     assert digest(tensors) == hashlib.sha256(spelled).hexdigest()
     assert digest(tensors) == digest(dict(reversed(tensors.items())))
-    others = [{}, {"a": tensors["a"]}, tensors | {"a": tensors["a"].T}, tensors | {"a": tensors["a"].int()}]
+    others = [
+        {},
+        {"a": tensors["a"]},
+        tensors | {"a": tensors["a"].T},
+        tensors | {"a": tensors["a"].int()},
+    ]
     others += [tensors | {"a": torch.tensor([[1.0, -2.0]])}, {"c": tensors["b"], "a": tensors["a"]}]
     assert len({digest(t) for t in [tensors, *others]}) == 1 + len(others)

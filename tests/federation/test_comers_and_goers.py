@@ -16,7 +16,9 @@ def coming(name, **over):
     return tiny(name, clients=5, rounds=4, membership=COMING, partition={"name": "iid"}, **over)
 
 
-@pytest.mark.parametrize("name", ["fedavg-ft", "apple", "fedamp", "fedfomo", "ditto", "fedrep", "cfl", "separate"])
+@pytest.mark.parametrize(
+    "name", ["fedavg-ft", "apple", "fedamp", "fedfomo", "ditto", "fedrep", "cfl", "separate"]
+)
 def test_a_run_with_comers_and_goers(name, tmp_path):
     result = pomona.run(coming(name), tmp_path / "run")
     assert [r.cohort for r in result.rounds] == [(0, 2, 4), (0, 2, 3, 4), (2, 3, 4), (2, 3, 4)]
@@ -42,16 +44,28 @@ def test_workers_agree_when_members_change(tmp_path):
 
 def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
     short = pomona.run(coming("fedamp"), tmp_path / "short")
-    longer = tiny("fedamp", clients=5, rounds=4, partition={"name": "iid"}, membership={**COMING, "adapt_rounds": 5})
+    longer = tiny(
+        "fedamp",
+        clients=5,
+        rounds=4,
+        partition={"name": "iid"},
+        membership={**COMING, "adapt_rounds": 5},
+    )
     long = pomona.run(longer, tmp_path / "long")
     assert short.evaluations == long.evaluations
     assert short.unseen != long.unseen
 
 
-@pytest.mark.parametrize(("name", "lasting"), [("fedavg", False), ("per-fedavg", False), ("ditto", True)])
-def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_first(name, lasting):
+@pytest.mark.parametrize(
+    ("name", "lasting"), [("fedavg", False), ("per-fedavg", False), ("ditto", True)]
+)
+def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_first(
+    name, lasting
+):
     one, five = (
-        pomona.run(tiny(name, clients=5, rounds=1, membership={"unseen": [1], "adapt_rounds": rounds}))
+        pomona.run(
+            tiny(name, clients=5, rounds=1, membership={"unseen": [1], "adapt_rounds": rounds})
+        )
         for rounds in (1, 5)
     )
     assert (one.unseen == five.unseen) is not lasting

@@ -33,11 +33,15 @@ def right(folder, scenario, client):
     net = PersonalModel.load(folder / f"models/client-{client:02d}.safetensors")
     rows = scenario.partition.clients[client].test
     answers = net.predict(scenario.dataset.x[rows])
-    return np.mean([a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)])
+    return np.mean(
+        [a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)]
+    )
 
 
 def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
-    result = pomona.run(tiny("separate", clients=6, rounds=4, participation=0.5, eval_every=4), tmp_path / "r")
+    result = pomona.run(
+        tiny("separate", clients=6, rounds=4, participation=0.5, eval_every=4), tmp_path / "r"
+    )
     trained = sorted({c for r in result.rounds for c in r.cohort})
     assert list(result.curve("personal", "trained")[-1].clients) == trained
     assert len(list((tmp_path / "r/models").glob("*.safetensors"))) == len(trained)
@@ -84,7 +88,9 @@ def test_a_method_that_assumes_plain_sgd_refuses_momentum_before_anything_is_wri
 
 
 def normed(settings, input_shape, n_outputs, vocabulary):
-    """A custom model with BatchNorm over the raw pixels, whose statistics do not depend on any weight."""
+    """A custom model with BatchNorm over the raw pixels, whose statistics do not depend on any
+    weight.
+    """
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
 
 
@@ -95,7 +101,10 @@ def dropped(settings, input_shape, n_outputs, vocabulary):
 
 def test_dropout_repeats_by_seed_whatever_the_workers(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests_dropped", sys.modules[__name__])
-    runs = [pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, workers=w)) for w in (1, 1, 3)]
+    runs = [
+        pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, workers=w))
+        for w in (1, 1, 3)
+    ]
     assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
     other = pomona.run(tiny("fedavg", model={"name": "tests_dropped:dropped"}, seed=1))
     assert other.evaluations != runs[0].evaluations
@@ -107,7 +116,11 @@ def test_large_answers_of_many_clients_do_not_block():
             pass
 
     transport = Workers(
-        lambda groups: Keeper(), tuple((i,) for i in range(60)), [1] * 60, 2, KeptCopies.alone({}, None)
+        lambda groups: Keeper(),
+        tuple((i,) for i in range(60)),
+        [1] * 60,
+        2,
+        KeptCopies.alone({}, None),
     )
     try:
         answers = transport.collect(large, range(60))
@@ -130,11 +143,19 @@ def test_more_clients_than_files_that_may_be_open(monkeypatch):
         setrlimit=lambda what, both: resource.setrlimit(what, (both[0], hard)),
     )
     monkeypatch.setattr(workers, "resource", held)
-    transport = Workers(lambda groups: None, tuple((i,) for i in range(500)), [1] * 500, 2, KeptCopies.alone({}, None))
+    transport = Workers(
+        lambda groups: None,
+        tuple((i,) for i in range(500)),
+        [1] * 500,
+        2,
+        KeptCopies.alone({}, None),
+    )
     try:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most  # all that the system allows
         assert [int(row) for row in transport.collect(number, range(20))] == list(range(20))
-        with pytest.raises(ConfigError, match=f"more than {most} open files.*workers = 1, or raise the limit"):
+        with pytest.raises(
+            ConfigError, match=f"more than {most} open files.*workers = 1, or raise the limit"
+        ):
             transport.collect(number, range(500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -148,9 +169,15 @@ def number(keeper, client):
 
 def test_sections_may_be_named_alone():
     config = resolve(
-        read_overrides(["data=breast-cancer", "data.train_limit=9", "partition=dirichlet", "partition.beta=2"])
+        read_overrides(
+            ["data=breast-cancer", "data.train_limit=9", "partition=dirichlet", "partition.beta=2"]
+        )
     )
-    assert (config.data.name, config.data.train_limit, config.partition.beta) == ("breast-cancer", 9, 2.0)
+    assert (config.data.name, config.data.train_limit, config.partition.beta) == (
+        "breast-cancer",
+        9,
+        2.0,
+    )
 
 
 def test_a_partition_that_is_not_named_follows_from_the_data():
@@ -158,7 +185,10 @@ def test_a_partition_that_is_not_named_follows_from_the_data():
     assert config.partition is None  # tests/partition/test_partition_groups.py: what becomes of it
     assert "clients" not in config.tree()
     assert (
-        resolve({"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}).partition.name == "iid"
+        resolve(
+            {"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}
+        ).partition.name
+        == "iid"
     )
 
 
@@ -201,9 +231,20 @@ def test_a_full_disk_is_one_line():
 
 def start(tmp_path):
     """A long run of two workers in a separate process, after its first round."""
-    words = ["separate", "rounds=100000", "clients=4", "workers=2", "model.hidden=[8]", "--out", str(tmp_path / "r")]
+    words = [
+        "separate",
+        "rounds=100000",
+        "clients=4",
+        "workers=2",
+        "model.hidden=[8]",
+        "--out",
+        str(tmp_path / "r"),
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "pomona", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "pomona", "run", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     events = tmp_path / "r/events.jsonl"
     for _ in range(600):
@@ -227,8 +268,12 @@ def alive(pid):
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs a /proc file system to see child processes")
-@pytest.mark.parametrize("how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="needs a /proc file system to see child processes"
+)
+@pytest.mark.parametrize(
+    "how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT])
+)
 def test_no_worker_outlives_its_run(tmp_path, how):
     process = start(tmp_path)
     workers = children(process.pid)

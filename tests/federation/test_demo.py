@@ -1,4 +1,6 @@
-"""The demo works as described: partners in the same group help, and the directed relationships show the groups."""
+"""The demo works as described: partners in the same group help, and the directed relationships show
+the groups.
+"""
 
 from functools import cache
 
@@ -22,11 +24,15 @@ def run(name, seed):
 @pytest.mark.parametrize("seeds", representatives([1, 5], [1]))
 @pytest.mark.slow
 def test_apple_beats_going_alone_and_one_model_for_all(seeds):
-    """Mean client test accuracy of the headline models in the round best on validation, over the first seeds."""
+    """Mean client test accuracy of the headline models in the round best on validation, over the
+    first seeds.
+    """
 
     def mean(name):
         runs = [run(name, seed) for seed in range(seeds)]
-        return np.mean([r.summary["models"][r.summary["headline"]]["best_validation"]["test"] for r in runs])
+        return np.mean(
+            [r.summary["models"][r.summary["headline"]]["best_validation"]["test"] for r in runs]
+        )
 
     assert mean("apple") > mean("separate") + 0.005
     assert mean("apple") > mean("fedavg") + 0.03
@@ -34,7 +40,9 @@ def test_apple_beats_going_alone_and_one_model_for_all(seeds):
 
 @pytest.mark.parametrize("seed", representatives(range(5), [0]))
 def test_the_directed_relationships_tell_the_groups_apart(seed):
-    """Clients weigh partners of their own hidden group at least half as much again as others, and clustering finds the four."""
+    """Clients weigh partners of their own hidden group at least half as much again as others, and
+    clustering finds the four.
+    """
     result = run("apple", seed)
     groups, dr = np.array(result.about["groups"]), result.matrices("dr")[-1][1]
     same, own = groups[:, None] == groups, np.eye(12, dtype=bool)

@@ -12,7 +12,11 @@ from pomona.metrics.client_statistics import best_rounds
 from pomona.metrics.metric import ACCURACY, LOSS
 from problems import tiny
 
-NEVER = {"patience": 2, "min_gain": 1.0}  # no accuracy is better by more than 1: the first evaluation stays the best
+# no accuracy is better by more than 1: the first evaluation stays the best
+NEVER = {
+    "patience": 2,
+    "min_gain": 1.0,
+}
 RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy"}
 means = st.lists(st.one_of(st.none(), st.sampled_from([0.1, 0.2, 0.3, 0.4])), max_size=8)
 
@@ -36,7 +40,9 @@ def test_the_best_round_is_that_of_the_summary(values, metric):
     if not trained:
         assert found is None
         return
-    same = best_rounds(range(len(values)), [[0.5]] * len(values), [1], [[v] for v in values], metric)
+    same = best_rounds(
+        range(len(values)), [[0.5]] * len(values), [1], [[v] for v in values], metric
+    )
     assert found.round == same.best_validation.round
     assert found.value == (max if metric.higher else min)(trained)
     assert found.since == len(values) - 1 - found.round
@@ -44,19 +50,34 @@ def test_the_best_round_is_that_of_the_summary(values, metric):
 
 def test_a_gain_that_is_too_small_is_none():
     values = [None, 0.5, 0.55, 0.61, 0.62, 0.72]
-    assert [best(curve(values[: k + 1]), ACCURACY, 0.1).round for k in range(1, 6)] == [1, 1, 3, 3, 5]
+    assert [best(curve(values[: k + 1]), ACCURACY, 0.1).round for k in range(1, 6)] == [
+        1,
+        1,
+        3,
+        3,
+        5,
+    ]
     assert best(curve([9.0, 2.0, 1.95, 1.0]), LOSS, 0.1)[:2] == (3, 1.0)
 
 
 def test_the_loss_decides_where_the_metric_is_undefined_throughout():
     assert best(curve([None] * 4, [9.0, 2.0, 1.0, 3.0]), ACCURACY)[:4] == (2, 1.0, LOSS, 1)
-    assert best(curve([None, None, 0.3, None], [9.0, 2.0, 1.0, 3.0]), ACCURACY)[:4] == (2, 0.3, ACCURACY, 1)
+    assert best(curve([None, None, 0.3, None], [9.0, 2.0, 1.0, 3.0]), ACCURACY)[:4] == (
+        2,
+        0.3,
+        ACCURACY,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "over", "rounds"),
     [
-        ("apfl", {}, 3),  # evaluated as trained: best in round 1, two evaluations later patience ends
+        (
+            "apfl",
+            {},
+            3,
+        ),  # evaluated as trained: best in round 1, two evaluations later patience ends
         ("fedavg", {}, 4),  # evaluated as received, one round later
         ("fedavg", {"eval_every": 2, "rounds": 12}, 7),  # rounds 2, 4, 6, the last seen in round 7
         ("apfl", {"eval_every": 2, "rounds": 12}, 6),
@@ -81,13 +102,17 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method
         assert all(e.value == known.get(e.round, e.value) for e in ours)
     ended = rounds < settings["rounds"]
     assert bool(short.summary["stopped"]) == ended
-    assert [short.summary["stopped"]] * ended == [note for note in watcher.notes if note.startswith("stopped")]
+    assert [short.summary["stopped"]] * ended == [
+        note for note in watcher.notes if note.startswith("stopped")
+    ]
     assert not whole.summary["stopped"]
     assert sorted(short.models) == sorted(whole.models)
 
 
 @pytest.mark.parametrize("method", ["apfl", "fedavg"])
-def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_would_have(tmp_path, monkeypatch, method):
+def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_would_have(
+    tmp_path, monkeypatch, method
+):
     from pomona.federation.checkpointing import Checkpointing
 
     config = tiny(method, **RUN, stop=NEVER)
@@ -96,12 +121,18 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
     again = pomona.run(config, tmp_path / "whole", watcher, resume=True)
     assert [r.loss for r in again.rounds] == [r.loss for r in whole.rounds]
     assert any("is finished; nothing to do" in note for note in watcher.notes)
-    more = pomona.run(tiny(method, **{**RUN, "rounds": 9}, stop=NEVER), tmp_path / "whole", resume=True)
+    more = pomona.run(
+        tiny(method, **{**RUN, "rounds": 9}, stop=NEVER), tmp_path / "whole", resume=True
+    )
     assert len(more.rounds) == len(whole.rounds)
     assert more.summary["stopped"] == whole.summary["stopped"]
 
     last = len(whole.rounds)
-    for cut in (2, last):  # before patience ends, and between the last commit and the closing evaluation
+    # before patience ends, and between the last commit and the closing evaluation
+    for cut in (
+        2,
+        last,
+    ):
         commit, out = Checkpointing.commit, tmp_path / f"cut-{cut}"
 
         def breaks(self, number, tensors, meta, cut=cut, commit=commit):
@@ -126,6 +157,8 @@ def test_workers_stop_alike():
 
 def test_without_validation_samples_it_is_refused():
     config = tiny("fedavg", **RUN, stop=NEVER)
-    config = config.model_copy(update={"data": config.data.model_copy(update={"validation_share": 0.0})})
+    config = config.model_copy(
+        update={"data": config.data.model_copy(update={"validation_share": 0.0})}
+    )
     with pytest.raises(ConfigError, match=r"stop\.patience looks at validation samples"):
         pomona.run(config)

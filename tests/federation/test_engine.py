@@ -23,7 +23,8 @@ from representatives import representatives
 installed = pytest.mark.skipif(
     find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)"
 )
-CURVE = 5e-3  # of a loss, over some rounds: engines differ in rounding alone, which training makes larger
+# of a loss, over some rounds: engines differ in rounding alone, which training makes larger
+CURVE = 5e-3
 
 
 class Listening(NullCallback):
@@ -40,7 +41,10 @@ def run(name="fedavg", folder=None, resume=False, method=None, **over):
 
 
 def computed(result):
-    rounds = [(r.round, r.cohort, r.loss, {k: v.tolist() for k, v in r.info.items()}) for r in result.rounds]
+    rounds = [
+        (r.round, r.cohort, r.loss, {k: v.tolist() for k, v in r.info.items()})
+        for r in result.rounds
+    ]
     return rounds, result.evaluations, result.final
 
 
@@ -80,13 +84,22 @@ def package(tmp_path, monkeypatch):
 
 
 UNUSABLE = [
-    ("raise ImportError('no symbol\\nnor file')", "cannot be imported (ImportError: no symbol): run make native"),
+    (
+        "raise ImportError('no symbol\\nnor file')",
+        "cannot be imported (ImportError: no symbol): run make native",
+    ),
     ("import pomona_native._processor", "cannot be imported (ModuleNotFoundError: "),
     ("__version__ = '0.1.0'", f"has interface 0, this Pomona calls {INTERFACE}: run make native"),
-    (f"INTERFACE = {INTERFACE + 1}", f"has interface {INTERFACE + 1}, this Pomona calls {INTERFACE}"),
+    (
+        f"INTERFACE = {INTERFACE + 1}",
+        f"has interface {INTERFACE + 1}, this Pomona calls {INTERFACE}",
+    ),
     (f"INTERFACE = {INTERFACE}\nkinds = tuple", "this processor has neither AVX2 nor NEON"),
     (
-        f"INTERFACE, __version__ = {INTERFACE}, '9'\nkinds = lambda: ['z80']\ndef load(kind): raise OSError(kind)",
+        (
+            f"INTERFACE, __version__ = {INTERFACE}, '9'\nkinds = lambda: ['z80']\ndef load(kind): "
+            "raise OSError(kind)"
+        ),
         "cannot be imported (OSError: z80): run make native",
     ),
 ]
@@ -118,7 +131,10 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
     whole = {"batch_size": 10**6}  # no batch has more samples than its client
     monkeypatch.setattr(NativeNetwork, "most", largest - 1)
-    why = f"a batch has {largest} samples, and of this network a call takes {largest - 1}; lower batch_size"
+    why = (
+        f"a batch has {largest} samples, and of this network a call takes {largest - 1}; lower "
+        "batch_size"
+    )
     _, said = run(engine="auto", **whole)
     assert said == [f"engine = torch: {why}"]
     with pytest.raises(ConfigError, match=why):
@@ -129,7 +145,9 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
-    """PyTorch knows instructions that the package does not use, and may not be able to say which there are."""
+    """PyTorch knows instructions that the package does not use, and may not be able to say which
+    there are.
+    """
     scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).on_engine("native")
     found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
     monkeypatch.setattr(checks, "native_package", lambda: found)
@@ -178,11 +196,21 @@ def test_a_run_says_and_records_its_engine(tmp_path):
 @installed
 @pytest.mark.parametrize(
     "name",
-    representatives(["fedavg", "apple", "fedala", "ditto", "fedphp", "scaffold", "fedrep", "pfedme"], ["apple"]),
+    representatives(
+        ["fedavg", "apple", "fedala", "ditto", "fedphp", "scaffold", "fedrep", "pfedme"], ["apple"]
+    ),
 )
 def test_results_do_not_depend_on_the_number_of_workers(name):
-    alone, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0)
-    two, _ = run(name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0, workers=2)
+    alone, _ = run(
+        name, engine="native", model={"name": "small"}, momentum=0.5 if name == "fedavg" else 0.0
+    )
+    two, _ = run(
+        name,
+        engine="native",
+        model={"name": "small"},
+        momentum=0.5 if name == "fedavg" else 0.0,
+        workers=2,
+    )
     assert computed(alone) == computed(two)
 
 
@@ -200,7 +228,10 @@ def test_results_do_not_depend_on_who_is_in_a_call(name):
 @pytest.mark.parametrize("step", representatives(["paper", "local"], ["paper"]))
 def test_apple_learns_the_same_in_calls_of_any_size(step):
     """As it chooses itself, a call a worker, the clients of unlike size; and all one by one."""
-    method, skewed = {"name": "apple", "core_step": step, "mu": 0.1}, {"name": "dirichlet", "beta": 0.5, "min_size": 2}
+    method, skewed = (
+        {"name": "apple", "core_step": step, "mu": 0.1},
+        {"name": "dirichlet", "beta": 0.5, "min_size": 2},
+    )
     settings = {"engine": "native", "clients": 9, "partition": skewed, "momentum": 0.5, "rounds": 3}
     alone, one, two = (
         run("apple", method=method, **settings, **how)[0]
@@ -241,8 +272,15 @@ def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", representatives([0, 1, 2], [0]))
 @pytest.mark.parametrize("name", ["fedavg", "apple"])
 def test_curves_are_pytorchs(name, seed):
-    settings = {"rounds": 5, "seed": seed, "model": {"name": "small"}, "momentum": 0.5 if name == "fedavg" else 0.0}
-    by_torch, by_native = (run(name, engine=engine, **settings)[0] for engine in ("torch", "native"))
+    settings = {
+        "rounds": 5,
+        "seed": seed,
+        "model": {"name": "small"},
+        "momentum": 0.5 if name == "fedavg" else 0.0,
+    }
+    by_torch, by_native = (
+        run(name, engine=engine, **settings)[0] for engine in ("torch", "native")
+    )
     for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
         assert b.loss == pytest.approx(a.loss, abs=CURVE)
 
@@ -274,8 +312,14 @@ def test_curves_are_pytorchs(name, seed):
 )
 def test_methods_learn_what_they_learn_with_pytorch(name, method):
     """Those whose steps are more than plain SGD: their losses in three rounds."""
-    settings = {"method": method, "model": {"name": "small"}, "momentum": 0.0 if name == "scaffold" else 0.5}
-    by_torch, by_native = (run(name, engine=engine, **settings)[0] for engine in ("torch", "native"))
+    settings = {
+        "method": method,
+        "model": {"name": "small"},
+        "momentum": 0.0 if name == "scaffold" else 0.5,
+    }
+    by_torch, by_native = (
+        run(name, engine=engine, **settings)[0] for engine in ("torch", "native")
+    )
     for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
         assert b.loss == pytest.approx(a.loss, abs=CURVE)
 

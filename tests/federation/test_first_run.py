@@ -8,9 +8,13 @@ from pomona.methods import METHODS
 from representatives import representatives
 
 
-@pytest.mark.parametrize("method", representatives(sorted(METHODS), ["apple", "fedala", "ditto", "fedper", "scaffold"]))
+@pytest.mark.parametrize(
+    "method", representatives(sorted(METHODS), ["apple", "fedala", "ditto", "fedper", "scaffold"])
+)
 def test_with_default_settings_every_method_beats_a_constant_answer_by_far(method):
-    """Digits, Dirichlet(1.0) over six clients: the best constant answer is each client's most frequent class."""
+    """Digits, Dirichlet(1.0) over six clients: the best constant answer is each client's most
+    frequent class.
+    """
     config = pomona.Config(
         method={"name": method},
         data={"name": "digits", "train_limit": 900},

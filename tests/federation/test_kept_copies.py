@@ -1,4 +1,6 @@
-"""Clients' copies of each other's models: bit-identical to separate matrices, with each row stored once."""
+"""Clients' copies of each other's models: bit-identical to separate matrices, with each row stored
+once.
+"""
 
 import numpy as np
 import pytest
@@ -50,7 +52,9 @@ class OwnMatrices:
             matrix[~visit.roster.known] = 0
             matrix[asked] = rows.bank[asked]
         self.pending = now if visit.trains else {}
-        return Copies(Whole(torch.stack(list(now.values()))), torch.arange(len(now)).unsqueeze(1), rows.index)
+        return Copies(
+            Whole(torch.stack(list(now.values()))), torch.arange(len(now)).unsqueeze(1), rows.index
+        )
 
     def commit(self, ids):
         self.held |= {i: self.pending[i] for i in ids if i in self.pending}
@@ -60,7 +64,9 @@ class OwnMatrices:
 
 
 def apple(step="paper", init="common", budget=2, **over):
-    return tiny("apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **over})
+    return tiny(
+        "apple", {"budget": budget, "core_step": step, "core_init": init}, **{**BASE, **over}
+    )
 
 
 HARDEST = ("independent", {"participation": 0.5, "membership": MEMBERS})
@@ -77,7 +83,9 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize(("step", "init", "over"), representatives(OWN, [("paper", *HARDEST), ("local", "common", {})]))
+@pytest.mark.parametrize(
+    ("step", "init", "over"), representatives(OWN, [("paper", *HARDEST), ("local", "common", {})])
+)
 def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
     """For any number of workers, in memory and in files."""
     with monkeypatch.context() as patch:
@@ -98,9 +106,13 @@ WORKERS_AND_MEMORY = [((1, 0.5), (2, TINY)), ((2, 0.5), (2, 0.5)), ((3, TINY), (
 GOING_ON = [(step, *both) for step in ("paper", "local") for both in WORKERS_AND_MEMORY]
 
 
-@pytest.mark.parametrize(("step", "before", "after"), representatives(GOING_ON, [GOING_ON[0], GOING_ON[-1]]))
+@pytest.mark.parametrize(
+    ("step", "before", "after"), representatives(GOING_ON, [GOING_ON[0], GOING_ON[-1]])
+)
 def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatch):
-    """However many workers there were, and wherever their copies lay; and its checkpoint is that of the whole run."""
+    """However many workers there were, and wherever their copies lay; and its checkpoint is that of
+    the whole run.
+    """
     over = {"membership": MEMBERS, "participation": 0.6}
     whole = pomona.run(apple(step, workers=1, **over), tmp_path / "whole")
     for number in (2, 4):
@@ -109,18 +121,24 @@ def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             pomona.run(config, tmp_path / "parts", StopAfter(number, committed=False), resume=True)
     workers, share = after
-    parts = pomona.run(apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True)
+    parts = pomona.run(
+        apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True
+    )
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations
     assert parts.unseen == whole.unseen
     ends = [newest(tmp_path / name / "checkpoints")[0] for name in ("parts", "whole")]
     assert len({found.path.name.rpartition("-")[0] for found in ends}) == 1
     assert ends[0].tensors.keys() == ends[1].tensors.keys()
-    assert all(torch.equal(ends[0].tensors[path], ends[1].tensors[path]) for path in ends[0].tensors)
+    assert all(
+        torch.equal(ends[0].tensors[path], ends[1].tensors[path]) for path in ends[0].tensors
+    )
 
 
 def test_a_checkpoint_holds_each_version_once(tmp_path):
-    """Six clients and two downloads a round: after 4 rounds at most 1 + 3 x 6 rows of 36, which all tables share."""
+    """Six clients and two downloads a round: after 4 rounds at most 1 + 3 x 6 rows of 36, which all
+    tables share.
+    """
     pomona.run(apple(rounds=4, workers=2), tmp_path)
     tensors = newest(tmp_path / "checkpoints")[0].tensors
     rows = [tensors[path] for path in tensors if path.startswith("row.")]
@@ -132,7 +150,11 @@ def test_a_checkpoint_holds_each_version_once(tmp_path):
 
 def test_a_run_without_a_budget_keeps_no_copies(tmp_path):
     pomona.run(tiny("apple", rounds=1, workers=2), tmp_path)
-    assert not [path for path in newest(tmp_path / "checkpoints")[0].tensors if path.startswith(("copies", "row"))]
+    assert not [
+        path
+        for path in newest(tmp_path / "checkpoints")[0].tensors
+        if path.startswith(("copies", "row"))
+    ]
 
 
 # By hand: three clients, models of one number
@@ -172,16 +194,24 @@ def test_a_copy_is_what_came_last():
 
 
 def test_a_place_that_is_left_empty_brings_nothing():
-    assert down(keeping(), [1.0, 2.0, 3.0], [[1, 0], [1, 1], [2, 2]]) == [[7, 2, 7], [7, 7, 7], [7, 7, 7]]
+    assert down(keeping(), [1.0, 2.0, 3.0], [[1, 0], [1, 1], [2, 2]]) == [
+        [7, 2, 7],
+        [7, 7, 7],
+        [7, 7, 7],
+    ]
 
 
 def test_who_is_no_member_has_a_row_of_zeros():
     copies = keeping()
     down(copies, [1.0, 2.0, 3.0], [[1], [2], [1]])
     copies.commit((0, 1, 2))
-    assert down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1))) == [[7, 2, 0], [1, 7, 0]]
+    assert down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1))) == [
+        [7, 2, 0],
+        [1, 7, 0],
+    ]
     copies.commit((0, 1))
-    assert down(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]  # and it stays so until something comes
+    # and it stays so until something comes
+    assert down(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]
 
 
 def test_a_visit_that_does_not_train_keeps_nothing():

@@ -1,4 +1,6 @@
-"""The model in a client's file: each selected model equals that of a run that ended in its round."""
+"""The model in a client's file: each selected model equals that of a run that ended in its
+round.
+"""
 
 from types import SimpleNamespace
 
@@ -17,17 +19,32 @@ from pomona.personal.collect import _kept
 from pomona.record.rows import Evaluation
 from problems import tiny
 
-RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 2.0, "local_epochs": 2}
+RUN = {
+    "rounds": 6,
+    "model": {"name": "mlp", "hidden": [8]},
+    "metric": "accuracy",
+    "lr": 2.0,
+    "local_epochs": 2,
+}
 
 
 def rounds_chosen(result, keep):
-    """The round of the model in each client's file, from the record's evaluations; the first of equal ones."""
+    """The round of the model in each client's file, from the record's evaluations; the first of
+    equal ones.
+    """
     model, when = result.about["headline"]
     curve = [e for e in result.curve(model, when, "validation") if e.round > 0]
     if keep == "own_best":
-        own = {i: [(e.by_client(e.value, [i])[0], e.round) for e in curve] for i in range(len(result.about["clients"]))}
+        own = {
+            i: [(e.by_client(e.value, [i])[0], e.round) for e in curve]
+            for i in range(len(result.about["clients"]))
+        }
         return {i: max(known, key=lambda at: (at[0], -at[1]))[1] for i, known in own.items()}
-    best = max(curve, key=lambda e: (e.mean, -e.round)).round if keep == "best" else result.rounds[-1].round
+    best = (
+        max(curve, key=lambda e: (e.mean, -e.round)).round
+        if keep == "best"
+        else result.rounds[-1].round
+    )
     return dict.fromkeys(range(len(result.about["clients"])), best)
 
 
@@ -43,7 +60,10 @@ def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, met
     chosen = rounds_chosen(result, keep)
     assert keep == "last" or min(chosen.values()) < RUN["rounds"]
     in_memory = pomona.run(tiny(method, **RUN, keep=keep, workers=2))
-    shorter = {number: pomona.run(tiny(method, **{**RUN, "rounds": number})) for number in set(chosen.values())}
+    shorter = {
+        number: pomona.run(tiny(method, **{**RUN, "rounds": number}))
+        for number in set(chosen.values())
+    }
     for client, number in chosen.items():
         assert same(result.models[client], shorter[number].models[client])
         assert same(in_memory.models[client], result.models[client])
@@ -80,7 +100,9 @@ def test_with_an_early_stop_and_few_clients_a_round_the_best_is_kept_too():
 
 def test_without_validation_samples_nothing_can_be_chosen():
     config = tiny("fedavg", **RUN, keep="own_best")
-    config = config.model_copy(update={"data": config.data.model_copy(update={"validation_share": 0.0})})
+    config = config.model_copy(
+        update={"data": config.data.model_copy(update={"validation_share": 0.0})}
+    )
     with pytest.raises(ConfigError, match="keep looks at validation samples"):
         pomona.run(config)
 
@@ -96,7 +118,10 @@ def test_the_card_names_the_round_of_the_file_and_its_figures(tmp_path):
             if e.round == number
         ]
         said = (tmp_path / f"run/models/client-{client:02d}.card.md").read_text()
-        assert f"model of round {number}, {result.metric.heading}: {', '.join(values)}." in said.replace("\\", "")
+        assert (
+            f"model of round {number}, {result.metric.heading}: {', '.join(values)}."
+            in said.replace("\\", "")
+        )
 
 
 class Client:
@@ -117,7 +142,8 @@ numbers = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3]))
 
 
 @given(
-    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=7), st.sampled_from([METRICS["dice"], METRICS["brier"]])
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=7),
+    st.sampled_from([METRICS["dice"], METRICS["brier"]]),
 )
 def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metric):
     points = [Point(k, value, loss) for k, (value, loss) in enumerate(scores, start=1)]
@@ -133,7 +159,8 @@ def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metr
         assert rest.kept == Client(points, metric).kept
 
 
-# Masks without foreground: round 1 is right everywhere, and has no Dice; rounds 2 and 4 find what is not there.
+# Masks without foreground: round 1 is right everywhere, and has no Dice; rounds 2 and 4 find what
+# is not there.
 EMPTY = [Point(1, None, 0.01), Point(2, 0.0, 0.3), Point(3, None, 0.02), Point(4, 0.0, 0.005)]
 
 
@@ -143,16 +170,24 @@ def test_a_right_model_is_no_worse_than_one_with_false_positives_where_there_is_
     assert Client(EMPTY, dice).kept == 1
     assert [Client(EMPTY[:k], dice).kept for k in (1, 2, 3)] == [1, 1, 1]
     assert Client(EMPTY[1:], dice).kept == 3
-    assert best(EMPTY, dice).round == 2  # of means over clients the Dice decides: others have foreground
+    # of means over clients the Dice decides: others have foreground
+    assert best(EMPTY, dice).round == 2
 
 
 def test_the_card_names_the_round_of_the_file_where_the_metric_is_undefined():
     def evaluation(point, split):
-        one = {"clients": (0,), "samples": (9,), "loss": (point.loss,), "accuracy": (None,), "value": (point.value,)}
+        one = {
+            "clients": (0,),
+            "samples": (9,),
+            "loss": (point.loss,),
+            "accuracy": (None,),
+            "value": (point.value,),
+        }
         return Evaluation(point.round, "personal", "trained", split, **one, metric="dice")
 
     result = SimpleNamespace(
-        metric=METRICS["dice"], curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY]
+        metric=METRICS["dice"],
+        curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY],
     )
     said = _kept(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
     assert said == "The file holds the model of round 1, loss: validation 0.01, test 0.01."

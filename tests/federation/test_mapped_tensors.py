@@ -1,4 +1,6 @@
-"""Rows in scratch files: the same numbers as in memory, no file names, no memory left in use, one-line disk errors."""
+"""Rows in scratch files: the same numbers as in memory, no file names, no memory left in use,
+one-line disk errors.
+"""
 
 import errno
 import os
@@ -61,7 +63,10 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(StorageError, match=r"^no room for 4\.0 MB of models in .* \(No space left on device\); make"):
+    with pytest.raises(
+        StorageError,
+        match=r"^no room for 4\.0 MB of models in .* \(No space left on device\); make",
+    ):
         mapped((10**6,), torch.float32, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -93,7 +98,8 @@ def test_a_bank_from_a_file_is_a_new_one_in_the_same_folder(where, ids, tmp_path
     assert torch.equal(bank, W), "the old one stands"
     assert folder_of(placed) == tmp_path
     assert torch.equal(
-        base.replace_rows(bank, ids, new[0]), W.index_copy(0, torch.tensor(ids), new[:1].repeat(len(ids), 1))
+        base.replace_rows(bank, ids, new[0]),
+        W.index_copy(0, torch.tensor(ids), new[:1].repeat(len(ids), 1)),
     )
 
 
@@ -107,7 +113,10 @@ def test_rows_in_order_in_one_file_are_not_copied(tmp_path):
 
 
 def test_uplinks_lie_in_files_and_are_stacked_as_they_were(tmp_path):
-    expects = {"model": torch.empty(WIDE, device="meta"), "request": torch.empty(2, dtype=torch.long, device="meta")}
+    expects = {
+        "model": torch.empty(WIDE, device="meta"),
+        "request": torch.empty(2, dtype=torch.long, device="meta"),
+    }
     roster = Roster((1,) * 9)
     round_ = Round(1, 1, 0.1, 0.1, 1.0, 1, 1, 0.0, 0.0, 0, Optimizer())
     request = ClientRequest(round_, roster, (3, 5, 8), expects=expects)
@@ -125,23 +134,37 @@ def test_uplinks_lie_in_files_and_are_stacked_as_they_were(tmp_path):
 
 def test_admission_reads_in_slices(tmp_path):
     row = rows(1)[0].clone()
-    norms = [float(torch.linalg.vector_norm(row[i : i + 100], dtype=torch.float64)) for i in range(0, WIDE, 100)]
-    assert admission._norms({"w": in_file(row, tmp_path)}) == admission._norms({"w": row}) == {"w": hypot(*norms)}
+    norms = [
+        float(torch.linalg.vector_norm(row[i : i + 100], dtype=torch.float64))
+        for i in range(0, WIDE, 100)
+    ]
+    assert (
+        admission._norms({"w": in_file(row, tmp_path)})
+        == admission._norms({"w": row})
+        == {"w": hypot(*norms)}
+    )
     short = row[:100]
-    assert admission._norms({"w": short}) == {"w": float(torch.linalg.vector_norm(short, dtype=torch.float64))}
+    assert admission._norms({"w": short}) == {
+        "w": float(torch.linalg.vector_norm(short, dtype=torch.float64))
+    }
     assert non_finite({"w": in_file(row, tmp_path)}) is None
     row[[7, 512, -1]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
     assert "(3 of 1003)" in str(non_finite({"w": in_file(row, tmp_path)}))
 
 
 def test_a_round_is_read_into_files_and_written_from_them(tmp_path):
-    scratch, tensors = tmp_path / "scratch", {"server.cores": rows(4), "server.requests": torch.arange(8).view(4, 2)}
+    scratch, tensors = (
+        tmp_path / "scratch",
+        {"server.cores": rows(4), "server.requests": torch.arange(8).view(4, 2)},
+    )
     scratch.mkdir()
     path = checkpoint.save(tmp_path / "memory", 1, tensors, {})
     found = checkpoint.in_files(checkpoint.read(path), scratch)
     for name, tensor in tensors.items():
         assert torch.equal(found.tensors[name], tensor)
         assert folder_of(found.tensors[name]) == scratch
-    again = checkpoint.save(tmp_path / "files", 1, {name: found.tensors[name] for name in tensors}, {})
+    again = checkpoint.save(
+        tmp_path / "files", 1, {name: found.tensors[name] for name in tensors}, {}
+    )
     assert again.read_bytes() == path.read_bytes()
     assert again.name == path.name, "the same hash"

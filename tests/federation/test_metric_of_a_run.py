@@ -1,4 +1,6 @@
-"""The metric of a run from end to end: selection, record, evaluation; saved predictions, gains over local training."""
+"""The metric of a run from end to end: selection, record, evaluation; saved predictions, gains over
+local training.
+"""
 
 import numpy as np
 import pytest
@@ -29,13 +31,27 @@ def hospitals(events=0.05, n=1500):
     role = np.where(np.arange(n) % 10 < 6, 0, np.where(np.arange(n) % 10 < 8, 1, 2)).astype(np.int8)
     draw.shuffle(role)
     return Dataset(
-        "hospitals", "table", x, y.astype(np.int64), ("no", "yes"), n, owners=Owners(HOSPITALS, client, role)
+        "hospitals",
+        "table",
+        x,
+        y.astype(np.int64),
+        ("no", "yes"),
+        n,
+        owners=Owners(HOSPITALS, client, role),
     )
 
 
 def run(method, out=None, data=None, **settings):
     config = resolve(
-        {"method": method, "partition": "natural", "rounds": 4, "lr": 0.3, "workers": 1, "model": "logistic"}, settings
+        {
+            "method": method,
+            "partition": "natural",
+            "rounds": 4,
+            "lr": 0.3,
+            "workers": 1,
+            "model": "logistic",
+        },
+        settings,
     )
     notes = Notes()
     return simulate(Scenario.prepare(config, lambda _: data or hospitals()), out, notes), notes.said
@@ -89,7 +105,9 @@ def test_predictions_are_kept_and_read_back(pair):
             assert outputs.dtype == np.float32
             assert len(outputs) == result.about["sizes"]["test"][client]
             assert np.array_equal(outputs, result.predictions(client)[0])
-            assert compute("auroc", outputs, targets, TASKS["classes"]) == pytest.approx(last.value[client])
+            assert compute("auroc", outputs, targets, TASKS["classes"]) == pytest.approx(
+                last.value[client]
+            )
         assert again.predictions(5) is None
 
 
@@ -120,19 +138,27 @@ def test_gains_over_training_alone_are_those_of_the_areas(pair):
 
 
 def test_what_a_constant_answer_reaches_is_on_record(pair):
-    """Nobody has an event: right in all cases but the events, and no better than a coin at ranking them."""
+    """Nobody has an event: right in all cases but the events, and no better than a coin at ranking
+    them.
+    """
     data = hospitals()
-    scenario = Scenario.prepare(resolve({"method": "fedavg", "partition": "natural"}), lambda _: data)
+    scenario = Scenario.prepare(
+        resolve({"method": "fedavg", "partition": "natural"}), lambda _: data
+    )
     held = [data.y[c.test] for c in scenario.partition.clients]
     for result in pair:
         for whose in ("own", "all"):
             constant = result.about["constant"][whose]
             assert constant["accuracy"]["clients"] == pytest.approx([(y == 0).mean() for y in held])
-            assert constant["accuracy"]["pooled"] == pytest.approx((np.concatenate(held) == 0).mean())
+            assert constant["accuracy"]["pooled"] == pytest.approx(
+                (np.concatenate(held) == 0).mean()
+            )
             assert constant["auroc"]["clients"] == [0.5, 0.5, None, 0.5, 0.5]
             assert constant["auroc"]["pooled"] is None
     shares = [(data.y[c.train].sum() + 1) / (len(c.train) + 2) for c in scenario.partition.clients]
-    losses = [-(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() for y, p in zip(held, shares, strict=True)]
+    losses = [
+        -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean() for y, p in zip(held, shares, strict=True)
+    ]
     assert pair[0].about["constant"]["own"]["loss"]["clients"] == pytest.approx(losses, rel=1e-5)
 
 
@@ -140,7 +166,11 @@ def test_the_summary_of_few_events_is_about_ranking_them(pair):
     for result in pair:
         summary = pomona.load(result.folder).summary
         outcome = summary["models"][summary["headline"]]
-        assert (summary["metric"], summary["minimised"], summary["diverging"]) == ("auroc", "auto", "")
+        assert (summary["metric"], summary["minimised"], summary["diverging"]) == (
+            "auroc",
+            "auto",
+            "",
+        )
         assert outcome["chosen_by"] == "auroc"
         assert outcome["clients"]["clients"] == 4
         assert outcome["clients"]["pooled"] is None

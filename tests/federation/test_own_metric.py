@@ -21,7 +21,11 @@ def quadratic_kappa(predictions, targets):
 
 def surprise(predictions, targets):
     """Mean of -log p: less is better; undefined for fewer than two samples."""
-    return np.nan if len(targets) < 2 else -np.log(predictions[np.arange(len(targets)), targets]).mean()
+    return (
+        np.nan
+        if len(targets) < 2
+        else -np.log(predictions[np.arange(len(targets)), targets]).mean()
+    )
 
 
 def words(predictions, targets):
@@ -29,7 +33,9 @@ def words(predictions, targets):
 
 
 def run(metric, out=None):
-    config = Config(method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric)
+    config = Config(
+        method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric
+    )
     return pomona.run(config, out)
 
 
@@ -39,9 +45,15 @@ def test_it_judges_the_run():
     for client in range(3):
         outputs, targets = result.predictions(client)
         assert last.value[client] == pytest.approx(cohen_kappa_score(targets, outputs.argmax(1)))
-    (final,) = [r for r in result.final if (r["model"], r["split"], r["client"]) == ("global", "test", 0)]
+    (final,) = [
+        r for r in result.final if (r["model"], r["split"], r["client"]) == ("global", "test", 0)
+    ]
     assert final[f"{HERE}:quadratic_kappa"] == pytest.approx(last.value[0])
-    assert (result.metric.title, result.metric.higher, result.metric.pools) == ("quadratic kappa", True, False)
+    assert (result.metric.title, result.metric.higher, result.metric.pools) == (
+        "quadratic kappa",
+        True,
+        False,
+    )
     assert result.summary["metric"] == f"{HERE}:quadratic_kappa"
     assert "quadratic kappa" in page(runs([result]))
 

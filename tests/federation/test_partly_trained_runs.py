@@ -1,4 +1,6 @@
-"""Whole runs in which part of the network is trained: workers, resume, files, and the resulting models."""
+"""Whole runs in which part of the network is trained: workers, resume, files, and the resulting
+models.
+"""
 
 from dataclasses import replace
 
@@ -22,7 +24,17 @@ HEAD = 32 * 10 + 10  # numbers of the last layer of ``small`` on digits
 
 def config(**keys):
     model = {"name": "small", "train": "head", **keys.pop("model", {})}
-    return Config(**{"method": "apple", "clients": 3, "rounds": 2, "lr": 0.1, "workers": 1, "model": model, **keys})
+    return Config(
+        **{
+            "method": "apple",
+            "clients": 3,
+            "rounds": 2,
+            "lr": 0.1,
+            "workers": 1,
+            "model": model,
+            **keys,
+        }
+    )
 
 
 def models(run):
@@ -73,7 +85,10 @@ def test_the_record_names_what_is_frozen(tmp_path, weights):
     tensors = load_file(weights)
     frozen = {k: v for k, v in tensors.items() if not k.startswith("fc2")}
     assert start["parameters"] == HEAD
-    assert start["frozen"] == {"parameters": sum(v.numel() for v in frozen.values()), "sha256": digest(frozen)}
+    assert start["frozen"] == {
+        "parameters": sum(v.numel() for v in frozen.values()),
+        "sha256": digest(frozen),
+    }
     assert run.config["model"]["init_sha256"] == digest(tensors)
 
 
@@ -86,7 +101,9 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     module.load_state_dict(load_file(path), strict=False)
     model = PersonalModel.load(path)
     with torch.no_grad():
-        z = (torch.from_numpy(x) - torch.tensor(scenario.dataset.shift)) / torch.tensor(scenario.dataset.scale)
+        z = (torch.from_numpy(x) - torch.tensor(scenario.dataset.shift)) / torch.tensor(
+            scenario.dataset.scale
+        )
         expected = module.eval()(z.movedim(-1, 1))
     torch.testing.assert_close(model.outputs(x), expected)
     exported = tmp_path / "whole.safetensors"
@@ -100,21 +117,30 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     with pytest.raises(StorageError, match="is not the frozen part of client-01"):
         PersonalModel.load(path)
     beside.unlink()
-    with pytest.raises(StorageError, match=r"the frozen part is missing: put frozen-[0-9a-f]{16}\.safetensors beside"):
+    with pytest.raises(
+        StorageError,
+        match=r"the frozen part is missing: put frozen-[0-9a-f]{16}\.safetensors beside",
+    ):
         PersonalModel.load(path)
     assert result.models  # as files
 
 
-@pytest.mark.parametrize("swapped", ["another run's", "another network's", "a personal model", "nothing", "cut short"])
+@pytest.mark.parametrize(
+    "swapped", ["another run's", "another network's", "a personal model", "nothing", "cut short"]
+)
 def test_a_swapped_frozen_part_is_refused_by_name(swapped, tmp_path):
-    """Put in its place under its very name: the hash in the model's file is not that of what lies there."""
+    """Put in its place under its very name: the hash in the model's file is not that of what lies
+    there.
+    """
     pomona.run(config(), tmp_path / "run")
     path = tmp_path / "run/models/client-01.safetensors"
     (beside,) = (tmp_path / "run/models").glob("frozen-*.safetensors")
     match swapped:
         case "another run's" | "another network's":
             other = (
-                config(seed=1) if swapped == "another run's" else config(model={"name": "lenet"}, data={"resize": 28})
+                config(seed=1)
+                if swapped == "another run's"
+                else config(model={"name": "lenet"}, data={"resize": 28})
             )
             pomona.run(other, tmp_path / "other")
             (given,) = (tmp_path / "other/models").glob("frozen-*.safetensors")
@@ -142,12 +168,16 @@ def test_lora_is_merged_into_an_export(tmp_path):
     export(model, tmp_path / "whole.safetensors", "safetensors")
     plain = build(ModelSettings(name="small"), (1, 8, 8), 10)
     plain.load_state_dict(load_file(tmp_path / "whole.safetensors"))
-    torch.testing.assert_close(PersonalModel.load(tmp_path / "whole.safetensors").outputs(x), expected)
+    torch.testing.assert_close(
+        PersonalModel.load(tmp_path / "whole.safetensors").outputs(x), expected
+    )
     torch.testing.assert_close(model.outputs(x), expected)  # the loaded model is as it was
 
 
 def test_head_of_fedavg_is_logistic_regression_on_features():
-    """FedAvg of a head is FedAvg of the logistic model on what the frozen part makes of the samples."""
+    """FedAvg of a head is FedAvg of the logistic model on what the frozen part makes of the
+    samples.
+    """
     scenario = Scenario.prepare(config(method="fedavg"))
     features = scenario.resident
     objective = scenario.objective()
@@ -164,10 +194,22 @@ def test_head_of_fedavg_is_logistic_regression_on_features():
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        ({}, f"{HEAD} parameters are trained; the frozen part is computed once for each sample; it has random values"),
-        ({"cache_features": "off"}, f"{HEAD} parameters are trained; the frozen part is computed in every step"),
+        (
+            {},
+            (
+                f"{HEAD} parameters are trained; the frozen part is computed once for each "
+                "sample; it "
+                "has random values"
+            ),
+        ),
+        (
+            {"cache_features": "off"},
+            f"{HEAD} parameters are trained; the frozen part is computed in every step",
+        ),
     ],
 )
 def test_what_becomes_of_the_frozen_part_is_said(model, line):
     assert any(said.startswith(line) for said in cautions(Scenario.prepare(config(model=model))))
-    assert not any("frozen" in said for said in cautions(Scenario.prepare(config(model={"train": "all"}))))
+    assert not any(
+        "frozen" in said for said in cautions(Scenario.prepare(config(model={"train": "all"})))
+    )

@@ -1,4 +1,6 @@
-"""Runs that train on patches and evaluate whole images: reproducible bytes, and models that predict on their own."""
+"""Runs that train on patches and evaluate whole images: reproducible bytes, and models that predict
+on their own.
+"""
 
 import json
 from dataclasses import replace
@@ -48,7 +50,12 @@ def test_workers_and_resumption_give_the_same_bytes(tmp_path):
 
 @pytest.mark.parametrize(
     "method",
-    [{"name": "apple", "budget": 1}, {"name": "fedala"}, {"name": "fed-rod"}, {"name": "per-fedavg", "order": "hf"}],
+    [
+        {"name": "apple", "budget": 1},
+        {"name": "fedala"},
+        {"name": "fed-rod"},
+        {"name": "per-fedavg", "order": "hf"},
+    ],
     ids=str,
 )
 def test_methods_take_patches_as_they_take_images(method, tmp_path):
@@ -68,21 +75,35 @@ def test_a_model_knows_its_windows(tmp_path, capsys):
     assert net.about.network.patch == config.model.patch
     scenario, (x, y) = Scenario.prepare(config), discs(side=16)
     test, row = scenario.partition.clients[0].test, ParameterSpace(net.module).pack(net.module)
-    torch.testing.assert_close(scenario.objective().outputs(row, 0, "test")[0], net.outputs(x[test]))
+    torch.testing.assert_close(
+        scenario.objective().outputs(row, 0, "test")[0], net.outputs(x[test])
+    )
     whole = replace(net, about=net.about.model_copy(update={"network": ModelSettings()}))
-    assert not torch.allclose(whole.outputs(x[test]), net.outputs(x[test]), atol=1e-3)  # GroupNorm sees other pixels
-    for answer, truth, counts in zip(net.predict(x[test]), y[test], result.predictions(0)[0], strict=True):
-        assert [((answer["mask"] == c) & (truth == c)).sum() for c in range(3)] == counts[:3].tolist()
-    assert "on patches of [8, 8]" in model.with_name("client-00.card.md").read_text().replace("\\", "")
+    # GroupNorm sees other pixels
+    assert not torch.allclose(whole.outputs(x[test]), net.outputs(x[test]), atol=1e-3)
+    for answer, truth, counts in zip(
+        net.predict(x[test]), y[test], result.predictions(0)[0], strict=True
+    ):
+        assert [((answer["mask"] == c) & (truth == c)).sum() for c in range(3)] == counts[
+            :3
+        ].tolist()
+    assert "on patches of [8, 8]" in model.with_name("client-00.card.md").read_text().replace(
+        "\\", ""
+    )
     np.savez(tmp_path / "new.npz", x=x[:2])
     with pytest.raises(SystemExit) as ended:
         main(["predict", str(model), str(tmp_path / "new.npz"), "--json"])
     assert ended.value.code == 0
-    assert [sum(row["pixels"].values()) for row in json.loads(capsys.readouterr().out)] == [256, 256]
+    assert [sum(row["pixels"].values()) for row in json.loads(capsys.readouterr().out)] == [
+        256,
+        256,
+    ]
 
 
 def test_an_exported_network_takes_windows(tmp_path):
-    """As the guide has it: MONAI's windows over normalised numbers, or over the raw ones that a program takes."""
+    """As the guide has it: MONAI's windows over normalised numbers, or over the raw ones that a
+    program takes.
+    """
     from monai.inferers.utils import sliding_window_inference
 
     folder = run(over(tmp_path, rounds=1), tmp_path / "run").folder
@@ -118,15 +139,23 @@ def test_features_are_not_kept_where_patches_are_drawn(tmp_path):
     kept, drawn = (Scenario.prepare(over(tmp_path, patch, network)) for patch in (None, PATCH))
     assert kept.keeps_features
     assert not drawn.keeps_features
-    assert any("in every step, since model.patch changes the samples" in line for line in cautions(drawn))
+    assert any(
+        "in every step, since model.patch changes the samples" in line for line in cautions(drawn)
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"patch": {"size": [8, 17]}}, r"model.patch.size = \[8, 17\]: a patch is larger than the images"),
+        (
+            {"patch": {"size": [8, 17]}},
+            r"model.patch.size = \[8, 17\]: a patch is larger than the images",
+        ),
         ({"patch": {"size": [8, 8, 8]}}, "images have 2 sides"),
-        ({"method": "fedphp"}, "fedphp compares outputs on training images.*set method.transfer_weight=0, or take"),
+        (
+            {"method": "fedphp"},
+            "fedphp compares outputs on training images.*set method.transfer_weight=0, or take",
+        ),
     ],
 )
 def test_what_does_not_go_with_patches_is_refused_before_the_run(changes, words, tmp_path):
@@ -140,7 +169,9 @@ def test_classes_have_no_patches():
 
 
 def test_an_unknown_key_of_the_section_has_its_neighbours():
-    with pytest.raises(ConfigError, match=r"unknown key 'model.patch.sise'; did you mean model.patch.size\?"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'model.patch.sise'; did you mean model.patch.size\?"
+    ):
         pomona.Config(model={"patch": {"size": [8, 8], "sise": 1}})
     with pytest.raises(ConfigError, match=r"model\.patch\.size must be set"):
         pomona.Config(model={"patch": {"overlap": 0.5}})
@@ -150,7 +181,9 @@ def test_volumes(tmp_path):
     path = archive(tmp_path / "volumes.npz", n=12, volume=True)
     base = settings(path)
     patch = {"size": [4, 6, 8]}
-    result = run(resolve(base, {"rounds": 1, "model": {**base["model"], "patch": patch}}), tmp_path / "run")
+    result = run(
+        resolve(base, {"rounds": 1, "model": {**base["model"], "patch": patch}}), tmp_path / "run"
+    )
     assert result.about["input_shape"] == [1, 8, 8, 8]
     net = PersonalModel.load(tmp_path / "run" / "models" / "client-01.safetensors")
     assert net.outputs(discs(n=2, volume=True)[0]).shape == (2, 3, 8, 8, 8)

@@ -1,4 +1,6 @@
-"""Records are read through bounded types: whoever wrote them, the outcome is a Result or one line."""
+"""Records are read through bounded types: whoever wrote them, the outcome is a Result or one
+line.
+"""
 
 import json
 import shutil
@@ -52,7 +54,11 @@ CRAFTED = [
     ("evaluation", "clients", [0, 1, 2, 9999]),
     ("evaluation", "clients", [0, 1, 2, -1]),
     ("evaluation", "accuracy", ["high", 0.5, 0.5, 0.5]),
-    *(("evaluation", key, cut) for key in ("samples", "loss", "accuracy", "value") for cut in ([], [1], [1] * 5)),
+    *(
+        ("evaluation", key, cut)
+        for key in ("samples", "loss", "accuracy", "value")
+        for cut in ([], [1], [1] * 5)
+    ),
     ("evaluation", "interval", [[0.1, 0.9]]),
     ("evaluation", "interval", [[0.1]] * 4),
     ("evaluation", "samples", [10**400] * 4),
@@ -149,7 +155,14 @@ def test_what_is_no_event_is_named_by_its_line(content, run):
 
 
 @pytest.mark.parametrize(
-    "text", ["lr = = 1", "a = " + "[" * 5000 + "]" * 5000, "", "method = 3", 'method = {name = 4}\nrounds = "a"']
+    "text",
+    [
+        "lr = = 1",
+        "a = " + "[" * 5000 + "]" * 5000,
+        "",
+        "method = 3",
+        'method = {name = 4}\nrounds = "a"',
+    ],
 )
 def test_settings_that_cannot_be_read_are_one_line(text, run):
     (run / "config.toml").write_text(text)
@@ -191,12 +204,25 @@ CONFIGS = {
             "max_grad_norm": 1.0,
             "delta": 1e-3,
             "seed": 1,
-            "acknowledge": ["metrics", "sample-counts", "training-loss", "class-names", "unlimited-epsilon"],
+            "acknowledge": [
+                "metrics",
+                "sample-counts",
+                "training-loss",
+                "class-names",
+                "unlimited-epsilon",
+            ],
         }
     },
-    "unseen": {"clients": 5, "partition": {"name": "iid"}, "membership": {"unseen": [1], "adapt_rounds": 1}},
+    "unseen": {
+        "clients": 5,
+        "partition": {"name": "iid"},
+        "membership": {"unseen": [1], "adapt_rounds": 1},
+    },
     "regression": {"data": {"name": "test_reading:numbers"}, "partition": {"name": "iid"}},
-    "flags": {"data": {"name": "test_reading:flags", "targets": "multilabel"}, "partition": {"name": "iid"}},
+    "flags": {
+        "data": {"name": "test_reading:flags", "targets": "multilabel"},
+        "partition": {"name": "iid"},
+    },
 }
 X = np.random.Generator(np.random.Philox(3)).normal(size=(100, 4)).astype(np.float32)
 
@@ -226,7 +252,9 @@ json_values = st.recursive(
     | st.floats()
     | st.text(max_size=5)
     | st.sampled_from([10**400, -1, 1e308]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

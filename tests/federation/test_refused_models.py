@@ -1,4 +1,6 @@
-"""A client whose round is refused counts as absent: its file, figures and selection are from an admitted round."""
+"""A client whose round is refused counts as absent: its file, figures and selection are from an
+admitted round.
+"""
 
 from dataclasses import replace
 
@@ -21,7 +23,9 @@ def refused(monkeypatch):
         replies = serve(self, visit, ids, received)
         bad = [r.client == 1 and visit.trains and visit.round.number in rounds for r in replies]
         return [
-            replace(r, uplink={name: torch.full_like(t, torch.nan) for name, t in r.uplink.items()}) if poison else r
+            replace(r, uplink={name: torch.full_like(t, torch.nan) for name, t in r.uplink.items()})
+            if poison
+            else r
             for r, poison in zip(replies, bad, strict=True)
         ]
 
@@ -39,8 +43,12 @@ def trained(result, client):
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("over", [{"stop": {"patience": 9}}, {"keep": "own_best"}])
-def test_file_and_figures_are_those_of_the_last_round_that_counted(tmp_path, refused, over, workers):
-    """Kept in every round, as the run may stop early or chooses: after rounds 3 and 4 client 1 stands where round 2 left it."""
+def test_file_and_figures_are_those_of_the_last_round_that_counted(
+    tmp_path, refused, over, workers
+):
+    """Kept in every round, as the run may stop early or chooses: after rounds 3 and 4 client 1
+    stands where round 2 left it.
+    """
     shorter = pomona.run(tiny("apfl", **RUN, **over, rounds=2))
     refused |= {3, 4}
     result = pomona.run(tiny("apfl", **RUN, **over, rounds=4, workers=workers), tmp_path / "run")

@@ -1,4 +1,6 @@
-"""Regression: learned in standard deviations from the training mean; scored, saved and predicted in original units."""
+"""Regression: learned in standard deviations from the training mean; scored, saved and predicted in
+original units.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,14 @@ from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 
-SETTINGS = {"method": "fedavg", "rounds": 6, "lr": 0.1, "workers": 1, "model": "logistic", "clients": 3}
+SETTINGS = {
+    "method": "fedavg",
+    "rounds": 6,
+    "lr": 0.1,
+    "workers": 1,
+    "model": "logistic",
+    "clients": 3,
+}
 
 
 def days(unit=1.0, shift=0.0, n=600):
@@ -49,7 +58,9 @@ def test_errors_are_in_units_and_do_not_hang_on_them():
 
 
 def test_a_rate_that_suits_deviations_suits_any_unit():
-    """Undivided, a target of about 1,000 would drive plain SGD with this rate up at once; here it explains nearly all."""
+    """Undivided, a target of about 1,000 would drive plain SGD with this rate up at once; here it
+    explains nearly all.
+    """
     result = ran(days(), metric="r2", rounds=15)
     assert result.curve("global", "received", "test")[-1].mean > 0.95
     assert result.summary["diverging"] == ""
@@ -79,13 +90,21 @@ def test_the_model_file_answers_in_units(tmp_path):
 
     x = torch.from_numpy(data.x[:5])
     with torch.no_grad():
-        assert Raw(model)(x).numpy() == pytest.approx(model.outputs(data.x[:5]).numpy(), rel=1e-4, abs=1e-3)
+        assert Raw(model)(x).numpy() == pytest.approx(
+            model.outputs(data.x[:5]).numpy(), rel=1e-4, abs=1e-3
+        )
 
 
 def test_with_privacy_no_moments_of_targets_are_released():
     data = days()
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-4}
-    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss", "unlimited-epsilon"]
+    privacy["acknowledge"] = [
+        "sample-counts",
+        "metrics",
+        "feature-moments",
+        "training-loss",
+        "unlimited-epsilon",
+    ]
     scenario = Scenario.prepare(resolve(SETTINGS, {"privacy": privacy}), lambda _: data)
     assert (scenario.dataset.target_shift, scenario.dataset.target_scale) == ((0.0,), (1.0,))
 

@@ -32,7 +32,11 @@ class Heard(NullCallback):
 def models(folder):
     """The hash of every tensor of a finished run, and the notes on the way."""
     files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
-    tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
+    tensors = {
+        f"{path.parent.name}/{path.name}/{k}": t
+        for path in files
+        for k, t in load_file(path).items()
+    }
     return digest(tensors)
 
 
@@ -72,7 +76,13 @@ def test_comers_and_goers_go_on(tmp_path):
     whole = run("apple", tmp_path / "whole", **over)
     for number in (2, 3):
         with pytest.raises(KeyboardInterrupt):
-            run("apple", tmp_path / "parts", resume=True, **over, watcher=StopAfter(number, committed=False))
+            run(
+                "apple",
+                tmp_path / "parts",
+                resume=True,
+                **over,
+                watcher=StopAfter(number, committed=False),
+            )
     parts = run("apple", tmp_path / "parts", resume=True, **over)
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
     assert parts.unseen == whole.unseen
@@ -119,7 +129,11 @@ def test_a_finished_run_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize(
     ("over", "key"),
-    [({"lr": 0.2}, "config.lr"), ({"data": {"name": "breast-cancer"}}, "data"), ({"seed": 3}, "config.seed")],
+    [
+        ({"lr": 0.2}, "config.lr"),
+        ({"data": {"name": "breast-cancer"}}, "data"),
+        ({"seed": 3}, "config.seed"),
+    ],
 )
 def test_another_run_is_not_gone_on_with(over, key, tmp_path):
     with pytest.raises(KeyboardInterrupt):
@@ -153,12 +167,16 @@ def test_a_finished_run_is_not_shown_for_another(name, over, words, tmp_path):
 
 def timeless(value):
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")}
+        return {
+            k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")
+        }
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
 def events(folder):
-    return [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
+    return [
+        timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()
+    ]
 
 
 EXTENDED = [name for name in METHODS if not METHODS[name]().method().card.needs.total_rounds]
@@ -174,7 +192,9 @@ def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     assert models(tmp_path / "short") == models(tmp_path / "long")
     assert events(tmp_path / "short") == events(tmp_path / "long")
     assert longer.summary["rounds"] == 4
-    assert (tmp_path / "short/config.toml").read_text() == (tmp_path / "long/config.toml").read_text()
+    assert (tmp_path / "short/config.toml").read_text() == (
+        tmp_path / "long/config.toml"
+    ).read_text()
     assert read_status(tmp_path / "short").state == "finished"
     assert pomona.load(tmp_path / "short").evaluations == longer.evaluations
 
@@ -191,12 +211,19 @@ def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("fedphp", {}), ("apple", {"mu": 0.1}), ("fedamp", {"alpha_schedule": "sqrt"}), ("fedphp+ala", {})],
+    [
+        ("fedphp", {}),
+        ("apple", {"mu": 0.1}),
+        ("fedamp", {"alpha_schedule": "sqrt"}),
+        ("fedphp+ala", {}),
+    ],
 )
 def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_path):
     pomona.run(tiny(name, settings, rounds=1), tmp_path / "run")
     before = files(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="lays its schedule out over all rounds; resume with rounds = 1"):
+    with pytest.raises(
+        CheckpointError, match="lays its schedule out over all rounds; resume with rounds = 1"
+    ):
         pomona.run(tiny(name, settings, rounds=2), tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
 
@@ -205,7 +232,9 @@ def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
     run("fedavg", tmp_path / "run", rounds=2)
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", resume=True, rounds=4, watcher=StopAfter(4, committed=False))
+        run(
+            "fedavg", tmp_path / "run", resume=True, rounds=4, watcher=StopAfter(4, committed=False)
+        )
     assert read_status(tmp_path / "run").sha256 == {}
     assert len(pomona.load(tmp_path / "run").rounds) == 4
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -243,15 +272,20 @@ def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
     change(tmp_path / "run", name, old, new)
-    before = {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")}
+    before = {
+        p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
+    }
     with pytest.raises(CheckpointError, match=name) as caught:
         run("fedavg", tmp_path / "run", resume=True)
     assert "restore" in str(caught.value)
-    assert {p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")} == before
+    assert {
+        p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
+    } == before
 
 
 @pytest.mark.parametrize(
-    "name", ["events.jsonl", "config.toml", "partition.json", "predictions.npz", "models/*-00.safetensors"]
+    "name",
+    ["events.jsonl", "config.toml", "partition.json", "predictions.npz", "models/*-00.safetensors"],
 )
 def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path):
     run("fedavg", tmp_path / "run")
@@ -326,7 +360,9 @@ def test_resume_in_an_empty_folder_is_a_fresh_run(tmp_path):
 
 
 def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
-    """Killed, then finished, then given a round more: one search, and the end of a run without a break."""
+    """Killed, then finished, then given a round more: one search, and the end of a run without a
+    break.
+    """
     auto = {"lr": "auto", "rounds": 2}
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
     with pytest.raises(KeyboardInterrupt):
@@ -355,7 +391,9 @@ def test_checkpoints_as_often_as_asked(tmp_path):
 
 
 def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
-    """A worker dies in round 2: the run goes on from round 1 with new processes, to the same end."""
+    """A worker dies in round 2: the run goes on from round 1 with new processes, to the same
+    end.
+    """
     import os
     import signal
 
@@ -384,21 +422,31 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
     from pomona.objective.pytorch import TorchObjective
 
     def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
-        raise DivergedError(f"client {views[0].client}, round {views[0].round}, step {views[0].step}: the loss is nan")
+        raise DivergedError(
+            f"client {views[0].client}, round {views[0].round}, step {views[0].step}: the loss is "
+            "nan"
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(TorchObjective, "gradient", breaks)
-        with pytest.raises(DivergedError, match="all clients of round 3 diverged: client 0, round 3, step 0"):
+        with pytest.raises(
+            DivergedError, match="all clients of round 3 diverged: client 0, round 3, step 0"
+        ):
             run("fedavg", tmp_path / "run", resume=True)
     assert read_status(tmp_path / "run").round == 2
     run("fedavg", tmp_path / "run", resume=True)
 
 
-def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(tmp_path, monkeypatch):
+def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
+    tmp_path, monkeypatch
+):
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
-    gradient, fault = TorchObjective.gradient, "client 2, round 2, step 1: the loss is nan; lower lr"
+    gradient, fault = (
+        TorchObjective.gradient,
+        "client 2, round 2, step 1: the loss is nan; lower lr",
+    )
 
     def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
         if any((view.client, view.round, view.step) == (2, 2, 1) for view in views):
@@ -410,11 +458,15 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
     assert result.rounds[1].cohort == (0, 1, 3)
     assert result.rounds[1].refused == (f"{fault}; method.dr_lr may be too high, too",)
     assert result.rounds[2].cohort == (0, 1, 2, 3)
-    events = [json.loads(line) for line in (Path(result.folder) / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (Path(result.folder) / "events.jsonl").read_text().splitlines()
+    ]
     assert not any("NaN" in json.dumps(e) for e in events)
 
 
-def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(tmp_path, monkeypatch):
+def test_a_poisoned_uplink_never_reaches_a_peer_and_three_put_it_in_quarantine(
+    tmp_path, monkeypatch
+):
     import torch
 
     from pomona.federation.client import ClientRuntime
@@ -474,7 +526,9 @@ def test_a_folder_may_be_a_link(tmp_path):
     assert (tmp_path / "there/events.jsonl").exists()
 
 
-def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_it_needs(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_it_needs(
+    tmp_path, monkeypatch
+):
     from safetensors import SafetensorError
 
     from pomona import personal
@@ -486,7 +540,10 @@ def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_
         patch.setattr(personal, "save", full)
         with pytest.raises(StorageError, match=r"No space left.*free some space"):
             run("fedavg", tmp_path / "run")
-    assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == ("failed", 6)
+    assert (read_status(tmp_path / "run").state, read_status(tmp_path / "run").code) == (
+        "failed",
+        6,
+    )
     run("fedavg", tmp_path / "run", resume=True)
     run("fedavg", tmp_path / "whole")
     assert models(tmp_path / "run") == models(tmp_path / "whole")

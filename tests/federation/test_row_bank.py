@@ -28,7 +28,11 @@ def row(value):
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=30, deadline=None)
-@given(steps=st.lists(st.one_of(st.just("put"), st.integers(0, 30), st.lists(st.integers(0, 30))), max_size=30))
+@given(
+    steps=st.lists(
+        st.one_of(st.just("put"), st.integers(0, 30), st.lists(st.integers(0, 30))), max_size=30
+    )
+)
 def test_a_bank_holds_what_was_put_and_not_dropped(kind, steps):
     """Against a dictionary: rows are put, looked at by number, all together, and dropped."""
     bank, held, ever = KINDS[kind](), {}, set()
@@ -48,14 +52,18 @@ def test_a_bank_holds_what_was_put_and_not_dropped(kind, steps):
             bank.keep(held)
         if held:
             index = torch.tensor([list(held), list(held)[::-1]])
-            expected = torch.stack([torch.stack([row(held[n]) for n in part]) for part in index.tolist()])
+            expected = torch.stack(
+                [torch.stack([row(held[n]) for n in part]) for part in index.tolist()]
+            )
             assert torch.equal(bank[index], expected)
 
 
 @pytest.mark.parametrize("kind", ["shared", "disk"])
 @pytest.mark.parametrize("piece", [1, 4096, 2**30])
 def test_a_file_grows_by_pieces_and_takes_new_rows_where_old_ones_were(kind, piece, monkeypatch):
-    """Three rows of 64 bytes at a time, one where a piece has room for no more; each piece takes a page at least."""
+    """Three rows of 64 bytes at a time, one where a piece has room for no more; each piece takes a
+    page at least.
+    """
     monkeypatch.setattr(row_bank, "PIECE", piece)
     bank = KINDS[kind]()
     at_once, page = (1, 4096) if piece == 1 else (3, 4096)
@@ -109,7 +117,12 @@ def test_a_row_that_stands_in_its_place_is_not_copied_again():
         asked.append(number)
         return row(number)
 
-    for index, copied in (([1, 2, 3], [1, 2, 3]), ([1, 5, 3], [5]), ([1, 5, 3], []), ([3, 5, 1], [3, 1])):
+    for index, copied in (
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, 5, 3], [5]),
+        ([1, 5, 3], []),
+        ([3, 5, 1], [3, 1]),
+    ):
         asked.clear()
         assert work.of(torch.tensor([index]), of)[0, :, 0].tolist() == index
         assert asked[-len(copied) :] == copied if copied else not asked
@@ -124,7 +137,10 @@ def test_a_full_disk_is_said_before_anything_is_written(monkeypatch, tmp_path):
     bank = FileBank.on_disk(torch.zeros(D), 3)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(row_bank, "reserve", full)
-    with pytest.raises(StorageError, match=rf"no room for 4096 bytes of clients' copies in {tmp_path} .*state_memory"):
+    with pytest.raises(
+        StorageError,
+        match=rf"no room for 4096 bytes of clients' copies in {tmp_path} .*state_memory",
+    ):
         bank.put(row(1))
 
 

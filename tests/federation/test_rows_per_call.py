@@ -1,4 +1,6 @@
-"""Clients as rows of one call: close to separate calls, and independent of the number of workers."""
+"""Clients as rows of one call: close to separate calls, and independent of the number of
+workers.
+"""
 
 import pytest
 from hypothesis import given
@@ -7,7 +9,14 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import DivergedError
-from pomona.federation.transport import LARGEST_CALL, ROWS_A_CLIENT, by_worker, calls, grouped, spread
+from pomona.federation.transport import (
+    LARGEST_CALL,
+    ROWS_A_CLIENT,
+    by_worker,
+    calls,
+    grouped,
+    spread,
+)
 from pomona.methods import METHODS
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.stacked import StackedObjective
@@ -39,7 +48,9 @@ def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(mon
 
     def chosen(engine="native", method=None, room=1.0, **over):
         need = ROWS_A_CLIENT * row * len(sizes)
-        monkeypatch.setattr("pomona.federation.transport.machine_memory", lambda: need * room / (1 - 0.5))
+        monkeypatch.setattr(
+            "pomona.federation.transport.machine_memory", lambda: need * room / (1 - 0.5)
+        )
         return calls(tiny("apple", method, engine=engine, clients=5, **over), sizes, 2, row)
 
     together, alone = by_worker(sizes, 2, LARGEST_CALL), grouped(sizes, 1)
@@ -65,7 +76,10 @@ def test_every_method_comes_close_to_one_row_a_call(name):
 
 def test_rows_share_calls_whatever_the_workers(tmp_path):
     runs = [
-        pomona.run(tiny("apple", rows_per_call=2, workers=w, participation=0.75, rounds=4), tmp_path / str(w))
+        pomona.run(
+            tiny("apple", rows_per_call=2, workers=w, participation=0.75, rounds=4),
+            tmp_path / str(w),
+        )
         for w in (1, 2)
     ]
     assert runs[0].evaluations == runs[1].evaluations
@@ -74,7 +88,9 @@ def test_rows_share_calls_whatever_the_workers(tmp_path):
 
 def test_the_engine_follows_from_network_and_setting():
     assert isinstance(Scenario.prepare(tiny("fedavg")).objective(), TorchObjective)
-    assert isinstance(Scenario.prepare(tiny("fedavg", rows_per_call=4)).objective(), StackedObjective)
+    assert isinstance(
+        Scenario.prepare(tiny("fedavg", rows_per_call=4)).objective(), StackedObjective
+    )
 
 
 def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):

@@ -1,4 +1,6 @@
-"""Learning rates over rounds: pure functions of the round's number, derived here from their definitions."""
+"""Learning rates over rounds: pure functions of the round's number, derived here from their
+definitions.
+"""
 
 from math import cos, pi
 
@@ -24,9 +26,20 @@ def test_the_rates_of_each_schedule():
     half = (1 + cos(pi / 2)) / 2
     quarters = [(1 + cos(pi * k / 4)) / 2 for k in range(4)]
     assert rates(2) == [1, 1, 1]
-    assert rates(4, lr_schedule="cosine") == [*quarters, quarters[-1]]  # the closing visit is as the last round
+    # the closing visit is as the last round
+    assert rates(4, lr_schedule="cosine") == [
+        *quarters,
+        quarters[-1],
+    ]
     assert rates(4, lr_schedule="cosine", lr_warmup_rounds=2) == [1 / 3, 2 / 3, 1, half, half]
-    assert rates(5, lr_schedule="steps", lr_milestones=[2, 4], lr_factor=0.5) == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert rates(5, lr_schedule="steps", lr_milestones=[2, 4], lr_factor=0.5) == [
+        1,
+        1,
+        0.5,
+        0.5,
+        0.25,
+        0.25,
+    ]
     assert rates(3, lr_warmup_rounds=3) == [1 / 4, 2 / 4, 3 / 4, 3 / 4]
     assert rates(2, lr_warmup_rounds=1, lr_decay=0.5) == [1 / 2, 1 / 2, 1 / 4]
 
@@ -40,9 +53,21 @@ def test_the_rates_of_each_schedule():
 def test_a_rate_is_above_0_and_the_factor_of_a_methods_other_rates(rounds, schedule, warmup, decay):
     milestones = {"lr_milestones": [1, 3]} if schedule == "steps" else {}
     config = tiny(
-        "fedavg", lr=0.3, rounds=rounds, lr_schedule=schedule, lr_warmup_rounds=warmup, lr_decay=decay, **milestones
+        "fedavg",
+        lr=0.3,
+        rounds=rounds,
+        lr_schedule=schedule,
+        lr_warmup_rounds=warmup,
+        lr_decay=decay,
+        **milestones,
     )
-    for number in (1, rounds, rounds + 1, rounds + 10):  # those beyond: the closing visit, and adapting
+    # those beyond: the closing visit, and adapting
+    for number in (
+        1,
+        rounds,
+        rounds + 1,
+        rounds + 10,
+    ):
         round_ = round_of(config, number)
         assert 0 < round_.decay <= 1
         assert round_.lr == 0.3 * round_.decay
@@ -56,10 +81,15 @@ def test_a_rate_that_has_become_0_has_not_taken_the_configured_one_with_it():
 
 @pytest.mark.parametrize("name", ["fedavg-ft", "fedprox-ft", "fedbabu", "per-fedavg"])
 def test_what_adapts_for_an_evaluation_alone_does_so_where_rates_have_fallen_to_nothing(name):
-    """Full batches, and a second round that moves nothing: all end as after one round, the unseen client too."""
+    """Full batches, and a second round that moves nothing: all end as after one round, the unseen
+    client too.
+    """
     over = {"lr": 0.5, "batch_size": 10**4, "membership": {"unseen": [1]}}
     falling = {"lr_schedule": "steps", "lr_milestones": [1], "lr_factor": 1e-12}
-    one, two = (pomona.run(tiny(name, **over, **more)).models for more in ({"rounds": 1}, {"rounds": 2, **falling}))
+    one, two = (
+        pomona.run(tiny(name, **over, **more)).models
+        for more in ({"rounds": 1}, {"rounds": 2, **falling})
+    )
     for client in range(4):
         for key, tensor in one[client].items():
             assert_close(two[client][key], tensor, atol=1e-5, rtol=1e-5)
@@ -73,13 +103,17 @@ def test_milestones_and_steps_go_together(over):
 
 def test_a_cosine_over_all_rounds_cannot_be_given_more(tmp_path):
     pomona.run(tiny("fedavg", rounds=1, lr_schedule="cosine"), tmp_path / "run")
-    with pytest.raises(CheckpointError, match="lr_schedule = cosine lays its schedule out over all rounds"):
+    with pytest.raises(
+        CheckpointError, match="lr_schedule = cosine lays its schedule out over all rounds"
+    ):
         pomona.run(tiny("fedavg", rounds=2, lr_schedule="cosine"), tmp_path / "run", resume=True)
 
 
 @given(st.integers(1, 40), st.floats(0, 0.99), st.integers(1, 5))
 def test_clients_sit_rounds_out_on_their_own(n, absence, number):
-    """Who stays depends on the seed, the round and the client alone: another's presence does not matter."""
+    """Who stays depends on the seed, the round and the client alone: another's presence does not
+    matter.
+    """
     config, members = Config(clients=n, absence=absence), tuple(range(n))
     cohort = select(config, members, number)
     assert cohort
@@ -91,11 +125,16 @@ def test_clients_sit_rounds_out_on_their_own(n, absence, number):
 
 
 def test_absence_is_as_frequent_as_it_is_set():
-    """2000 draws at 0.3: the deviation of their mean is 0.01, so that 0.05 is five of them; a share comes before it."""
+    """2000 draws at 0.3: the deviation of their mean is 0.01, so that 0.05 is five of them; a share
+    comes before it.
+    """
     config = Config(clients=20, absence=0.3)
     there = [len(select(config, tuple(range(20)), k)) for k in range(1, 101)]
     assert abs(sum(there) / 2000 - 0.7) < 0.05
     assert (
-        max(len(select(Config(clients=20, absence=0.3, participation=0.5), tuple(range(20)), k)) for k in range(1, 21))
+        max(
+            len(select(Config(clients=20, absence=0.3, participation=0.5), tuple(range(20)), k))
+            for k in range(1, 21)
+        )
         <= 10
     )

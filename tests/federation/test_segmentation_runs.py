@@ -63,7 +63,10 @@ def test_the_record_holds_counts_and_figures_of_each_class(masks, tmp_path):
 
 
 def test_gains_over_training_alone_are_paired(masks):
-    runs = [run(resolve(settings(masks), {"method": name, "rounds": 3})) for name in ("fedavg", "separate")]
+    runs = [
+        run(resolve(settings(masks), {"method": name, "rounds": 3}))
+        for name in ("fedavg", "separate")
+    ]
     clients, mean = gains(*runs)
     assert [mean.clients, mean.rows] == [len(clients), sum(gain.rows for gain in clients)]
     assert mean.ends is None  # of so few masks
@@ -89,11 +92,15 @@ def test_evaluation_sees_a_batch_at_a_time(masks, monkeypatch):
     for part, all_, expected in zip(parts, whole, counts(outputs, targets), strict=True):
         assert torch.equal(part, all_)
         assert torch.equal(part, expected)
-    assert objective.batchwise(row, 0, "test", lambda o, t: (o.argmax(1), t))[1].dtype == torch.int64
+    assert (
+        objective.batchwise(row, 0, "test", lambda o, t: (o.argmax(1), t))[1].dtype == torch.int64
+    )
 
 
 def test_no_samples_have_no_outputs(masks):
-    scenario = Scenario.prepare(resolve(settings(masks), {"data": {**settings(masks)["data"], "validation_share": 0}}))
+    scenario = Scenario.prepare(
+        resolve(settings(masks), {"data": {**settings(masks)["data"], "validation_share": 0}})
+    )
     objective = scenario.objective()
     assert objective.batchwise(scenario.initial(), 0, "validation", counts) == ()
     assert len(objective.outputs(scenario.initial(), 0, "validation")[1]) == 0
@@ -103,7 +110,9 @@ def test_no_samples_have_no_outputs(masks):
 def test_workers_and_resumption_give_the_same_bytes(masks, tmp_path, workers):
     one = run(resolve(settings(masks), {"rounds": 4}), tmp_path / "one")
     run(resolve(settings(masks), {"rounds": 2}), tmp_path / "two")
-    two = run(resolve(settings(masks), {"rounds": 4, "workers": workers}), tmp_path / "two", resume=True)
+    two = run(
+        resolve(settings(masks), {"rounds": 4, "workers": workers}), tmp_path / "two", resume=True
+    )
     assert one.evaluations == two.evaluations
     assert one.final == two.final
     for name in ("predictions.npz", "models/client-01.safetensors"):
@@ -169,7 +178,9 @@ def test_the_command_writes_masks(masks, tmp_path, capsys):
         masks = written["masks"]
     assert masks.shape == (4, 8, 8)
     for row, mask in zip(rows, masks, strict=True):
-        assert row["pixels"] == dict(zip(row["pixels"], np.bincount(mask.ravel(), minlength=3).tolist(), strict=True))
+        assert row["pixels"] == dict(
+            zip(row["pixels"], np.bincount(mask.ravel(), minlength=3).tolist(), strict=True)
+        )
     assert np.array_equal(masks, [a["mask"] for a in PersonalModel.load(model).predict(x)])
 
 
@@ -210,10 +221,12 @@ def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_pat
         for k in range(2):
             both = (found.truth[k] == 1) & (found.predicted[k] == 1)
             claimed, there = (found.predicted[k] == 1).sum(), (found.truth[k] == 1).sum()
-            first = dice(result.predictions(client)[0].astype(float))[[scores.argmax(), scores.argmin()][k], 1]
-            assert (2 * both.sum() / (claimed + there) if claimed + there else np.nan) == pytest.approx(
-                first, nan_ok=True
-            )
+            first = dice(result.predictions(client)[0].astype(float))[
+                [scores.argmax(), scores.argmin()][k], 1
+            ]
+            assert (
+                2 * both.sum() / (claimed + there) if claimed + there else np.nan
+            ) == pytest.approx(first, nan_ok=True)
     with drawing():
         figure = masks_figure(runs([result]))
     assert len(figure.rows) == 2 * len(scenario.partition.clients)

@@ -18,7 +18,13 @@ from pomona.storage.run_status import Status, read_status
 from problems import tiny
 
 ROUNDS = 2
-READ = {"events.jsonl", "config.toml", "status.json", "partition.json"}  # what a reader needs before it writes
+# what a reader needs before it writes
+READ = {
+    "events.jsonl",
+    "config.toml",
+    "status.json",
+    "partition.json",
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +37,17 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def sent(made, tmp_path):
-    """A copy in which every newly written file is a link to a file elsewhere, which contains "mine"."""
+    """A copy in which every newly written file is a link to a file elsewhere, which contains
+    "mine".
+    """
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     shutil.copytree(made, folder)
     elsewhere.mkdir()
-    written = [p for p in folder.rglob("*") if p.is_file() and p.name not in READ and p.parent.name != "checkpoints"]
+    written = [
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and p.name not in READ and p.parent.name != "checkpoints"
+    ]
     for number, path in enumerate([*written, folder / UNFINISHED, folder / "figures" / UNFINISHED]):
         path.unlink(missing_ok=True)
         (elsewhere / str(number)).write_text("mine")
@@ -97,7 +109,9 @@ def test_an_export_is_of_the_model_that_the_run_left(copied):
     assert not (folder / "exports").exists()
 
 
-@pytest.mark.parametrize("names", [("..", "x"), ("a", "..", "..", "x"), ("/x",), ("link", "x"), ("a", "link")])
+@pytest.mark.parametrize(
+    "names", [("..", "x"), ("a", "..", "..", "x"), ("/x",), ("link", "x"), ("a", "link")]
+)
 def test_a_path_that_is_written_to_lies_in_its_folder(names, tmp_path):
     (tmp_path / "out" / "a").mkdir(parents=True)
     for link in ("link", "a/link"):
@@ -117,9 +131,13 @@ def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):
         load(folder)
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"])
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"]
+)
 def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
-    """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one line, or none needed."""
+    """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one
+    line, or none needed.
+    """
     for number, place in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
         folder = shutil.copytree(made, tmp_path / str(number))
         (folder / name).unlink()
@@ -148,12 +166,19 @@ def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["/dev/zero", "../run/events.jsonl", "models/../../x", "", ".", "models/..", "models/\0"]
+    "name",
+    ["/dev/zero", "../run/events.jsonl", "models/../../x", "", ".", "models/..", "models/\0"],
 )
 def test_a_status_speaks_of_files_of_its_folder(name, made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "run")
-    told = Status(state="finished", round=ROUNDS, code=0).model_dump() | {"sha256": {name: "0" * 64}}
+    told = Status(state="finished", round=ROUNDS, code=0).model_dump() | {
+        "sha256": {name: "0" * 64}
+    }
     (folder / "status.json").write_text(json.dumps(told))
-    for read in (lambda: read_status(folder), lambda: require_unchanged(folder), lambda: load(folder)):
+    for read in (
+        lambda: read_status(folder),
+        lambda: require_unchanged(folder),
+        lambda: load(folder),
+    ):
         with pytest.raises(StorageError, match=r"status\.json cannot be read"):
             read()

@@ -1,4 +1,6 @@
-"""Limit on one client's weight: the formula of ``federation.share``, checked against its definition."""
+"""Limit on one client's weight: the formula of ``federation.share``, checked against its
+definition.
+"""
 
 import numpy as np
 import pytest

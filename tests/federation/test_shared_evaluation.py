@@ -19,7 +19,9 @@ NORMED = {"model": {"name": "tests_evaluated:normed"}, "rounds": 2, "workers": 1
 
 def normed(settings, input_shape, n_outputs, vocabulary):
     """BatchNorm between two layers."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs)
+    )
 
 
 def dropped(settings, input_shape, n_outputs, vocabulary):
@@ -49,11 +51,15 @@ def test_a_model_is_known_as_the_same_tensor_unchanged():
     assert estimates.of(row, 1) is None
 
 
-def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(scenario, monkeypatch):
+def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(
+    scenario, monkeypatch
+):
     objective, made = scenario.objective(), []
     estimate = TorchObjective._estimate_statistics
     monkeypatch.setattr(
-        TorchObjective, "_estimate_statistics", lambda self, n, c: made.append(c) or estimate(self, n, c)
+        TorchObjective,
+        "_estimate_statistics",
+        lambda self, n, c: made.append(c) or estimate(self, n, c),
     )
 
     def losses(row, client, split):
@@ -67,7 +73,8 @@ def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(sc
         for split in ("validation", "test"):
             assert torch.equal(losses(row, client, split), anew(row, client, split))
     assert Counter(made) == {0: 3, 1: 3}  # once for both splits, and for each split anew
-    objective.gradient(row.unsqueeze(0), [objective.data.rows["train"][0][:5]])  # moves the network's own statistics
+    # moves the network's own statistics
+    objective.gradient(row.unsqueeze(0), [objective.data.rows["train"][0][:5]])
     assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
     row.mul_(1.5)
     assert torch.equal(losses(row, 1, "test"), anew(row, 1, "test"))
@@ -97,7 +104,9 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
     objective = scenario.objective()
     task = objective.data.task
     assert task.examine is task.reduce
-    answers, figures = Examination(objective, ACCURACY, 0, 0, models, None).final(("local", "trained"))
+    answers, figures = Examination(objective, ACCURACY, 0, 0, models, None).final(
+        ("local", "trained")
+    )
     assert passes == {(0, "validation"): 2, (0, "test"): 2}
     outputs, targets = objective.outputs(models["local", "trained"], 0, "test")
     assert (answers[0] == outputs.numpy()).all()
@@ -118,8 +127,15 @@ def test_a_model_that_is_not_kept_has_no_figures(scenario):
 
 def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():
     dropping = {"name": "tests_evaluated:dropped"}
-    runs = [pomona.run(tiny("fedavg", **{**NORMED, "model": dropping, "workers": w})) for w in (1, 1, 2)]
+    runs = [
+        pomona.run(tiny("fedavg", **{**NORMED, "model": dropping, "workers": w})) for w in (1, 1, 2)
+    ]
     assert runs[0].evaluations == runs[1].evaluations == runs[2].evaluations
-    with_, without = (Scenario.prepare(tiny("fedavg", **{**NORMED, "model": m})) for m in (dropping, NORMED["model"]))
+    with_, without = (
+        Scenario.prepare(tiny("fedavg", **{**NORMED, "model": m}))
+        for m in (dropping, NORMED["model"])
+    )
     row = without.initial()
-    assert torch.equal(with_.objective().losses(row, 0, "test"), without.objective().losses(row, 0, "test"))
+    assert torch.equal(
+        with_.objective().losses(row, 0, "test"), without.objective().losses(row, 0, "test")
+    )

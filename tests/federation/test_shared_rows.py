@@ -29,10 +29,14 @@ def test_equal_bytes_share_memory_in_any_shape():
     assert torch.equal(wide.flatten(), one)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+)
 def test_numbers_come_back_as_they_were(dtype):
     rows, values = SharedRows(), torch.randn(SIZE).to(dtype)
-    first, second, other = (rows.shared(t) for t in (values.clone(), values.clone(), torch.randn(SIZE).to(dtype)))
+    first, second, other = (
+        rows.shared(t) for t in (values.clone(), values.clone(), torch.randn(SIZE).to(dtype))
+    )
     assert place(first) == place(second)
     assert torch.equal(second, values)
     assert place(other) != place(first) or torch.equal(other, first)
@@ -71,19 +75,24 @@ def test_rows_in_all_places_are_taken_as_they_are():
     assert torch.equal(with_rows(W, (0, 1, 2), rows[:1].expand(3, -1)), rows[:1].repeat(3, 1))
 
 
-# Models of each client at the end: FedAvg the trained one; FedALA beside it the mixture received; Ditto the local and the
-# personal one; APPLE core and personal model. Everybody's global model counts once.
+# Models of each client at the end: FedAvg the trained one; FedALA beside it the mixture received;
+# Ditto the local and the personal one; APPLE core and personal model. Everybody's global model
+# counts once.
 HELD = {"fedavg": 1, "fedala": 2, "ditto": 2, "apple": 2}
 
 
 @pytest.mark.parametrize("method", HELD)
 def test_at_the_end_of_a_run_each_model_lies_in_memory_once(method, monkeypatch, tmp_path):
     transports, make = [], simulation._transport
-    monkeypatch.setattr(simulation, "_transport", lambda *parts: transports.append(make(*parts)) or transports[0])
+    monkeypatch.setattr(
+        simulation, "_transport", lambda *parts: transports.append(make(*parts)) or transports[0]
+    )
     config = tiny(method, **KEPT)
     result = pomona.run(config, tmp_path / "run")
     runtime = transports[0]._clients
-    tensors = [t for i in range(config.clients) for t in runtime.stored(i).values() if t.numel() >= LEAST]
+    tensors = [
+        t for i in range(config.clients) for t in runtime.stored(i).values() if t.numel() >= LEAST
+    ]
     d = sum(t.numel() for t in result.models[0].values())
     held = {place(t): t.untyped_storage().nbytes() for t in tensors}
     assert sum(held.values()) == 4 * d * (HELD[method] * config.clients + (method != "apple"))
@@ -94,4 +103,9 @@ def test_results_in_memory_hold_everybodys_model_once(workers):
     result = pomona.run(tiny("fedavg", **{**KEPT, "workers": workers}))
     (first, *others) = result.models.values()
     assert others
-    assert all(place(t) == place(first[k]) for other in others for k, t in other.items() if t.numel() >= LEAST)
+    assert all(
+        place(t) == place(first[k])
+        for other in others
+        for k, t in other.items()
+        if t.numel() >= LEAST
+    )

@@ -9,7 +9,14 @@ import torch
 from safetensors.numpy import load_file
 
 import pomona
-from pomona.core.errors import ConfigError, DataError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.core.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    LockedError,
+    PomonaError,
+    StorageError,
+)
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.client import ClientRuntime
 from pomona.federation.round_plan import due, round_of, select
@@ -56,7 +63,9 @@ def test_evaluations_are_named_and_numbered():
 
 
 def test_a_received_model_is_numbered_by_the_round_it_was_made_in():
-    """The same global model, evaluated at the end of a 2-round run and in passing in a 4-round run."""
+    """The same global model, evaluated at the end of a 2-round run and in passing in a 4-round
+    run.
+    """
     short, long = pomona.run(tiny("fedavg", rounds=2)), pomona.run(tiny("fedavg", rounds=4))
     assert short.curve("global", "received")[-1] == long.curve("global", "received")[2]
 
@@ -94,12 +103,19 @@ def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
     for evaluation, cohort in zip(result.curve("local", "trained"), cohorts, strict=True):
         seen |= set(cohort)
         assert set(evaluation.clients) == seen
-    assert outcome(pomona.run(tiny("fedavg", participation=0.5, rounds=4, workers=2))) == outcome(result)
+    assert outcome(pomona.run(tiny("fedavg", participation=0.5, rounds=4, workers=2))) == outcome(
+        result
+    )
 
 
 def test_bytes_are_models_times_their_size():
     result = pomona.run(tiny("apple", {"budget": 2}))
-    model, request, there = 4 * result.about["parameters"], 2 * 8, 4  # a byte a client says whose cores are there
+    # a byte a client says whose cores are there
+    model, request, there = (
+        4 * result.about["parameters"],
+        2 * 8,
+        4,
+    )
     assert all(r.bytes_up == (model + request,) * 4 for r in result.rounds)
     first, *later = (r.bytes_down for r in result.rounds)
     assert first == (there,) * 4  # every client makes the initial cores itself
@@ -113,7 +129,11 @@ def test_the_record_is_read_back_as_it_was(tmp_path):
     result = pomona.run(tiny("apple"), tmp_path / "run")
     again = load(tmp_path / "run")
     assert outcome(again) == outcome(result)
-    assert (again.config, again.about, again.summary) == (result.config, result.about, result.summary)
+    assert (again.config, again.about, again.summary) == (
+        result.config,
+        result.about,
+        result.summary,
+    )
     assert json.loads((tmp_path / "run/summary.json").read_text()) == result.summary
     assert len((tmp_path / "run/clients.csv").read_text().splitlines()) == 1 + sum(
         len(e.clients) for e in result.evaluations
@@ -141,7 +161,9 @@ def test_a_saved_model_answers_as_it_was_evaluated(tmp_path):
         rows = scenario.partition.clients[client].test
         net = PersonalModel.load(tmp_path / f"run/models/client-{client:02d}.safetensors")
         answers = net.predict(scenario.dataset.x[rows])
-        right = [a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)]
+        right = [
+            a["class"] == str(y) for a, y in zip(answers, scenario.dataset.y[rows], strict=True)
+        ]
         assert np.mean(right) == pytest.approx(last.accuracy[client])
 
 
@@ -182,7 +204,9 @@ def test_a_missing_gpu_is_said(monkeypatch):
 
 
 def test_rounds_decay_and_selection_are_functions_of_the_round():
-    config = tiny("fedavg", lr=1.0, lr_decay=0.5, participation=0.5, clients=10, rounds=4, eval_every=3)
+    config = tiny(
+        "fedavg", lr=1.0, lr_decay=0.5, participation=0.5, clients=10, rounds=4, eval_every=3
+    )
     assert [round_of(config, n).lr for n in (1, 2, 3)] == [1.0, 0.5, 0.25]
     assert [due(config, n) for n in range(5)] == [True, False, False, True, True]
     everybody = tuple(range(10))
@@ -207,7 +231,9 @@ def test_one_client_and_one_class_work():
 
 
 def test_no_validation_split_is_no_trouble():
-    result = pomona.run(tiny("fedavg", data={"name": "digits", "train_limit": 240, "validation_share": 0.0}))
+    result = pomona.run(
+        tiny("fedavg", data={"name": "digits", "train_limit": 240, "validation_share": 0.0})
+    )
     assert result.curve("global", "received", "validation") == []
     assert result.summary["models"]["global, received"]["best_validation"] is None
 
@@ -234,7 +260,12 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("precision", "has", "said"),
-    [("bf16", {}, 1), ("bf16", {"avx512_bf16": False}, 1), ("bf16", {"amx_bf16": True}, 0), ("fp32", {}, 0)],
+    [
+        ("bf16", {}, 1),
+        ("bf16", {"avx512_bf16": False}, 1),
+        ("bf16", {"amx_bf16": True}, 0),
+        ("fp32", {}, 0),
+    ],
 )
 def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
     notes = []

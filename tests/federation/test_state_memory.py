@@ -1,4 +1,6 @@
-"""States in files need memory for one client's state: 231 MB of them beside less than 60 MB that cannot be freed."""
+"""States in files need memory for one client's state: 231 MB of them beside less than 60 MB that
+cannot be freed.
+"""
 
 import os
 import subprocess
@@ -16,10 +18,16 @@ MOST = 60_000_000  # a process may take, all told, beyond its imports
 
 
 def held(pid):
-    """Bytes of a process that the system cannot reclaim: private memory, and memory shared between processes."""
+    """Bytes of a process that the system cannot reclaim: private memory, and memory shared between
+    processes.
+    """
     with suppress(OSError):  # it may have ended
-        fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        return sum(int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem") if key in fields)
+        fields = dict(
+            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        )
+        return sum(
+            int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "RssShmem") if key in fields
+        )
     return 0
 
 
@@ -31,8 +39,17 @@ def family(pid):
 
 
 def watched(folder, share, workers, stop=0):
-    """A run, resumed if started: (exit code, bytes in files, peak of one process beyond imports)."""
-    command = [sys.executable, state_memory_run.__file__, str(folder), str(share), str(workers), str(stop)]
+    """A run, resumed if started: (exit code, bytes in files, peak of one process beyond
+    imports).
+    """
+    command = [
+        sys.executable,
+        state_memory_run.__file__,
+        str(folder),
+        str(share),
+        str(workers),
+        str(stop),
+    ]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -1,4 +1,6 @@
-"""Clients' states in files: bit-identical numbers, and memory for one client's state instead of all."""
+"""Clients' states in files: bit-identical numbers, and memory for one client's state instead of
+all.
+"""
 
 import os
 import tempfile
@@ -52,11 +54,16 @@ class Listener(NullCallback):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3)), min_size=4, max_size=4
+        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 3), max_size=3)),
+        min_size=4,
+        max_size=4,
     )
 )
 def test_a_state_in_a_file_is_the_same_state(shapes):
-    tensors = [(torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).to(DTYPES[code]) for code, shape in shapes]
+    tensors = [
+        (torch.arange(torch.Size(shape).numel()) % 2).reshape(shape).to(DTYPES[code])
+        for code, shape in shapes
+    ]
     kept = to_file(APPLEState(*tensors))
     for before, t in zip(tensors, flatten(kept, "s").values(), strict=True):
         assert (t.dtype, t.shape) == (before.dtype, before.shape)
@@ -86,7 +93,10 @@ def test_a_full_disk_is_said(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(StorageError, match=r"no room for 64 bytes of clients' states .* TMPDIR .* raise state_memory"):
+    with pytest.raises(
+        StorageError,
+        match=r"no room for 64 bytes of clients' states .* TMPDIR .* raise state_memory",
+    ):
         to_file(torch.zeros(3))
 
 
@@ -94,8 +104,14 @@ def test_a_full_disk_is_said(monkeypatch):
 
 
 def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
-    tensors = {"server.w": torch.arange(6.0).reshape(2, 3), "client.1.w": torch.ones(4), "client.2.b": torch.zeros(1)}
-    lazy = read(save(tmp_path, 1, merged(tensors, only({"x": torch.ones(1)}, lambda name: name == "y")), {})).tensors
+    tensors = {
+        "server.w": torch.arange(6.0).reshape(2, 3),
+        "client.1.w": torch.ones(4),
+        "client.2.b": torch.zeros(1),
+    }
+    lazy = read(
+        save(tmp_path, 1, merged(tensors, only({"x": torch.ones(1)}, lambda name: name == "y")), {})
+    ).tensors
     assert {n: (t.device.type, t.shape) for n, t in forms(lazy).items()} == {
         n: ("meta", t.shape) for n, t in tensors.items()
     }
@@ -118,7 +134,9 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
 
 
 def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, kept=0, **over):
-    """Placement of 100 clients, each with a state of 100 models of 582,026 parameters, on a machine of this size."""
+    """Placement of 100 clients, each with a state of 100 models of 582,026 parameters, on a machine
+    of this size.
+    """
     monkeypatch.setattr(state, "machine_memory", lambda: int(memory))
     monkeypatch.setattr(state.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     first = torch.empty(1, clients, 582_026, device="meta")
@@ -133,23 +151,33 @@ def test_the_limit_is_a_share_of_the_machines_memory(monkeypatch):
     assert planned(monkeypatch, NEED, 0, state_memory=1.0) == (as_is, [])
     hold, notes = planned(monkeypatch, 2 * NEED - 2, 2 * NEED)
     assert hold is to_file
-    said = "the clients' states take 23.3 GB, more than 0.5 of this machine's 46.6 GB: they lie in files in "
+    said = (
+        "the clients' states take 23.3 GB, more than 0.5 of this machine's 46.6 GB: they lie "
+        "in files in "
+    )
     assert notes == [said + tempfile.gettempdir()]
 
 
 def test_files_that_have_no_room_are_refused(monkeypatch, tmp_path):
-    """The states before and after a round, and three checkpoints: two that stay and the next one."""
+    """The states before and after a round, and three checkpoints: two that stay and the next
+    one.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     out = tmp_path / "new" / "run"
     for folder, times in ((None, 2), (out, 5)):
         assert planned(monkeypatch, 24e9, times * NEED, folder)[0] is to_file
-        with pytest.raises(ConfigError, match=rf"{times * NEED / 1e9:.1f} GB in .*free; .*TMPDIR.*raise state_memory"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"{times * NEED / 1e9:.1f} GB in .*free; .*TMPDIR.*raise state_memory",
+        ):
             planned(monkeypatch, 24e9, times * NEED - 1, folder)
     assert not out.parent.exists()
     for number, times in ((1, 4), (2, 3), (3, 3)):
         save(out / "checkpoints", number, {}, {})
         assert planned(monkeypatch, 24e9, times * NEED, out)[0] is to_file
-        with pytest.raises(ConfigError, match=r"23\.3 GB, this machine has 20\.0 GB, and files need") as raised:
+        with pytest.raises(
+            ConfigError, match=r"23\.3 GB, this machine has 20\.0 GB, and files need"
+        ) as raised:
             planned(monkeypatch, 20e9, times * NEED - 1, out)
         assert "state_memory" not in str(raised.value)  # it would not help
 
@@ -169,9 +197,11 @@ def test_what_is_in_use_at_a_time_must_fit_into_memory(monkeypatch):
 
 
 def test_copies_count_by_what_a_round_can_bring(monkeypatch, tmp_path):
-    """Of 100 clients that keep 100 models: those of the start and of each round, and never more than 100 x 100 in all.
+    """Of 100 clients that keep 100 models: those of the start and of each round, and never more
+    than 100 x 100 in all.
 
-    There is one set of them, before a round and after it; a client that trains has all of its own in memory.
+    There is one set of them, before a round and after it; a client that trains has all of its own
+    in memory.
     """
     model = 582_026 * 4
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -190,7 +220,9 @@ def test_copies_count_by_what_a_round_can_bring(monkeypatch, tmp_path):
 
 def test_a_gpus_states_are_not_moved_to_files(monkeypatch):
     assert planned(monkeypatch, NEED, 1e15, device="cuda") == (as_is, [])
-    with pytest.raises(ConfigError, match=r"23\.3 GB, this machine has 23\.3 GB; take fewer clients"):
+    with pytest.raises(
+        ConfigError, match=r"23\.3 GB, this machine has 23\.3 GB; take fewer clients"
+    ):
         planned(monkeypatch, NEED - 1, 1e15, device="cuda")
 
 
@@ -223,22 +255,36 @@ def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
     listener, results = Listener(), []
     settings = BUDGET if name == "apple" else {}
     for share, folder in ((0.5, tmp_path / "memory"), (TINY, tmp_path / "files")):
-        results.append(pomona.run(tiny(name, settings, state_memory=share, **over), folder, listener))
+        results.append(
+            pomona.run(tiny(name, settings, state_memory=share, **over), folder, listener)
+        )
     memory, files = results
     assert models(tmp_path / "files") == models(tmp_path / "memory")
     assert files.evaluations == memory.evaluations
     assert files.final == memory.final
     for a, b in zip(files.rounds, memory.rounds, strict=True):
-        assert (a.cohort, a.loss, a.bytes_up, a.bytes_down) == (b.cohort, b.loss, b.bytes_up, b.bytes_down)
-        assert {k: v.tolist() for k, v in a.info.items()} == {k: v.tolist() for k, v in b.info.items()}
-    last = [newest(folder / "checkpoints")[0].tensors for folder in (tmp_path / "files", tmp_path / "memory")]
+        assert (a.cohort, a.loss, a.bytes_up, a.bytes_down) == (
+            b.cohort,
+            b.loss,
+            b.bytes_up,
+            b.bytes_down,
+        )
+        assert {k: v.tolist() for k, v in a.info.items()} == {
+            k: v.tolist() for k, v in b.info.items()
+        }
+    last = [
+        newest(folder / "checkpoints")[0].tensors
+        for folder in (tmp_path / "files", tmp_path / "memory")
+    ]
     assert last[0].keys() == last[1].keys()
     assert all(torch.equal(last[0][path], last[1][path]) for path in last[0])
     assert memory.summary["state_files_bytes"] == 0
-    if name == "apple":  # a client's core, its DR row, and what was fetched; all copies by four rows at a time
+    # a client's core, its DR row, and what was fetched; all copies by four rows at a time
+    if name == "apple":
         states = 4 * (padded(4 * PARAMETERS) + padded(4 * 4) + padded(4))
         pieces, rest = divmod(
-            files.summary["state_files_bytes"] - states, -(-4 * padded(4 * PARAMETERS) // 4096) * 4096
+            files.summary["state_files_bytes"] - states,
+            -(-4 * padded(4 * PARAMETERS) // 4096) * 4096,
         )
         assert rest == 0  # sending them to a checkpoint has not changed it
         assert 1 <= pieces <= 4  # at most 4 x 4 rows
@@ -246,7 +292,9 @@ def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
     assert len(said) == (name != "fedavg")  # whose clients keep nothing
 
 
-@pytest.mark.parametrize(("before", "after", "workers"), [(TINY, TINY, 2), (TINY, 0.5, 1), (0.5, TINY, 1)])
+@pytest.mark.parametrize(
+    ("before", "after", "workers"), [(TINY, TINY, 2), (TINY, 0.5, 1), (0.5, TINY, 1)]
+)
 def test_a_run_goes_on_wherever_its_states_were(before, after, workers, tmp_path, monkeypatch):
     over = {"clients": 5, "rounds": 4, "partition": {"name": "iid"}, "workers": workers}
     over["membership"] = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 1}

@@ -17,7 +17,11 @@ from pomona.storage.run_status import STATUS, Status, ended, exit_code, read_sta
 
 def test_a_status_reads_back(tmp_path):
     assert read_status(tmp_path) is None
-    for status in (Status(state="running", round=0), Status(state="running", round=7), ended(None, 9)):
+    for status in (
+        Status(state="running", round=0),
+        Status(state="running", round=7),
+        ended(None, 9),
+    ):
         write_status(tmp_path, status)
         assert read_status(tmp_path) == status
     assert [p.name for p in tmp_path.iterdir()] == [STATUS]
@@ -41,7 +45,9 @@ def test_a_status_and_the_exit_code_say_the_same(fault, state, code, reason):
     assert exit_code(fault) == code
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"state": "sleeping", "round": 1}', '{"state": "running"}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"state": "sleeping", "round": 1}', '{"state": "running"}']
+)
 def test_a_damaged_status_is_named(tmp_path, content):
     (tmp_path / STATUS).write_text(content)
     with pytest.raises(StorageError, match=r"status\.json cannot be read"):
@@ -52,7 +58,9 @@ def test_a_status_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
     write_status(tmp_path, Status(state="running", round=3))
     for name in ("fsync", "replace"):
         with monkeypatch.context() as patched:
-            patched.setattr(os, name, lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            patched.setattr(
+                os, name, lambda *a: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+            )
             with pytest.raises(StorageError, match="No space left"):
                 write_status(tmp_path, Status(state="running", round=4))
         assert read_status(tmp_path).round == 3
@@ -63,7 +71,9 @@ def test_a_folder_has_one_holder_at_a_time(tmp_path):
     folder = tmp_path / "new" / "run"
     with locked(folder):
         with (
-            pytest.raises(LockedError, match=f"{folder} is in use by process {os.getpid()} on ") as raised,
+            pytest.raises(
+                LockedError, match=f"{folder} is in use by process {os.getpid()} on "
+            ) as raised,
             locked(folder),
         ):
             pass
@@ -104,7 +114,9 @@ with locked(Path(sys.argv[1])):
 
 
 def test_a_kill_frees_the_folder_even_while_workers_live(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
         worker = int(holder.stdout.readline())
         try:
             with pytest.raises(LockedError, match=f"process {holder.pid} "), locked(tmp_path):

@@ -1,4 +1,6 @@
-"""Whole runs on times to an event: workers, resume, private gradients, files, predictions, the report."""
+"""Whole runs on times to an event: workers, resume, private gradients, files, predictions, the
+report.
+"""
 
 import json
 
@@ -26,7 +28,14 @@ def config(**keys):
         "intervals": 6,
         **keys.pop("data", {}),
     }
-    base = {"method": "fedavg", "clients": 3, "rounds": 3, "lr": 0.3, "workers": 1, "model": "logistic"}
+    base = {
+        "method": "fedavg",
+        "clients": 3,
+        "rounds": 3,
+        "lr": 0.3,
+        "workers": 1,
+        "model": "logistic",
+    }
     return Config(**{**base, "data": data, **keys})
 
 
@@ -52,9 +61,17 @@ def test_rows_of_one_call_are_as_alone():
 
 
 def test_private_gradients_are_clipped_sample_by_sample(tmp_path):
-    """With a bound C each sample's gradient is scaled by min(1, C / its norm), as computed one sample at a time."""
+    """With a bound C each sample's gradient is scaled by min(1, C / its norm), as computed one
+    sample at a time.
+    """
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 0.9, "delta": 1e-4}
-    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments", "training-loss", "unlimited-epsilon"]
+    privacy["acknowledge"] = [
+        "sample-counts",
+        "metrics",
+        "feature-moments",
+        "training-loss",
+        "unlimited-epsilon",
+    ]
     scenario = Scenario.prepare(config(privacy=privacy, data={"time_edges": (20.0, 60.0, 150.0)}))
     w, rows = scenario.initial.make(0), scenario.resident.rows["train"][0][:12]
     each = torch.cat([scenario.objective().gradient(w[None], [row[None]])[1] for row in rows])
@@ -80,9 +97,16 @@ def test_the_record_has_every_figure_and_the_edges(run):
     assert outputs.shape == (len(targets), 6)
     test = set(map(tuple, patients()[1].astype(np.float32)))
     assert {tuple(row) for row in targets} <= test  # in the unit of the data
-    headline = [f for f in result.final if [f["model"], f["when"]] == result.about["headline"] and f["split"] == "test"]
+    headline = [
+        f
+        for f in result.final
+        if [f["model"], f["when"]] == result.about["headline"] and f["split"] == "test"
+    ]
     found = next(f for f in headline if f["client"] == 0)
-    assert found["c_index"] == c_index(curves(outputs), targets.astype(float), np.ones((1, len(targets))))[0]
+    assert (
+        found["c_index"]
+        == c_index(curves(outputs), targets.astype(float), np.ones((1, len(targets))))[0]
+    )
     assert {"uno_c", "dynamic_auroc", "integrated_brier"} <= found["intervals"].keys()
     assert result.about["constant"]["own"]["c_index"]["mean"] == 0.5  # nobody is told apart
 
@@ -92,7 +116,9 @@ def test_gains_over_training_alone_are_paired(run):
     alone = pomona.run(config(method="separate", rounds=4))
     clients, mean = pomona.gains(ours, alone)
     values = [run.curve(*run.about["headline"], "test")[-1].value for run in (ours, alone)]
-    assert [gain.value for gain in clients] == pytest.approx([a - b for a, b in zip(*values, strict=True)])
+    assert [gain.value for gain in clients] == pytest.approx(
+        [a - b for a, b in zip(*values, strict=True)]
+    )
     assert mean.low <= mean.value <= mean.high
 
 
@@ -109,7 +135,9 @@ def test_a_model_file_answers_with_survival(run):
         below = [edge for edge, s in zip(model.about.edges, beyond, strict=True) if s <= 0.5]
         assert row["median"] == (below[0] if below else None)
     with torch.no_grad():
-        assert Raw(model)(torch.from_numpy(x[:4])).numpy() == pytest.approx(model.outputs(x[:4]).numpy(), abs=1e-6)
+        assert Raw(model)(torch.from_numpy(x[:4])).numpy() == pytest.approx(
+            model.outputs(x[:4]).numpy(), abs=1e-6
+        )
 
 
 def test_an_export_names_the_edges(run, tmp_path):
@@ -124,8 +152,12 @@ def test_an_export_names_the_edges(run, tmp_path):
     onnx = pytest.importorskip("onnxruntime")
     export(model, tmp_path / "m.onnx", "onnx")
     session = onnx.InferenceSession(tmp_path / "m.onnx")
-    assert json.loads(session.get_modelmeta().custom_metadata_map["pomona"])["edges"] == list(model.about.edges)
-    assert session.run(None, {"inputs": x.numpy()})[0] == pytest.approx(model.outputs(x.numpy()).numpy(), abs=1e-5)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["pomona"])["edges"] == list(
+        model.about.edges
+    )
+    assert session.run(None, {"inputs": x.numpy()})[0] == pytest.approx(
+        model.outputs(x.numpy()).numpy(), abs=1e-5
+    )
 
 
 def test_the_report_draws_survival_by_risk(run):
@@ -149,7 +181,9 @@ def test_the_report_draws_survival_by_risk(run):
     assert ends["low"] > ends["high"]
     (table,) = survival_table(prepared)
     assert [row[0] for row in table.rows] == ["client 0", "client 1", "client 2", "worst client"]
-    worst = min(f["c_index"] for f in run[1].final if (f["model"], f["split"]) == ("personal", "test"))
+    worst = min(
+        f["c_index"] for f in run[1].final if (f["model"], f["split"]) == ("personal", "test")
+    )
     assert table.rows[-1][3] == f"{worst:.3f}"
 
 

@@ -11,7 +11,14 @@ from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList, TensorBoardCallback, scalars, tracking
 from pomona.record.rows import Evaluation, RoundRow
 
-RUN = ["data.train_limit=240", "data.test_limit=60", "clients=3", "batch_size=16", "workers=1", "model.hidden=[8]"]
+RUN = [
+    "data.train_limit=240",
+    "data.test_limit=60",
+    "clients=3",
+    "batch_size=16",
+    "workers=1",
+    "model.hidden=[8]",
+]
 
 
 def read(folder):
@@ -22,26 +29,48 @@ def read(folder):
 
 
 def row(number, **over):
-    plain = {"seconds": 0.5, "cohort": (0, 1), "loss": (1.0, 3.0), "bytes_down": (10, 20), "bytes_up": (3, 4)}
+    plain = {
+        "seconds": 0.5,
+        "cohort": (0, 1),
+        "loss": (1.0, 3.0),
+        "bytes_down": (10, 20),
+        "bytes_up": (3, 4),
+    }
     return RoundRow(round=number, **{**plain, **over})
 
 
 def test_a_run_is_told_to_tensorboard(tmp_path, capsys):
     out, folder = tmp_path / "run", tmp_path / "tb"
     with pytest.raises(SystemExit) as stop:
-        main(["run", "fedavg", *RUN, "rounds=3", "--out", str(out), "--track", str(folder), "--no-report"])
+        main(
+            [
+                "run",
+                "fedavg",
+                *RUN,
+                "rounds=3",
+                "--out",
+                str(out),
+                "--track",
+                str(folder),
+                "--no-report",
+            ]
+        )
     assert stop.value.code == 0
     result, seen = pomona.load(out), read(folder)
     curve = {e.round: e.mean for e in result.curve("global", "received")}
     assert list(curve) == [0, 1, 2, 3]  # the last is evaluated when the rounds are over
     assert seen["test_accuracy_mean_over_clients/global.received"] == pytest.approx(curve)
     assert seen["bytes/up"] == {r.round: sum(r.bytes_up) for r in result.rounds}
-    assert seen["train_loss_mean_over_clients"] == pytest.approx({r.round: sum(r.loss) / 3 for r in result.rounds})
+    assert seen["train_loss_mean_over_clients"] == pytest.approx(
+        {r.round: sum(r.loss) / 3 for r in result.rounds}
+    )
     assert "fedavg on digits" in capsys.readouterr().out
 
 
 def test_figures_by_hand_and_what_is_not_known_is_left_out():
-    evaluation = Evaluation(1, "personal", "trained", "test", (0, 1), (5, 0), (0.7, None), (0.25, None))
+    evaluation = Evaluation(
+        1, "personal", "trained", "test", (0, 1), (5, 0), (0.7, None), (0.25, None)
+    )
     assert scalars(row(2, loss=(1.0, None), refused=("client 9: late",)), [evaluation]) == {
         ("train_loss_mean_over_clients", 2): 1.0,
         ("bytes/down", 2): 30.0,
@@ -54,7 +83,11 @@ def test_figures_by_hand_and_what_is_not_known_is_left_out():
         ("test_loss_mean_over_clients/personal.trained", 1): 0.7,
     }
     silent = Evaluation(1, "global", "received", "test", (0,), (0,), (None,), (None,))
-    assert not [name for name, _ in scalars(row(1, loss=()), [silent]) if "loss" in name or "accuracy" in name]
+    assert not [
+        name
+        for name, _ in scalars(row(1, loss=()), [silent])
+        if "loss" in name or "accuracy" in name
+    ]
 
 
 def test_a_run_that_goes_on_withdraws_the_rounds_it_repeats(tmp_path):
@@ -95,10 +128,24 @@ def test_nothing_is_written_without_a_folder_or_a_round(tmp_path):
 
 def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pomona.federation.callbacks.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="install Pomona with its extra track"), tracking(tmp_path):
+    with (
+        pytest.raises(ConfigError, match="install Pomona with its extra track"),
+        tracking(tmp_path),
+    ):
         pass
     with pytest.raises(SystemExit) as stop:
-        main(["run", "fedavg", *RUN, "rounds=1", "--out", str(tmp_path / "run"), "--track", str(tmp_path / "tb")])
+        main(
+            [
+                "run",
+                "fedavg",
+                *RUN,
+                "rounds=1",
+                "--out",
+                str(tmp_path / "run"),
+                "--track",
+                str(tmp_path / "tb"),
+            ]
+        )
     assert stop.value.code == 2
     assert not (tmp_path / "run").exists()
 

@@ -27,7 +27,9 @@ class Nested:
 
 def tensors():
     shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
-    dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+    dtypes = st.sampled_from(
+        [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+    )
     return st.builds(lambda shape, dtype: torch.ones(shape).to(dtype), shapes, dtypes)
 
 
@@ -43,7 +45,9 @@ def same(a, b):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
     if a is None:
         return b is None
-    return type(a) is type(b) and all(same(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__)
+    return type(a) is type(b) and all(
+        same(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__
+    )
 
 
 @given(states, st.sampled_from(["server", "client.3"]))
@@ -67,7 +71,10 @@ def test_paths_name_the_way_from_the_prefix():
 
 def test_states_side_by_side_do_not_mix():
     """Client 1's prefix is also how client 10's begins."""
-    one, ten = Leaf(torch.tensor([1.0]), torch.tensor(True)), Leaf(torch.tensor([10.0]), torch.tensor(False))
+    one, ten = (
+        Leaf(torch.tensor([1.0]), torch.tensor(True)),
+        Leaf(torch.tensor([10.0]), torch.tensor(False)),
+    )
     named = flatten(one, "client.1") | flatten(ten, "client.10")
     assert len(named) == 4
     assert same(rebuild(one, named, "client.1"), one)
@@ -82,7 +89,9 @@ def test_apply_changes_every_tensor_and_nothing_else():
     assert apply(torch.clone, None) is None
 
 
-@pytest.mark.parametrize("state", [3, "a", [torch.zeros(1)], Leaf, Nested({"a": 1}, torch.zeros(1))])
+@pytest.mark.parametrize(
+    "state", [3, "a", [torch.zeros(1)], Leaf, Nested({"a": 1}, torch.zeros(1))]
+)
 def test_what_is_no_state_is_not_silently_kept(state):
     with pytest.raises(TypeError, match="a state is None, a tensor or a dataclass"):
         flatten(state, "s")
@@ -92,7 +101,9 @@ def test_what_is_no_state_is_not_silently_kept(state):
 
 def test_missing_and_unknown_tensors_are_named():
     state = Leaf(torch.zeros(1), torch.zeros(1))
-    with pytest.raises(CheckpointError, match=r"'server'.*missing: server\.flag; unknown: server\.old"):
+    with pytest.raises(
+        CheckpointError, match=r"'server'.*missing: server\.flag; unknown: server\.old"
+    ):
         rebuild(state, {"server.weight": torch.zeros(1), "server.old": torch.zeros(1)}, "server")
     with pytest.raises(CheckpointError, match=r"unknown: server\.weight"):
         rebuild(None, {"server.weight": torch.zeros(1)}, "server")

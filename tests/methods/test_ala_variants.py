@@ -1,4 +1,6 @@
-"""ALA in front of other methods: without a difference to adapt nothing changes, with one it does."""
+"""ALA in front of other methods: without a difference to adapt nothing changes, with one it
+does.
+"""
 
 import pytest
 import torch
@@ -16,9 +18,15 @@ ROUND = {"epochs": 2, "batch_size": 1, "lr": 0.03}
 
 @pytest.mark.parametrize("name", PLUGGED)
 def test_weights_that_stay_at_one_leave_the_method_as_it_is_to_the_bit(name):
-    plain, own = METHODS[name.removesuffix("+ala")], {"start": "cloud"} if name == "fedamp+ala" else {}
+    plain, own = (
+        METHODS[name.removesuffix("+ala")],
+        {"start": "cloud"} if name == "fedamp+ala" else {},
+    )
     problem = quadratics(3, samples=4)
-    runs = [Federation(m.method(), problem) for m in (METHODS[name](weight_lr=0.0, layers=2), plain(**own))]
+    runs = [
+        Federation(m.method(), problem)
+        for m in (METHODS[name](weight_lr=0.0, layers=2), plain(**own))
+    ]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, **ROUND))
@@ -30,7 +38,9 @@ def test_weights_that_stay_at_one_leave_the_method_as_it_is_to_the_bit(name):
 @pytest.mark.parametrize("name", PLUGGED)
 def test_weights_that_learn_change_what_is_trained(name):
     problem = quadratics(3, samples=4)
-    runs = [Federation(METHODS[name](weight_lr=eta, layers=2).method(), problem) for eta in (0.0, 1.0)]
+    runs = [
+        Federation(METHODS[name](weight_lr=eta, layers=2).method(), problem) for eta in (0.0, 1.0)
+    ]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, **ROUND))
@@ -42,7 +52,9 @@ def test_weights_that_learn_change_what_is_trained(name):
 
 @given(st.integers(1, 6), st.floats(0, 2))
 def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
-    """FedRep with ALA as table 4 has it, p = 1: received and own head are one, and so is each mixture of them."""
+    """FedRep with ALA as table 4 has it, p = 1: received and own head are one, and so is each
+    mixture of them.
+    """
     draw = torch.Generator().manual_seed(size)
     last = torch.randn(2, size + 3, generator=draw)
     w, head = torch.randn(2, size + 3, generator=draw), slice(3, size + 3)
@@ -55,7 +67,9 @@ def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
 
 
 def test_fedamps_start_is_no_key_beside_alas():
-    """Local training starts from ALA's mixture, so that FedAMP's own choice would change nothing."""
+    """Local training starts from ALA's mixture, so that FedAMP's own choice would change
+    nothing.
+    """
     settings = METHODS["fedamp+ala"]()
     assert "start" not in settings.model_dump()
     assert METHODS["fedamp+ala"](**settings.model_dump(mode="json")) == settings

@@ -19,14 +19,17 @@ PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_dec
 def one_client(value, v, alpha, **settings):
     """A single client with one sample, its own model at v."""
     run = Federation(
-        APFL(alpha=alpha, **settings).method(), Quadratics(torch.tensor([[value]], dtype=torch.float64), [[0]])
+        APFL(alpha=alpha, **settings).method(),
+        Quadratics(torch.tensor([[value]], dtype=torch.float64), [[0]]),
     )
     run.set_state(0, APFLState(torch.tensor([[v]], dtype=torch.float64), run.state(0).alpha))
     return run
 
 
 def test_two_steps_by_hand():
-    """Sample 2, alpha = .25, v = 1, lr .1: both gradients before either step, the next mixture from both new models."""
+    """Sample 2, alpha = .25, v = 1, lr .1: both gradients before either step, the next mixture from
+    both new models.
+    """
     run = one_client(2.0, 1.0, 0.25)
     w, v = run.initial().item(), 1.0
     run.round(a_round(epochs=2))
@@ -39,7 +42,9 @@ def test_two_steps_by_hand():
 
 
 def test_adaptive_steps_by_hand():
-    """The first batch moves alpha, by the gradient taken before any step; v's own first step still has the old alpha."""
+    """The first batch moves alpha, by the gradient taken before any step; v's own first step still
+    has the old alpha.
+    """
     run = one_client(2.0, 1.0, 0.25, adaptive=True)
     w, v, alpha = run.initial().item(), 1.0, 0.25
     run.round(a_round(epochs=2))
@@ -54,10 +59,15 @@ def test_adaptive_steps_by_hand():
 
 
 def test_gradients_are_finite_differences_of_the_mixtures_loss():
-    """With lr small enough to stay in [0, 1], what v and alpha move by is lr times the slope of F_i(alpha v + (1 - alpha) w)."""
+    """With lr small enough to stay in [0, 1], what v and alpha move by is lr times the slope of
+    F_i(alpha v + (1 - alpha) w).
+    """
     problem, lr, alpha = quadratics(3), 1e-3, 0.4
     run = Federation(APFL(alpha=alpha, adaptive=True).method(), problem)
-    w, v = run.initial(), torch.randn(3, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    w, v = (
+        run.initial(),
+        torch.randn(3, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64),
+    )
     for i in range(3):
         run.set_state(i, replace(run.state(i), model=v[i : i + 1].clone()))
     run.round(a_round(lr=lr))
@@ -71,18 +81,25 @@ def test_gradients_are_finite_differences_of_the_mixtures_loss():
         for k in range(5):
             step = 1e-6 * torch.eye(5, dtype=torch.float64)[k]
             slope = (loss(v[i] + step, alpha) - loss(v[i] - step, alpha)) / 2e-6
-            assert (v[i, k] - run.state(i).model[0, k]).item() / lr == pytest.approx(slope, rel=1e-6, abs=1e-8)
+            assert (v[i, k] - run.state(i).model[0, k]).item() / lr == pytest.approx(
+                slope, rel=1e-6, abs=1e-8
+            )
 
 
 def test_alpha_one_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, alone = Federation(APFL(alpha=1.0).method(), problem), Federation(Separate().method(), problem)
+    run, alone = (
+        Federation(APFL(alpha=1.0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
         for i in range(3):
             assert torch.equal(run.state(i).model, alone.state(i))
-            assert torch.equal(run.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
+            assert torch.equal(
+                run.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+            )
 
 
 def test_alpha_zero_is_fedavg_local_to_the_bit():
@@ -92,7 +109,9 @@ def test_alpha_zero_is_fedavg_local_to_the_bit():
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
         for i in range(3):
-            assert torch.equal(run.model(i, "personal", "trained"), avg.model(i, "local", "trained"))
+            assert torch.equal(
+                run.model(i, "personal", "trained"), avg.model(i, "local", "trained")
+            )
 
 
 @pytest.mark.parametrize("settings", [APFL(), APFL(alpha=0.9, adaptive=True)])
@@ -132,9 +151,11 @@ def test_a_fixed_alpha_stays_and_people_see_it():
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
-    """One step a round: v rests where the mixture with the received w has gradient 0, that is where it is a_i.
+    """One step a round: v rests where the mixture with the received w has gradient 0, that is where
+    it is a_i.
 
-    The copy of w then still moves by lr (a_i - w), of which the trained mixture gets the share 1 - alpha.
+    The copy of w then still moves by lr (a_i - w), of which the trained mixture gets the share 1 -
+    alpha.
     """
     problem = quadratics(3)
     run = Federation(APFL(alpha=0.5, adaptive=adaptive).method(), problem)

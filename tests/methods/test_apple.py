@@ -25,7 +25,9 @@ def loss(problem, w, client):
 
 
 def test_dr_gradient_is_the_finite_difference_of_the_objective():
-    """With lr_dr = 1 and one full-batch step, p - p_new is the gradient of eq. 7 with respect to p; here mu = 0.7 at r = 0."""
+    """With lr_dr = 1 and one full-batch step, p - p_new is the gradient of eq. 7 with respect to p;
+    here mu = 0.7 at r = 0.
+    """
     problem, mu = quadratics(4), 0.7
     run = Federation(APPLE(dr_lr=1.0, mu=mu, core_init="independent").method(), problem)
     cores, p0 = run.server.cores.clone(), run.roster.shares
@@ -48,7 +50,9 @@ def test_dr_gradient_is_the_finite_difference_of_the_objective():
 
 
 def test_common_cores_bear_a_rate_of_the_relationships_that_is_n_times_smaller():
-    """Curvature 1, cores at rest: along the cores an error shrinks by |1 - N dr_lr ||c||^2| a step, at right angles N is 1."""
+    """Curvature 1, cores at rest: along the cores an error shrinks by |1 - N dr_lr ||c||^2| a step,
+    at right angles N is 1.
+    """
     from problems import Quadratics
 
     dr_lr = 1.5  # of unit cores: |1 - 1.5| = 0.5; of four alike |1 - 6| = 5
@@ -65,9 +69,12 @@ def test_common_cores_bear_a_rate_of_the_relationships_that_is_n_times_smaller()
 
 
 def test_core_and_dr_step_by_hand():
-    """Two clients, one number each. Cores 1 and 3, p_1 = (.5, .25): w = .5 * 1 + .25 * 3 = 1.25; sample a = 2, so g = -.75.
+    """Two clients, one number each.
 
-    c <- 1 - .1 * .5 * -.75 = 1.0375;  p <- (.5 - .01 * -.75 * 1, .25 - .01 * -.75 * 3) = (.5075, .2725).
+    Cores 1 and 3, p_1 = (.5, .25): w = .5 * 1 + .25 * 3 = 1.25; sample a = 2, so g = -.75.
+
+    c <- 1 - .1 * .5 * -.75 = 1.0375;  p <- (.5 - .01 * -.75 * 1, .25 - .01 * -.75 * 3) = (.5075,
+    .2725).
     """
     from problems import Quadratics
 
@@ -83,7 +90,9 @@ def test_core_and_dr_step_by_hand():
 
 
 def test_others_cores_stay_frozen_and_the_own_one_is_current():
-    """Two steps in a round: the second mixes the client's core after the first step, and the others' as downloaded."""
+    """Two steps in a round: the second mixes the client's core after the first step, and the
+    others' as downloaded.
+    """
     problem = quadratics(3, samples=1)
     run = Federation(APPLE(dr_lr=0.0, core_init="independent").method(), problem)
     cores, p = run.server.cores.clone(), run.roster.shares
@@ -97,9 +106,14 @@ def test_others_cores_stay_frozen_and_the_own_one_is_current():
 
 
 def test_one_step_a_round_equals_fedavg():
-    """Equal sizes, p frozen at p0 = 1/N, one full-batch step: with lr N times FedAvg's, sum_j p0_j c_j is FedAvg's model."""
+    """Equal sizes, p frozen at p0 = 1/N, one full-batch step: with lr N times FedAvg's, sum_j p0_j
+    c_j is FedAvg's model.
+    """
     problem, N = quadratics(4), 4
-    apple, fedavg = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(FedAvg().method(), problem)
+    apple, fedavg = (
+        Federation(APPLE(dr_lr=0.0).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in range(1, 6):
         apple.round(a_round(number, lr=0.05 * N))
         fedavg.round(a_round(number, lr=0.05))
@@ -108,7 +122,10 @@ def test_one_step_a_round_equals_fedavg():
 
 def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
     problem = quadratics(3)
-    apple, alone = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
+    apple, alone = (
+        Federation(APPLE(dr_lr=0.0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     for i in range(3):
         apple.set_state(i, replace(apple.state(i), dr=torch.eye(3, dtype=torch.float64)[i : i + 1]))
     for number in range(1, 4):
@@ -116,12 +133,17 @@ def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
         apple.round(round_)
         alone.round(round_)
         for i in range(3):
-            assert torch.equal(apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
+            assert torch.equal(
+                apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+            )
 
 
 def test_one_client_alone_is_plain_sgd():
     problem = quadratics(1)
-    apple, alone = Federation(APPLE(dr_lr=0.0).method(), problem), Federation(Separate().method(), problem)
+    apple, alone = (
+        Federation(APPLE(dr_lr=0.0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     for number in (1, 2):
         apple.round(a_round(number))
         alone.round(a_round(number))
@@ -140,7 +162,9 @@ def test_the_proximal_term_pulls_towards_the_sample_shares():
         for number in range(1, 4):
             run.round(a_round(number, total=100))
     p0 = free.roster.shares
-    distance = [sum(float((run.state(i).dr[0] - p0).norm()) for i in range(4)) for run in (free, held)]
+    distance = [
+        sum(float((run.state(i).dr[0] - p0).norm()) for i in range(4)) for run in (free, held)
+    ]
     assert distance[1] < distance[0]
 
 
@@ -157,20 +181,26 @@ def test_a_budget_of_all_others_is_no_budget(budget):
 
 def test_own_copies_and_a_shared_bank_mix_alike():
     g = torch.Generator().manual_seed(0)
-    p, bank, c, G = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((2, 4), (4, 6), (2, 6), (2, 6)))
+    p, bank, c, G = (
+        torch.randn(*s, generator=g, dtype=torch.float64) for s in ((2, 4), (4, 6), (2, 6), (2, 6))
+    )
     mine = torch.tensor([[True, False, False, False], [False, False, True, False]])
     copies = bank.expand(2, 4, 6)
     shared, each = Mixture(p, mine, bank, c), Mixture(p, mine, copies, c)
     assert_close(shared.rows(), each.rows())
     assert_close(shared.products(G), each.products(G))
     assert_close(shared.products(G)[1], torch.stack([bank[0], bank[1], c[1], bank[3]]) @ G[1])
-    expected = torch.stack([p[0, 0] * c[0] + p[0, 1:] @ bank[1:], p[1] @ bank - p[1, 2] * bank[2] + p[1, 2] * c[1]])
+    expected = torch.stack(
+        [p[0, 0] * c[0] + p[0, 1:] @ bank[1:], p[1] @ bank - p[1, 2] * bank[2] + p[1, 2] * c[1]]
+    )
     assert_close(shared.rows(), expected)
 
 
 @pytest.mark.parametrize("core_step", ["paper", "local"])
 def test_with_a_budget_of_one_every_others_trained_core_comes_once_in_the_first_rounds(core_step):
-    """Nothing in round 1, as everybody can make the initial cores; so all are trained that come in rounds 2 to N."""
+    """Nothing in round 1, as everybody can make the initial cores; so all are trained that come in
+    rounds 2 to N.
+    """
     N = 5
     run = Federation(APPLE(budget=1, core_step=core_step).method(), quadratics(N))
     initial = run.server.cores.clone()
@@ -187,7 +217,9 @@ def test_with_a_budget_of_one_every_others_trained_core_comes_once_in_the_first_
 
 
 def test_a_core_that_has_never_come_up_is_not_handed_down():
-    """Under partial participation: who asks for it keeps the copy it made; who has asked for none gets another one."""
+    """Under partial participation: who asks for it keeps the copy it made; who has asked for none
+    gets another one.
+    """
     run = Federation(APPLE(budget=2, core_init="independent").method(), quadratics(4))
     run.round(a_round(1), ids=(0, 1))
     for number in (2, 3, 4):
@@ -203,7 +235,10 @@ def test_a_core_that_has_never_come_up_is_not_handed_down():
 
 @pytest.mark.parametrize("core_step", ["paper", "local"])
 def test_never_downloaded_comes_first_also_where_others_come_late(core_step):
-    """Budget 1: 2 and 3 train in round 3 only. Who asked before for what was not there would count it as downloaded."""
+    """Budget 1: 2 and 3 train in round 3 only.
+
+    Who asked before for what was not there would count it as downloaded.
+    """
     run = Federation(APPLE(budget=1, core_step=core_step).method(), quadratics(4))
     come = [[] for _ in range(4)]
     for number, cohort in enumerate([(0, 1), (0, 1), (0, 1, 2, 3), (0, 1), (0, 1)], 1):
@@ -250,18 +285,27 @@ def test_bytes_follow_the_budget():
     assert received_bytes(down, (1, 3)) == (5, 5)
     run.round(a_round())
     down = run.method.server.down(run.server, (1, 3), run.roster, a_round(2))
-    assert received_bytes(down, (1, 3)) == (2 * 7 * 8 + 5,) * 2  # two float64 cores of seven numbers
+    # two float64 cores of seven numbers
+    assert received_bytes(down, (1, 3)) == (2 * 7 * 8 + 5,) * 2
 
 
 @given(
-    st.integers(1, 9), st.integers(0, 8), st.integers(1, 8), st.integers(1, 40), st.sampled_from(["private", "uniform"])
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.integers(1, 8),
+    st.integers(1, 40),
+    st.sampled_from(["private", "uniform"]),
 )
-def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(N, who, budget, number, selection):
+def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(
+    N, who, budget, number, selection
+):
     client = who % N
     settings = APPLE(budget=budget, selection=selection)
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
-    asked = choose(settings, p, fetched, torch.ones(N, dtype=torch.bool), client, 0, number).tolist()
+    asked = choose(
+        settings, p, fetched, torch.ones(N, dtype=torch.bool), client, 0, number
+    ).tolist()
     assert len(asked) == limit(settings.budget, N) == len(set(asked))
     assert client not in asked
     assert asked == sorted(asked)
@@ -272,23 +316,31 @@ def test_never_downloaded_comes_first():
     fetched = torch.tensor([False, True, True, False, True, False])
     for number in range(1, 30):
         everybody = torch.ones(6, dtype=torch.bool)
-        asked = set(choose(APPLE(budget=3), torch.ones(6), fetched, everybody, 0, 0, number).tolist())
+        asked = set(
+            choose(APPLE(budget=3), torch.ones(6), fetched, everybody, 0, 0, number).tolist()
+        )
         assert {3, 5} <= asked
 
 
 def test_as_many_known_cores_are_drawn_as_there_are_places_however_far_coefficients_are_apart():
     others, known = np.arange(4), np.ones(4, bool)
-    drawn = fresh_first(others, np.array([1e30, 0.0, 1.0, 2.0]), known, 3, 9, np.random.default_rng(0))
+    drawn = fresh_first(
+        others, np.array([1e30, 0.0, 1.0, 2.0]), known, 3, 9, np.random.default_rng(0)
+    )
     assert len({*drawn.tolist()}) == 3
     assert 0 in drawn
 
 
 def test_known_cores_are_drawn_with_the_probabilities_of_equation_9():
-    """N = 4, M = 1, r = 11 behind round 12: b = max(1.5, 11 / 4) = 2.75; frequencies over 4000 seeds within 4 standard errors."""
+    """N = 4, M = 1, r = 11 behind round 12: b = max(1.5, 11 / 4) = 2.75; frequencies over 4000
+    seeds within 4 standard errors.
+    """
     p, fetched = torch.tensor([9.0, 0.0, 1.0, -2.0]), torch.ones(4, dtype=torch.bool)
     power = np.array([2.75**0, 2.75**1, 2.75**2])
     expected = power / power.sum()
-    draws = np.array([int(choose(APPLE(budget=1), p, fetched, fetched, 0, seed, 12)[0]) for seed in range(4000)])
+    draws = np.array(
+        [int(choose(APPLE(budget=1), p, fetched, fetched, 0, seed, 12)[0]) for seed in range(4000)]
+    )
     for j, share in zip((1, 2, 3), expected, strict=True):
         assert abs((draws == j).mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
 

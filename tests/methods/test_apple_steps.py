@@ -1,4 +1,6 @@
-"""APPLE's local step, an extension, against its definition, and the two methods that it includes as limits."""
+"""APPLE's local step, an extension, against its definition, and the two methods that it includes as
+limits.
+"""
 
 from dataclasses import replace
 
@@ -34,7 +36,9 @@ def numbers(*values):
 def mixing_of(C, P, origins, copies, pull=0.0, known=None):
     n, N = P.shape
     known = torch.ones(N, dtype=torch.bool) if known is None else known
-    return Mixing(copies, origins, torch.eye(n, N).bool(), known, torch.full((N,), 1 / N).to(P), pull)
+    return Mixing(
+        copies, origins, torch.eye(n, N).bool(), known, torch.full((N,), 1 / N).to(P), pull
+    )
 
 
 def with_cores(run, cores, rows=None):
@@ -50,10 +54,11 @@ def optima(problem):
 
 
 def test_a_step_by_hand():
-    """Cores 1 and 3, origin .5, p_1 = (.5, .25): w = .5 + .5 * .5 + .25 * 2.5 = 1.375; sample a = 2, so g = -.625.
+    """Cores 1 and 3, origin .5, p_1 = (.5, .25): w = .5 + .5 * .5 + .25 * 2.5 = 1.375; sample a =
+    2, so g = -.625.
 
-    K = aa' with a = (.5, 2.5) has the eigenvalues 6.5 (of a) and 0, mean 3.25: e = .1 / (6.5 + 3.25);
-    p <- (.5, .25) + e * .625 a; w moves by .1 * .625 and with p.
+    K = aa' with a = (.5, 2.5) has the eigenvalues 6.5 (of a) and 0, mean 3.25: e = .1 / (6.5 +
+    3.25); p <- (.5, .25) + e * .625 a; w moves by .1 * .625 and with p.
     """
     run = Federation(local(), Quadratics(numbers([2.0], [0.0]), [[0], [1]]))
     with_cores(run, numbers([1.0], [3.0]), numbers([0.5, 0.25], [0.5, 0.5]))
@@ -63,11 +68,15 @@ def test_a_step_by_hand():
     p = (0.5 + e * 0.3125, 0.25 + e * 1.5625)
     assert run.state(0).dr[0].tolist() == pytest.approx(p)
     assert run.state(0).core.item() == pytest.approx(1 + 0.0625)
-    assert run.model(0, "personal", "trained").item() == pytest.approx(0.5 + 0.5 * p[0] + 2.5 * p[1] + 0.0625)
+    assert run.model(0, "personal", "trained").item() == pytest.approx(
+        0.5 + 0.5 * p[0] + 2.5 * p[1] + 0.0625
+    )
 
 
 def test_relationships_follow_the_slope_of_the_objective():
-    """At a rate of 1e-9 the change of p over the rate is the gradient of F_i(m_i(p)) + mu / 2 ||p - p0||^2; mu = 0.7 at r = 0."""
+    """At a rate of 1e-9 the change of p over the rate is the gradient of F_i(m_i(p)) + mu / 2 ||p -
+    p0||^2; mu = 0.7 at r = 0.
+    """
     problem, mu, rate = quadratics(4), 0.7, 1e-9
     run = Federation(local(dr_lr=rate, mu=mu, core_init="independent"), problem)
     cores, p0, o = run.server.cores.clone(), run.roster.shares, run.state(0).origin[0]
@@ -78,20 +87,26 @@ def test_relationships_follow_the_slope_of_the_objective():
 
         def objective(p, i=i):
             w = o + p @ (cores - o)
-            return float(problem.losses(w, i, "train").mean()) + mu / 2 * float(((p - p0) ** 2).sum())
+            return float(problem.losses(w, i, "train").mean()) + mu / 2 * float(
+                ((p - p0) ** 2).sum()
+            )
 
         for j in range(4):
             step = torch.zeros(4, dtype=torch.float64)
             step[j] = 1e-6
             slope = (objective(rows[i] + step) - objective(rows[i] - step)) / 2e-6
-            assert float(rows[i, j] - run.state(i).dr[0, j]) / rate == pytest.approx(slope, rel=1e-5, abs=1e-5)
+            assert float(rows[i, j] - run.state(i).dr[0, j]) / rate == pytest.approx(
+                slope, rel=1e-5, abs=1e-5
+            )
 
 
 @pytest.mark.parametrize("over", OPTIMIZERS)
 def test_common_cores_without_learning_are_fedavg_and_its_local_models_to_the_bit(over):
     """In round 1 to the bit; later the sums are ordered otherwise."""
     problem = quadratics(4, samples=3)
-    runs = [Federation(m, problem) for m in (local(dr_lr=0), FedAvg().method(), FedAvgLocal().method())]
+    runs = [
+        Federation(m, problem) for m in (local(dr_lr=0), FedAvg().method(), FedAvgLocal().method())
+    ]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, epochs=2, batch_size=2, **over))
@@ -111,7 +126,9 @@ def test_one_hot_rows_without_learning_are_separate_training_to_the_bit(over):
         for run in (apple, alone):
             run.round(a_round(number, epochs=2, batch_size=1, **over))
         for i in range(3):
-            assert torch.equal(apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
+            assert torch.equal(
+                apple.model(i, "personal", "trained"), alone.model(i, "personal", "trained")
+            )
 
 
 def test_a_client_alone_is_plain_sgd():
@@ -124,7 +141,9 @@ def test_a_client_alone_is_plain_sgd():
 
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 10**6))
 def test_rounds_with_fixed_rows_follow_their_recursion(N, epochs, seed):
-    """Full-batch steps on quadratics: after K of them w = W* + (1 - lr)^K (m - W*), so M <- M - (1 - (1 - lr)^K) P (M - W*)."""
+    """Full-batch steps on quadratics: after K of them w = W* + (1 - lr)^K (m - W*), so M <- M - (1
+    - (1 - lr)^K) P (M - W*).
+    """
     problem, lr = quadratics(N), 0.3
     run = Federation(local(dr_lr=0, core_init="independent"), problem)
     P = torch.randn(N, N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -142,7 +161,10 @@ def test_rounds_with_fixed_rows_follow_their_recursion(N, epochs, seed):
 def test_each_clients_optimum_is_a_fixed_point():
     problem = quadratics(4)
     run = Federation(local(core_init="independent"), problem)
-    P, o = run.roster.shares.repeat(4, 1) / 2 + torch.eye(4, dtype=torch.float64) / 2, run.state(0).origin
+    P, o = (
+        run.roster.shares.repeat(4, 1) / 2 + torch.eye(4, dtype=torch.float64) / 2,
+        run.state(0).origin,
+    )
     cores = o + torch.linalg.solve(P, optima(problem) - o)
     with_cores(run, cores, P)
     run.round(a_round(epochs=5, momentum=0.9))
@@ -153,7 +175,9 @@ def test_each_clients_optimum_is_a_fixed_point():
 
 
 def test_clients_who_use_but_each_others_core_part_unless_they_learn():
-    """P = [[0, 1], [1, 0]] has the eigenvalue -1: the mixtures' distance to the optima grows by 1 + a a round, a = 0.3."""
+    """P = [[0, 1], [1, 0]] has the eigenvalue -1: the mixtures' distance to the optima grows by 1 +
+    a a round, a = 0.3.
+    """
     problem = quadratics(2)
     swapped = torch.eye(2, dtype=torch.float64).flip(0)
     far = {}
@@ -172,7 +196,9 @@ def test_clients_who_use_but_each_others_core_part_unless_they_learn():
 
 @pytest.mark.parametrize("dr_lr", [1e-9, None])
 def test_cores_grow_without_bound_where_the_relationships_hardly_learn(dr_lr):
-    """Optima 1 and -1, rows (1/2, 1/2): the mixture stays 0, so that each of 100 rounds adds lr = 0.1 to a core."""
+    """Optima 1 and -1, rows (1/2, 1/2): the mixture stays 0, so that each of 100 rounds adds lr =
+    0.1 to a core.
+    """
     run = Federation(local(dr_lr=dr_lr), Quadratics(numbers([1.0], [-1.0]), [[0], [1]]))
     with_cores(run, numbers([0.0], [0.0]))
     for i in (0, 1):
@@ -198,7 +224,9 @@ class Curved(Quadratics):
 
 
 def test_flat_directions_are_learned_slower_than_alone():
-    """A step at lr = 1 leaves 1 - h of the way: after 120 alone 0.99^120 of the flattest, and less of all others."""
+    """A step at lr = 1 leaves 1 - h of the way: after 120 alone 0.99^120 of the flattest, and less
+    of all others.
+    """
     problem = quadratics(3, samples=1, d=6)
     curved, h = Curved(problem.targets, problem.rows), torch.logspace(0, -2, 6, dtype=torch.float64)
     loss = {}
@@ -214,8 +242,16 @@ def test_flat_directions_are_learned_slower_than_alone():
     assert loss["local"] / loss["alone"] == pytest.approx(2.7, abs=0.05)
 
 
-@given(st.integers(1, 6), st.floats(1e-3, 1.0), st.floats(-6, 6), st.floats(0, 1e9), st.integers(0, 10**6))
-def test_a_step_never_raises_the_loss_whatever_the_scale_of_cores_and_the_rate(N, lr, scale, dr_lr, seed):
+@given(
+    st.integers(1, 6),
+    st.floats(1e-3, 1.0),
+    st.floats(-6, 6),
+    st.floats(0, 1e9),
+    st.integers(0, 10**6),
+)
+def test_a_step_never_raises_the_loss_whatever_the_scale_of_cores_and_the_rate(
+    N, lr, scale, dr_lr, seed
+):
     """F_i has curvature 1, and lr is at most 1."""
     problem = quadratics(N)
     run = Federation(local(dr_lr=dr_lr, core_init="independent"), problem)
@@ -233,17 +269,26 @@ def test_a_step_never_raises_the_loss_whatever_the_scale_of_cores_and_the_rate(N
 
 @given(st.integers(1, 5), st.integers(1, 6), st.floats(0, 10), st.integers(0, 10**6))
 def test_rates_bound_what_the_relationships_move(n, d, pull, seed):
-    """Against another library's inverse; A' R A of the members' progress A is at most lr, R at most dr_lr."""
+    """Against another library's inverse; A' R A of the members' progress A is at most lr, R at most
+    dr_lr.
+    """
     draw = torch.Generator().manual_seed(seed)
     cores, P = (torch.randn(n, k, generator=draw, dtype=torch.float64) for k in (d, n))
-    origins, known = torch.randn(n, d, generator=draw, dtype=torch.float64), torch.rand(n, generator=draw) > 0.3
+    origins, known = (
+        torch.randn(n, d, generator=draw, dtype=torch.float64),
+        torch.rand(n, generator=draw) > 0.3,
+    )
     known[0] = True
     copies = torch.randn(n, n, d, generator=draw, dtype=torch.float64)
     mixing = mixing_of(cores, P, origins, copies, pull, known)
-    found, capped = (safe_rates(cores, mixing, a_round(lr=0.1, decay=0.5), dr_lr) for dr_lr in (None, 0.02))
+    found, capped = (
+        safe_rates(cores, mixing, a_round(lr=0.1, decay=0.5), dr_lr) for dr_lr in (None, 0.02)
+    )
     m = int(known.sum())
     for k in range(n):
-        A = (torch.where(torch.eye(n)[k].bool().unsqueeze(1), cores[k], copies[k]) - origins[k])[known].numpy()
+        A = (torch.where(torch.eye(n)[k].bool().unsqueeze(1), cores[k], copies[k]) - origins[k])[
+            known
+        ].numpy()
         K = A @ A.T
         R = np.linalg.inv((K + np.trace(K) / m * np.eye(m)) / 0.1 + pull * np.eye(m))
         assert_close(found[k][known][:, known], torch.from_numpy(R))
@@ -263,11 +308,15 @@ def test_nothing_is_learned_of_relationships_before_there_is_progress():
 
 def test_own_copies_and_a_shared_bank_mix_alike():
     draw = torch.Generator().manual_seed(0)
-    C, bank, P = (torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((2, 6), (4, 6), (2, 4)))
+    C, bank, P = (
+        torch.randn(*s, generator=draw, dtype=torch.float64) for s in ((2, 6), (4, 6), (2, 4))
+    )
     o = torch.randn(2, 6, generator=draw, dtype=torch.float64)
     one, two = mixing_of(C, P, o, bank), mixing_of(C, P, o, bank.repeat(2, 1, 1))
     held = torch.stack([torch.cat([C[:1], bank[1:]]), torch.cat([bank[:1], C[1:], bank[2:]])])
-    assert_close(mixture(C, P, one), o + torch.bmm(P.unsqueeze(1), held - o.unsqueeze(1)).squeeze(1))
+    assert_close(
+        mixture(C, P, one), o + torch.bmm(P.unsqueeze(1), held - o.unsqueeze(1)).squeeze(1)
+    )
     assert_close(mixture(C, P, one), mixture(C, P, two))
     assert_close(safe_rates(C, one, a_round(), None), safe_rates(C, two, a_round(), None))
 

@@ -24,7 +24,8 @@ def numbers(*samples):
 
 
 def test_fedavg_by_hand():
-    """Clients with samples {4} and {1, 1, 1}, w = w0, one full-batch step of .5: w_1 = w0 - .5 (w0 - 4), w_2 = w0 - .5 (w0 - 1).
+    """Clients with samples {4} and {1, 1, 1}, w = w0, one full-batch step of .5: w_1 = w0 - .5 (w0
+    - 4), w_2 = w0 - .5 (w0 - 1).
 
     Weights 1/4 and 3/4: w = .5 w0 + .5 (4 / 4 + 3 / 4) = .5 w0 + .875.
     """
@@ -45,7 +46,9 @@ def test_a_full_batch_step_of_fedavg_is_a_step_on_the_pooled_loss():
 
 
 def test_fedprox_by_hand():
-    """mu = 2, lr = .1, two steps from w on F(v) = (v - a)^2 / 2: v1 = w - .1 (w - a); v2 = v1 - .1 (v1 - a + 2 (v1 - w))."""
+    """mu = 2, lr = .1, two steps from w on F(v) = (v - a)^2 / 2: v1 = w - .1 (w - a); v2 = v1 - .1
+    (v1 - a + 2 (v1 - w)).
+    """
     run = Federation(FedProx(mu=2.0).method(), numbers([3.0]))
     w = run.initial().item()
     run.round(a_round(epochs=2, lr=0.1))
@@ -56,7 +59,10 @@ def test_fedprox_by_hand():
 
 def test_fedprox_without_its_term_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    prox, avg = Federation(FedProx(mu=0.0).method(), problem), Federation(FedAvg().method(), problem)
+    prox, avg = (
+        Federation(FedProx(mu=0.0).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         prox.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -117,7 +123,12 @@ def test_separate_converges_to_each_clients_own_optimum():
     for number in range(1, 201):
         run.round(a_round(number))
     for i in range(3):
-        assert_close(run.model(i, "personal", "trained"), problem.targets[2 * i : 2 * i + 2].mean(0), atol=1e-8, rtol=0)
+        assert_close(
+            run.model(i, "personal", "trained"),
+            problem.targets[2 * i : 2 * i + 2].mean(0),
+            atol=1e-8,
+            rtol=0,
+        )
 
 
 def test_weight_decay_and_momentum_are_pytorchs():

@@ -31,11 +31,22 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
     [
         # lambda / alpha_k = k, lr 0.1: 1 from round 10 on.
         ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 9}, None),
-        ("heurfedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30}, "lr x lambda / alpha = 3 in round 30"),
+        (
+            "heurfedamp",
+            {"alpha_schedule": "diminishing"},
+            {"rounds": 30},
+            "lr x lambda / alpha = 3 in round 30",
+        ),
         # The rate falls as fast as the pull grows: 0.1 k 0.9^(k - 1) is below 1 at any k.
         ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30, "lr_decay": 0.9}, None),
-        # Cosine: at the ends 0.1 and almost 0; 0.1 k (1 + cos(pi (k - 1) / K)) / 2 reaches 0.85 of 30 rounds, 2.7 of 100.
-        ("fedamp", {"alpha_schedule": "diminishing"}, {"rounds": 30, "lr_schedule": "cosine"}, None),
+        # Cosine: at the ends 0.1 and almost 0; 0.1 k (1 + cos(pi (k - 1) / K)) / 2 reaches 0.85 of
+        # 30 rounds, 2.7 of 100.
+        (
+            "fedamp",
+            {"alpha_schedule": "diminishing"},
+            {"rounds": 30, "lr_schedule": "cosine"},
+            None,
+        ),
         (
             "fedamp",
             {"alpha_schedule": "diminishing"},
@@ -43,17 +54,33 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
             "from 3.8 on it diverges",
         ),
         # lambda / alpha = sqrt(100) in every round, or 1 / 0.05.
-        ("fedamp", {"alpha_schedule": "sqrt"}, {"rounds": 100}, "lr x lambda / alpha = 1 in round 1;"),
+        (
+            "fedamp",
+            {"alpha_schedule": "sqrt"},
+            {"rounds": 100},
+            "lr x lambda / alpha = 1 in round 1;",
+        ),
         ("heurfedamp", {"alpha": 0.05}, {}, "lr x lambda / alpha = 2 in round 1;"),
         ("fedamp", {"alpha": 0.05, "lambda": 0.0}, {}, None),
         ("fedamp", {}, {}, None),
-        # Unset, alpha is 1 / (N A'(0)) = 25 / N from 25 clients on: lambda / alpha is 4 of 100 clients.
+        # Unset, alpha is 1 / (N A'(0)) = 25 / N from 25 clients on: lambda / alpha is 4 of 100
+        # clients.
         ("fedamp", {}, {"clients": 100, "lr": 0.2}, None),
         ("fedamp", {}, {"clients": 100, "lr": 0.3}, "lr x lambda / alpha = 1.2 in round 1;"),
-        ("fedamp", {}, {"clients": 100, "lr": 0.3, "membership": {"unseen": tuple(range(50, 100))}}, None),
+        (
+            "fedamp",
+            {},
+            {"clients": 100, "lr": 0.3, "membership": {"unseen": tuple(range(50, 100))}},
+            None,
+        ),
         ("heurfedamp", {}, {"clients": 100, "lr": 0.3}, None),
         # 0.3 / 4 in round 1, the whole of it from round 4 on.
-        ("ditto", {"lambda": 10.0}, {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 10}, "lr x lambda = 3"),
+        (
+            "ditto",
+            {"lambda": 10.0},
+            {"lr": 0.3, "lr_warmup_rounds": 3, "rounds": 10},
+            "lr x lambda = 3",
+        ),
     ],
 )
 def test_a_run_is_warned_of_its_worst_rounds(name, settings, over, said):

@@ -18,11 +18,14 @@ from problems import Federation, Quadratics, a_round, quadratics, tiny
 
 
 def groups():
-    """Clients 0, 2, 5 near (4, 0, 1), clients 1, 3, 4 near (-4, 0, 1): opposite updates at their common mean."""
+    """Clients 0, 2, 5 near (4, 0, 1), clients 1, 3, 4 near (-4, 0, 1): opposite updates at their
+    common mean.
+    """
     sign = torch.tensor([1, -1, 1, -1, -1, 1], dtype=torch.float64).unsqueeze(1)
     noise = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     return Quadratics(
-        sign * torch.tensor([[4.0, 0, 0]]) + torch.tensor([[0, 0, 1.0]]) + 0.1 * noise, [[i] for i in range(6)]
+        sign * torch.tensor([[4.0, 0, 0]]) + torch.tensor([[0, 0, 1.0]]) + 0.1 * noise,
+        [[i] for i in range(6)],
     )
 
 
@@ -36,7 +39,10 @@ def run_of(problem, rounds, ids=None, **over):
 def test_without_thresholds_met_it_is_fedavg_to_the_bit():
     """Equal sizes: the plain mean is FedAvg's. No mean update is shorter than 0."""
     problem = quadratics(4, samples=3)
-    cfl, avg = Federation(CFL(eps_mean=0.0, warmup_rounds=0).method(), problem), Federation(FedAvg().method(), problem)
+    cfl, avg = (
+        Federation(CFL(eps_mean=0.0, warmup_rounds=0).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in range(1, 6):
         for run in (cfl, avg):
             run.round(a_round(number, epochs=2, batch_size=2, momentum=0.9))
@@ -45,7 +51,9 @@ def test_without_thresholds_met_it_is_fedavg_to_the_bit():
 
 def test_means_do_not_weigh_samples():
     """Samples {4} and {1, 1, 1}, w0, one step of .5: the plain mean of .5 w0 + 2 and .5 w0 + .5."""
-    problem = Quadratics(torch.tensor([4.0, 1, 1, 1], dtype=torch.float64).unsqueeze(1), [[0], [1, 2, 3]])
+    problem = Quadratics(
+        torch.tensor([4.0, 1, 1, 1], dtype=torch.float64).unsqueeze(1), [[0], [1, 2, 3]]
+    )
     run = Federation(CFL().method(), problem)
     run.round(a_round(lr=0.5))
     assert run.server.models.item() == pytest.approx(0.5 * run.initial().item() + 1.25)
@@ -56,14 +64,20 @@ def test_groups_with_opposite_updates_part_and_reach_their_own_optima():
     run = run_of(problem, 60, warmup_rounds=0)
     assert run.server.labels.tolist() == [0, 1, 0, 1, 1, 0]
     for members, cluster in (([0, 2, 5], 0), ([1, 3, 4], 1)):
-        assert_close(run.server.models[cluster], problem.targets[members].mean(0), atol=1e-6, rtol=0)
+        assert_close(
+            run.server.models[cluster], problem.targets[members].mean(0), atol=1e-6, rtol=0
+        )
         for i in members:
-            assert torch.equal(run.model(i, "personal", "received"), run.model(members[0], "personal", "received"))
+            assert torch.equal(
+                run.model(i, "personal", "received"), run.model(members[0], "personal", "received")
+            )
     assert [int(r.info["cluster"]) for r in run.replies] == [0, 1, 0, 1, 1, 0]
 
 
 def test_nobody_parts_before_the_warm_up_is_over():
-    """The thresholds are met long before: the split comes in round 9, with eight rounds of warm-up."""
+    """The thresholds are met long before: the split comes in round 9, with eight rounds of
+    warm-up.
+    """
     assert len(run_of(groups(), 8, warmup_rounds=8).server.models) == 1
     assert len(run_of(groups(), 9, warmup_rounds=8).server.models) == 2
 
@@ -75,13 +89,20 @@ def test_a_pair_stays_together():
     assert_close(run.server.models, torch.zeros(1, 1, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("mean", "largest", "splits"), [(1.01, 0.99, 2), (0.99, 0.99, 1), (1.01, 1.01, 1)])
+@pytest.mark.parametrize(
+    ("mean", "largest", "splits"), [(1.01, 0.99, 2), (0.99, 0.99, 1), (1.01, 1.01, 1)]
+)
 def test_both_thresholds_decide(mean, largest, splits):
-    """Thresholds just above and below the norms of the first round's updates, computed from the targets: dW = .5 (a - w)."""
+    """Thresholds just above and below the norms of the first round's updates, computed from the
+    targets: dW = .5 (a - w).
+    """
     problem = groups()
     run = Federation(CFL().method(), problem)
     updates = 0.5 * (problem.targets - run.initial())
-    over = {"eps_mean": mean * float(updates.mean(0).norm()), "eps_max": largest * float(updates.norm(dim=1).max())}
+    over = {
+        "eps_mean": mean * float(updates.mean(0).norm()),
+        "eps_max": largest * float(updates.norm(dim=1).max()),
+    }
     absolute = run_of(problem, 1, warmup_rounds=0, units="absolute", **over)
     unit = float(updates.norm(dim=1).mean())
     relative = run_of(problem, 1, warmup_rounds=0, **{k: v / unit for k, v in over.items()})
@@ -90,20 +111,30 @@ def test_both_thresholds_decide(mean, largest, splits):
 
 
 def test_gamma_keeps_together_what_noise_may_have_parted():
-    """The halves' closest pair across has similarity a: they part for gamma below sqrt((1 - a) / 2) alone."""
+    """The halves' closest pair across has similarity a: they part for gamma below sqrt((1 - a) / 2)
+    alone.
+    """
     problem = groups()
     run = Federation(CFL().method(), problem)
     units = torch.nn.functional.normalize(problem.targets - run.initial(), dim=1)
     across = float((units @ units.T)[[0, 2, 5]][:, [1, 3, 4]].max())
     edge = math.sqrt((1 - across) / 2)
     for gamma, clusters in ((0.99 * edge, 2), (min(1.01 * edge, 1.0), 1)):
-        over = {"warmup_rounds": 0, "units": "absolute", "eps_mean": 1e9, "eps_max": 0.0, "gamma_max": gamma}
+        over = {
+            "warmup_rounds": 0,
+            "units": "absolute",
+            "eps_mean": 1e9,
+            "eps_max": 0.0,
+            "gamma_max": gamma,
+        }
         assert len(run_of(problem, 1, **over).server.models) == clusters
 
 
 @pytest.mark.parametrize("seed", [0, 2])
 def test_defaults_find_the_groups_of_a_network(seed):
-    """Twelve clients of alike data in four groups, each turned by a quarter more: the labels are the groups."""
+    """Twelve clients of alike data in four groups, each turned by a quarter more: the labels are
+    the groups.
+    """
     config = resolve(
         {
             "method": {"name": "cfl"},
@@ -148,7 +179,10 @@ def test_norms_are_shown():
     second = 0.5 * (problem.targets - (run.initial() + first.mean(0)))
     for i, reply in enumerate(run.replies):
         assert_close(reply.info["update_norm"], second[i].norm())
-        assert_close(reply.info["cluster_norms"], torch.stack([first.mean(0).norm(), first.norm(dim=1).max()]))
+        assert_close(
+            reply.info["cluster_norms"],
+            torch.stack([first.mean(0).norm(), first.norm(dim=1).max()]),
+        )
 
 
 def test_a_cluster_splits_only_when_it_is_complete_and_absent_ones_keep_their_model():
@@ -158,7 +192,10 @@ def test_a_cluster_splits_only_when_it_is_complete_and_absent_ones_keep_their_mo
     kept = run.server.models[1].clone()
     run.round(a_round(31, lr=0.5), ids=(0, 5))
     assert torch.equal(run.server.models[1], kept)
-    assert_close(run.server.models[0], 0.5 * (run.model(0, "personal", "received") + problem.targets[[0, 5]].mean(0)))
+    assert_close(
+        run.server.models[0],
+        0.5 * (run.model(0, "personal", "received") + problem.targets[[0, 5]].mean(0)),
+    )
 
 
 def test_clusters_do_not_depend_on_the_order_of_clients():
@@ -180,7 +217,9 @@ def test_bipartition_is_the_optimum(n, seed):
     def across(apart):
         return similarity[np.ix_(apart, ~apart)].max()
 
-    others = [np.array([False, *(bool(k >> i & 1) for i in range(n - 1))]) for k in range(1, 2 ** (n - 1))]
+    others = [
+        np.array([False, *(bool(k >> i & 1) for i in range(n - 1))]) for k in range(1, 2 ** (n - 1))
+    ]
     got = bipartition(similarity)
     assert not got[0]
     assert across(got) == min(across(apart) for apart in others)

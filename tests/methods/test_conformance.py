@@ -1,4 +1,6 @@
-"""One table for every method: the public checks, for all names and for settings that change a method's course."""
+"""One table for every method: the public checks, for all names and for settings that change a
+method's course.
+"""
 
 import pytest
 
@@ -28,7 +30,11 @@ VARIANTS = [
     ("pgfed", {"mixing": "client"}),
     ("pgfedmo", {"mixing": "client", "budget": 1}),
 ]
-ROUNDS = [("fedamp", {"alpha_schedule": "sqrt"}), ("heurfedamp", {"alpha_schedule": "sqrt"}), ("fedphp", {"mu": 0.0})]
+ROUNDS = [
+    ("fedamp", {"alpha_schedule": "sqrt"}),
+    ("heurfedamp", {"alpha_schedule": "sqrt"}),
+    ("fedphp", {"mu": 0.0}),
+]
 DOWNLOADS = [("fedfomo", {"budget": 2, "candidates": "everybody"}), ("fedfomo-ma", {"budget": 1})]
 EVERY = [(name, {}) for name in METHODS]
 TABLE = EVERY + VARIANTS
@@ -48,14 +54,18 @@ SHARED_HALVES = {
     *("fedavg-local", "fedprox-ft", "fedprox-c", "fedavgm", "fedadagrad", "fedyogi", "pgfedmo"),
     *("fedprox+ala", "per-fedavg+ala", "pfedme+ala", "ditto+ala", "fedphp+ala"),
 }
-"""Methods whose halves are put together of others' in this table, by functions that another one runs."""
+"""Methods whose halves are put together of others' in this table, by functions that another one
+runs.
+"""
 
 
 def named(name, settings):
     return name + "".join(f" {k}={v}" for k, v in settings.items())
 
 
-every_method = pytest.mark.parametrize(("name", "settings"), TABLE, ids=[named(*case) for case in TABLE])
+every_method = pytest.mark.parametrize(
+    ("name", "settings"), TABLE, ids=[named(*case) for case in TABLE]
+)
 
 
 def method(name, settings):
@@ -63,7 +73,9 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks once a half."""
+    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks once
+    a half.
+    """
     return [
         pytest.param(
             check,
@@ -77,11 +89,15 @@ def checks(table, of=lambda check: True):
 
 
 def left_to_slow_tests(name, check):
-    return (check in RUNS and name not in KINDS_OF_METHOD) or (check in LONG and name in SHARED_HALVES)
+    return (check in RUNS and name not in KINDS_OF_METHOD) or (
+        check in LONG and name in SHARED_HALVES
+    )
 
 
 def one_run(check):
-    """All checks of rounds, and one run check: for variants whose runs differ little from their method's."""
+    """All checks of rounds, and one run check: for variants whose runs differ little from their
+    method's.
+    """
     return str(check) not in RUNS or str(check) == "a_run_trains_survival"
 
 
@@ -90,7 +106,9 @@ def of_masks(check):
     return str(check) == "a_run_trains_segmentation"
 
 
-@pytest.mark.parametrize("check", checks(EVERY) + checks(VARIANTS, one_run) + checks(MASKS, of_masks))
+@pytest.mark.parametrize(
+    "check", checks(EVERY) + checks(VARIANTS, one_run) + checks(MASKS, of_masks)
+)
 def test_conformance(check):
     check()
 
@@ -100,6 +118,8 @@ def test_a_card_says_how_many_models_a_client_receives(check):
     check()
 
 
-@pytest.mark.parametrize("check", checks(ROUNDS, lambda check: "how_many_there_will_be" in str(check)))
+@pytest.mark.parametrize(
+    "check", checks(ROUNDS, lambda check: "how_many_there_will_be" in str(check))
+)
 def test_a_card_says_whether_a_round_depends_on_how_many_there_will_be(check):
     check()

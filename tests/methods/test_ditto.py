@@ -17,7 +17,9 @@ def ditto(weight, **settings):
 
 
 def test_two_rounds_by_hand():
-    """Sample 3, lambda = 2, two steps of .1 a round: v is pulled to the model received, not to the trained copy."""
+    """Sample 3, lambda = 2, two steps of .1 a round: v is pulled to the model received, not to the
+    trained copy.
+    """
     run = Federation(ditto(2.0), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
     w = v = run.initial().item()
     for number in (1, 2):
@@ -54,7 +56,9 @@ def test_the_global_part_is_fedavg_to_the_bit(method):
 
 @pytest.mark.parametrize("weight", [0.1, 1.0, 4.0])
 def test_it_converges_to_a_point_between_the_own_and_the_global_optimum(weight):
-    """F_i' (v) + lambda (v - w) = 0 with w = mean of all targets: v = (a_i + lambda w) / (1 + lambda)."""
+    """F_i' (v) + lambda (v - w) = 0 with w = mean of all targets: v = (a_i + lambda w) / (1 +
+    lambda).
+    """
     problem = quadratics(3)
     run = Federation(ditto(weight), problem)
     for number in range(1, 201):

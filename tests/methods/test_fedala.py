@@ -27,7 +27,9 @@ def info(run, client, name):
 
 
 def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
-    """One full-batch epoch with eta = .01 far from the bounds: (W - W_new) / .01 is dF(w_i + (w - w_i) W) / dW."""
+    """One full-batch epoch with eta = .01 far from the bounds: (W - W_new) / .01 is dF(w_i + (w -
+    w_i) W) / dW.
+    """
     problem = quadratics(2, d=4)
     run = Federation(FedALA(layers=2, sample_share=1.0, weight_lr=0.01).method(), problem)
     w = run.server.clone()
@@ -49,7 +51,10 @@ def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
 
 def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, avg = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem), Federation(FedAvg().method(), problem)
+    ala, avg = (
+        Federation(FedALA(weight_lr=0.0, layers=2).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in range(1, 5):
         ala.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -59,7 +64,10 @@ def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
 
 def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, alone = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem), Federation(Separate().method(), problem)
+    ala, alone = (
+        Federation(FedALA(weight_lr=0.0, layers=2).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     for i in range(3):
         state_with(ala, i, weights=torch.zeros_like(ala.state(i).weights))
     for number in range(1, 5):
@@ -101,9 +109,11 @@ def test_the_stages_none_then_until_converged_then_one_epoch():
 
 
 def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
-    """One client of one number and one target, lr 0: eq. 5 by hand gives each epoch's loss before its step.
+    """One client of one number and one target, lr 0: eq. 5 by hand gives each epoch's loss before
+    its step.
 
-    F(t) = (t - 1)^2 / 2, w_i = 0, w = 4, W = 1 at first: t = 4 W, W <- clip(W - .05 (t - 1) * 4, 0, 1).
+    F(t) = (t - 1)^2 / 2, w_i = 0, w = 4, W = 1 at first: t = 4 W, W <- clip(W - .05 (t - 1) * 4, 0,
+    1).
     """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     run = Federation(FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=15).method(), problem)
@@ -115,7 +125,8 @@ def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
         expected.append((4 * weight - 1) ** 2 / 2)
         weight = min(1.0, max(0.0, weight - 0.05 * (4 * weight - 1) * 4))
     losses, count = info(run, 0, "ala_losses"), int(info(run, 0, "ala_epochs"))
-    # 4.5 * .04^k: ten losses with .18 deviate by .18 * .3, ten that begin with .0072 by .0072 * .3 < .01.
+    # 4.5 * .04^k: ten losses with .18 deviate by .18 * .3, ten that begin with .0072 by .0072 * .3
+    # < .01.
     assert count == 12
     assert losses[:count].tolist() == pytest.approx(expected[:count], rel=1e-9, abs=1e-12)
     assert losses[count:].tolist() == [0.0] * (15 - count)
@@ -131,7 +142,9 @@ def test_the_stage_is_capped():
 
 
 def test_later_rounds_may_have_more_epochs_and_each_takes_the_steps_of_eq_5():
-    """As above, a cap of 2, then three epochs: W <- clip(W - .05 (t - 1) (4 - w_i), 0, 1), t = w_i + (4 - w_i) W."""
+    """As above, a cap of 2, then three epochs: W <- clip(W - .05 (t - 1) (4 - w_i), 0, 1), t = w_i
+    + (4 - w_i) W.
+    """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     settings = FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=2, round_epochs=3)
     run = Federation(settings.method(), problem)
@@ -172,7 +185,10 @@ def test_without_adaptation_the_initial_weights_are_reused():
 
 def test_before_its_start_round_it_is_fedavg():
     problem = quadratics(3)
-    late, avg = Federation(FedALA(start_round=3).method(), problem), Federation(FedAvg().method(), problem)
+    late, avg = (
+        Federation(FedALA(start_round=3).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2):
         late.round(a_round(number))
         avg.round(a_round(number))
@@ -193,7 +209,9 @@ def test_absent_clients_rest():
     run = Federation(FedALA().method(), quadratics(3))
     for number in (1, 2):
         run.round(a_round(number))
-    before = {name: t.clone() for name, t in vars(run.state(1)).items() if isinstance(t, torch.Tensor)}
+    before = {
+        name: t.clone() for name, t in vars(run.state(1)).items() if isinstance(t, torch.Tensor)
+    }
     run.round(a_round(3), ids=(0, 2))
     assert all(torch.equal(getattr(run.state(1), name), t) for name, t in before.items())
 
@@ -214,7 +232,9 @@ def test_lower_layers_are_the_received_ones_and_learning_lowers_the_loss():
 
 
 def test_learned_weights_reach_the_best_mixture():
-    """One number: F(t) = (t - a)^2 / 2 on t = w_i + (w - w_i) W is lowest at W = (a - w_i) / (w - w_i), here 1/4."""
+    """One number: F(t) = (t - a)^2 / 2 on t = w_i + (w - w_i) W is lowest at W = (a - w_i) / (w -
+    w_i), here 1/4.
+    """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     run = Federation(FedALA(sample_share=1.0, weight_lr=0.05, stage_epochs=300).method(), problem)
     run.server = torch.tensor([4.0], dtype=torch.float64)
@@ -226,7 +246,10 @@ def test_learned_weights_reach_the_best_mixture():
 
 
 def test_the_proximal_centre_stays_the_received_model():
-    """w_i = 2, w = 6, W = 1/4: start 3. F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4."""
+    """w_i = 2, w = 6, W = 1/4: start 3.
+
+    F(v) = (v - 1)^2 / 2, mu = 2, lr .1: v <- 3 - .1 ((3 - 1) + 2 (3 - 6)) = 3.4.
+    """
     problem = Quadratics(torch.tensor([[1.0], [0.0]], dtype=torch.float64), [[0], [1]])
     half = adaptive(fedavg.client(mu=2.0), ALA(weight_lr=0.0))
     run = Federation(Method(fedavg.server(), half, FedALA().method().card), problem)
@@ -248,7 +271,9 @@ def test_the_weights_learn_on_their_share_of_the_samples():
             return super().gradient(W, indices, *args, **more)
 
     plain = quadratics(2, samples=10)
-    run = Federation(FedALA(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows))
+    run = Federation(
+        FedALA(sample_share=0.4, stage_epochs=3).method(), Watched(plain.targets, plain.rows)
+    )
     run.round(a_round(1))
     seen.clear()
     run.round(a_round(2), ids=(1,))
@@ -277,7 +302,9 @@ def test_a_mixture_is_exact_at_both_ends():
 
 
 def test_the_stage_ends_when_the_last_ten_losses_agree():
-    """Clients: constant loss; alternating by .1 (standard deviation .05); wild at first, constant for the last ten."""
+    """Clients: constant loss; alternating by .1 (standard deviation .05); wild at first, constant
+    for the last ten.
+    """
     losses = [torch.tensor([1.0, 1.0 + 0.1 * (k % 2), 9.0 if k < 2 else 1.0]) for k in range(12)]
     assert not converged(losses[:10]).any()
     assert converged(losses[:11]).tolist() == [True, False, False]

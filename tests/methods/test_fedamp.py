@@ -66,9 +66,13 @@ def test_the_slope_is_the_derivative_of_the_attention_function(kind, t):
 
 
 def test_cloud_models_by_hand():
-    """Models 0 and 2, t = 4, alpha = .5, sigma = 2: xi = .25 e^-2, and u = (2 xi, 2 - 2 xi); exact: twice the weight."""
+    """Models 0 and 2, t = 4, alpha = .5, sigma = 2: xi = .25 e^-2, and u = (2 xi, 2 - 2 xi); exact:
+    twice the weight.
+    """
     for gradient, factor in (("printed", 1), ("exact", 2)):
-        run = Federation(FedAMP(alpha=0.5, sigma=2.0, gradient=gradient).method(), quadratics(2, d=1))
+        run = Federation(
+            FedAMP(alpha=0.5, sigma=2.0, gradient=gradient).method(), quadratics(2, d=1)
+        )
         run.server = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
         xi = factor * 0.25 * math.exp(-2)
         assert_close(clouds(run), torch.tensor([[2 * xi], [2 - 2 * xi]], dtype=torch.float64))
@@ -76,7 +80,9 @@ def test_cloud_models_by_hand():
 
 
 def test_a_local_step_by_hand():
-    """lr .1, lambda / alpha = 3 / 1.5 = 2, cloud u: w1 = w - .1 (w - a + 2 (w - u)), from w or from u."""
+    """lr .1, lambda / alpha = 3 / 1.5 = 2, cloud u: w1 = w - .1 (w - a + 2 (w - u)), from w or from
+    u.
+    """
     problem = quadratics(2, samples=1, d=3)
     for start in ("own", "cloud"):
         run = Federation(FedAMP(lambda_=3.0, alpha=1.5, sigma=4.0, start=start).method(), problem)
@@ -93,10 +99,11 @@ def test_a_local_step_by_hand():
 @pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
 @pytest.mark.parametrize(("gradient", "share"), [("exact", 1.0), ("printed", 0.5)])
 def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
-    """G(W) = sum_i F_i(w_i) + share lambda sum_{i<j} A, minimised numerically from where FedAMP ends; share 1 when exact.
+    """G(W) = sum_i F_i(w_i) + share lambda sum_{i<j} A, minimised numerically from where FedAMP
+    ends; share 1 when exact.
 
-    At a minimiser G cannot be lowered, so the numerical one is the same point; weak coupling (lambda A'' small against
-    the quadratics' 1) keeps G convex.
+    At a minimiser G cannot be lowered, so the numerical one is the same point; weak coupling
+    (lambda A'' small against the quadratics' 1) keeps G convex.
     """
     problem, lam, N = quadratics(3, samples=1, d=2, seed=4), 0.3, 3
     problem.targets.mul_(0.4)
@@ -109,17 +116,24 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
     def objective(flat):
         W = torch.from_numpy(flat).view(N, 2)
         fit = sum(float(problem.losses(W[i], i, "train").mean()) for i in range(N))
-        pairs = sum(attention(kind, float(((W[i] - W[j]) ** 2).sum())) for i in range(N) for j in range(i))
+        pairs = sum(
+            attention(kind, float(((W[i] - W[j]) ** 2).sum())) for i in range(N) for j in range(i)
+        )
         return fit + share * lam * pairs
 
-    best = minimize(objective, problem.targets.flatten().numpy(), method="BFGS", options={"gtol": 1e-8})
+    best = minimize(
+        objective, problem.targets.flatten().numpy(), method="BFGS", options={"gtol": 1e-8}
+    )
     assert_close(run.server.flatten(), torch.from_numpy(best.x), atol=1e-4, rtol=0)
     assert not torch.allclose(run.server, problem.targets, atol=1e-2)  # the coupling did move them
 
 
 def test_without_lambda_and_from_the_own_model_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    amp, alone = Federation(FedAMP(lambda_=0.0).method(), problem), Federation(Separate().method(), problem)
+    amp, alone = (
+        Federation(FedAMP(lambda_=0.0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     coupled = Federation(FedAMP().method(), problem)
     for number in (1, 2, 3):
         for run in (amp, alone, coupled):
@@ -143,7 +157,9 @@ def test_without_a_step_messages_weigh_nothing():
     assert torch.equal(coupling, torch.zeros(4, 1))
 
 
-@pytest.mark.parametrize("settings", [FedAMP(), HeurFedAMP(), HeurFedAMP(sigma=0.0, self_weight=0.0)])
+@pytest.mark.parametrize(
+    "settings", [FedAMP(), HeurFedAMP(), HeurFedAMP(sigma=0.0, self_weight=0.0)]
+)
 def test_of_equal_models_the_cloud_models_are_that_model_to_the_bit(settings):
     run = Federation(settings.method(), quadratics(5))
     assert torch.equal(clouds(run), run.initial().repeat(5, 1))
@@ -157,10 +173,15 @@ def test_the_heuristic_without_scale_is_the_plain_mean():
 
 
 def test_cosine_weights_by_hand():
-    """Rows (1, 0), (0, 2), (3, 3): cosines 0, sqrt(1/2), sqrt(1/2); row 1 at sigma = 2: e^0 and e^sqrt(2)."""
+    """Rows (1, 0), (0, 2), (3, 3): cosines 0, sqrt(1/2), sqrt(1/2); row 1 at sigma = 2: e^0 and
+    e^sqrt(2).
+    """
     shares = cosine_shares(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]]), 2.0)
     e = math.exp(math.sqrt(2))
-    assert_close(shares, torch.tensor([[0, 1 / (1 + e), e / (1 + e)], [1 / (1 + e), 0, e / (1 + e)], [0.5, 0.5, 0]]))
+    assert_close(
+        shares,
+        torch.tensor([[0, 1 / (1 + e), e / (1 + e)], [1 / (1 + e), 0, e / (1 + e)], [0.5, 0.5, 0]]),
+    )
 
 
 @given(st.integers(1, 7), st.sampled_from([0.0, 1.0, 1e4, 1e30]), st.floats(0, 1))
@@ -188,9 +209,14 @@ def test_fedamp_rows_are_convex_combinations_also_beyond_the_bound(N, alpha):
 
 
 def test_squared_distances_are_exact_far_from_the_origin():
-    """Single precision, |w|^2 about 1e9: the textbook Gram formula would lose every digit of distances about 1."""
+    """Single precision, |w|^2 about 1e9: the textbook Gram formula would lose every digit of
+    distances about 1.
+    """
     near = random(4, 6).float()
-    assert_close(distances(near + 2e4), torch.cdist((near + 2e4).double(), (near + 2e4).double()).float() ** 2)
+    assert_close(
+        distances(near + 2e4),
+        torch.cdist((near + 2e4).double(), (near + 2e4).double()).float() ** 2,
+    )
 
 
 @pytest.mark.parametrize("settings", [FedAMP(), HeurFedAMP()])
@@ -234,7 +260,9 @@ def test_only_the_model_goes_up():
 
 @pytest.mark.parametrize("kind", [FedAMP, HeurFedAMP])
 def test_lambda_is_a_key_like_any_other(kind):
-    """Read and written under the paper's name, also inside another record; misspelt it is refused."""
+    """Read and written under the paper's name, also inside another record; misspelt it is
+    refused.
+    """
     name = kind().name
     settings = kind.model_validate({"name": name, "lambda": 0.25})
     assert settings == kind(lambda_=0.25)
@@ -249,8 +277,12 @@ def test_lambda_is_a_key_like_any_other(kind):
 @pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
 @pytest.mark.parametrize("gradient", ["printed", "exact"])
 @given(N=st.integers(1, 300), spread=st.floats(0, 3))
-def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(kind, gradient, N, spread):
-    """A' <= A'(0), so N messages of alpha A' weigh at most N alpha A'(0) = 1; the own model keeps 1 / N at the least."""
+def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(
+    kind, gradient, N, spread
+):
+    """A' <= A'(0), so N messages of alpha A' weigh at most N alpha A'(0) = 1; the own model keeps 1
+    / N at the least.
+    """
     settings = FedAMP(attention=kind, gradient=gradient)
     W = random(N, 2, seed=N) * spread
     alpha = step(settings, a_round(), N)
@@ -261,7 +293,9 @@ def test_the_default_step_keeps_cloud_models_convex_at_any_number_of_clients(kin
 
 
 def test_the_default_step_is_1_while_that_is_convex_and_averages_equal_models_beyond():
-    """A'(0) = 1 / sigma = 1/25: 1 up to 25 clients, 1/4 of 100; half of it with the exact gradient's factor 2."""
+    """A'(0) = 1 / sigma = 1/25: 1 up to 25 clients, 1/4 of 100; half of it with the exact
+    gradient's factor 2.
+    """
     assert [step(FedAMP(), a_round(), N) for N in (1, 25, 100)] == pytest.approx([1, 1, 0.25])
     assert step(FedAMP(gradient="exact"), a_round(), 100) == pytest.approx(0.125)
     assert step(FedAMP(alpha=1.0), a_round(), 100) == 1.0
@@ -270,7 +304,9 @@ def test_the_default_step_is_1_while_that_is_convex_and_averages_equal_models_be
 
 
 def test_both_halves_take_the_same_step():
-    """One step from the cloud model u, at sigma = 1 and 4 clients: alpha = 1/4, so the pull is 4 lambda."""
+    """One step from the cloud model u, at sigma = 1 and 4 clients: alpha = 1/4, so the pull is 4
+    lambda.
+    """
     problem = quadratics(4, samples=1, d=3)
     run = Federation(FedAMP(sigma=1.0, lambda_=0.5).method(), problem)
     run.server = random(4, 3)
@@ -283,7 +319,9 @@ def test_both_halves_take_the_same_step():
 
 @pytest.mark.parametrize(("alpha", "said"), [(None, False), (0.1, False), (1.0, True)])
 def test_a_run_that_left_the_definition_says_so(alpha, said):
-    """At sigma = 1 three equal models have the coupling 2 alpha; the default alpha is 1/3, and 2/3 is convex."""
+    """At sigma = 1 three equal models have the coupling 2 alpha; the default alpha is 1/3, and 2/3
+    is convex.
+    """
     run = Federation(FedAMP(sigma=1.0, alpha=alpha).method(), quadratics(3))
     remark = run.method.server.closing(run.server, run.roster, a_round())
     assert (remark is not None) == said
@@ -296,6 +334,7 @@ def test_half_of_the_clients_beyond_the_bound_are_not_most():
     assert coupling_warning(torch.tensor([2.0, 0.5])) is None
     assert "2 of 3" in (coupling_warning(torch.tensor([2.0, 0.5, 1.5])) or "")
     assert "leave method.alpha unset" in coupling_warning(torch.full((3,), 2.0))
-    assert "method.alpha " not in coupling_warning(torch.full((3,), 2.0), "sqrt")  # which it does not follow from
+    # which it does not follow from
+    assert "method.alpha " not in coupling_warning(torch.full((3,), 2.0), "sqrt")
     assert coupling_warning(torch.ones(3)) is None
     assert coupling_warning(torch.zeros(0)) is None

@@ -14,7 +14,10 @@ PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 
 @pytest.mark.parametrize(
     ("tuned", "plain"),
-    [(FedAvgC(finetune_epochs=0), FedAvg()), (FedProxC(finetune_epochs=0, mu=0.3), FedProx(mu=0.3))],
+    [
+        (FedAvgC(finetune_epochs=0), FedAvg()),
+        (FedProxC(finetune_epochs=0, mu=0.3), FedProx(mu=0.3)),
+    ],
 )
 def test_no_fine_tuning_is_the_plain_method_to_the_bit(tuned, plain):
     problem = quadratics(3, samples=5)
@@ -28,7 +31,10 @@ def test_no_fine_tuning_is_the_plain_method_to_the_bit(tuned, plain):
 
 def test_without_a_proximal_term_both_are_one():
     problem = quadratics(3, samples=5)
-    prox, avg = Federation(FedProxC(mu=0.0).method(), problem), Federation(FedAvgC().method(), problem)
+    prox, avg = (
+        Federation(FedProxC(mu=0.0).method(), problem),
+        Federation(FedAvgC().method(), problem),
+    )
     for number in (1, 2):
         prox.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -37,7 +43,10 @@ def test_without_a_proximal_term_both_are_one():
 
 def test_full_batch_descent_is_fedavg_with_the_epochs_added():
     problem = quadratics(3, samples=4)
-    tuned, longer = Federation(FedAvgC(finetune_epochs=3).method(), problem), Federation(FedAvg().method(), problem)
+    tuned, longer = (
+        Federation(FedAvgC(finetune_epochs=3).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2):
         tuned.round(a_round(number, epochs=2))
         longer.round(a_round(number, epochs=5))
@@ -45,8 +54,12 @@ def test_full_batch_descent_is_fedavg_with_the_epochs_added():
 
 
 def test_fedprox_c_by_hand():
-    """a = 3, lr .1, mu 2, one epoch each: t = w - .1 (w - 3) without the term; v = t - .1 ((t - 3) + 2 (t - w))."""
-    run = Federation(FedProxC(mu=2.0).method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
+    """a = 3, lr .1, mu 2, one epoch each: t = w - .1 (w - 3) without the term; v = t - .1 ((t - 3)
+    + 2 (t - w)).
+    """
+    run = Federation(
+        FedProxC(mu=2.0).method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]])
+    )
     w = run.initial().item()
     run.round(a_round(lr=0.1))
     t = w - 0.1 * (w - 3)
@@ -55,9 +68,13 @@ def test_fedprox_c_by_hand():
 
 
 def test_its_fine_tuning_is_training_and_follows_the_schedule():
-    """Two steps of .05, a tenth of lr .5, and one more from there: each takes .05 of the distance to 3."""
+    """Two steps of .05, a tenth of lr .5, and one more from there: each takes .05 of the distance
+    to 3.
+    """
     settings = FedAvgC(finetune_epochs=2)
-    run = Federation(settings.method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]]))
+    run = Federation(
+        settings.method(), Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]])
+    )
     w = run.initial().item()
     run.round(a_round(2, lr=0.05, decay=0.1))
     assert run.model(0, "personal", "received").item() == pytest.approx(3 + (w - 3) * 0.95**2)

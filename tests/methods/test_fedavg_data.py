@@ -62,7 +62,10 @@ def test_nothing_shared_is_fedavg():
 @pytest.mark.parametrize("source", ["held-out", "clients"])
 def test_the_record_says_how_much_is_shared(source):
     config = tiny("fedavg-data", {"shared_share": 0.1, "shared_from": source})
-    plain, shared = Scenario.prepare(tiny("fedavg")), Scenario.prepare(config).about()["shared_samples"]
+    plain, shared = (
+        Scenario.prepare(tiny("fedavg")),
+        Scenario.prepare(config).about()["shared_samples"],
+    )
     total = sum(len(c.train) for c in plain.partition.clients)
     assert shared == pytest.approx(0.1 * total, abs=2)
     assert pomona.run(config).about["shared_samples"] == shared
@@ -75,7 +78,9 @@ def test_targets_that_are_no_classes(tmp_path, targets, source):
     draw = stream(2, "targets")
     x, y = draw.normal(size=(120, 4)), draw.normal(size=(120, 3))
     np.savez(
-        tmp_path / "own.npz", x=x.astype(np.float32), y=(y if targets == "regression" else y > 0).astype(np.float32)
+        tmp_path / "own.npz",
+        x=x.astype(np.float32),
+        y=(y if targets == "regression" else y > 0).astype(np.float32),
     )
     config = resolve(
         {

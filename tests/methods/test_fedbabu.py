@@ -20,20 +20,31 @@ def trained(method, problem, rounds=3):
 
 
 @pytest.mark.parametrize("decay", [1.0, 1e-3])
-@pytest.mark.parametrize(("part", "tuned"), [("all", [True, True]), ("head", [False, True]), ("body", [True, False])])
+@pytest.mark.parametrize(
+    ("part", "tuned"), [("all", [True, True]), ("head", [False, True]), ("body", [True, False])]
+)
 def test_a_round_by_hand(part, tuned, decay):
-    """Sizes 1 and 3, a step of .5 halves the distance to the sample, twice of what is fine-tuned; the body's is decayed."""
+    """Sizes 1 and 3, a step of .5 halves the distance to the sample, twice of what is fine-tuned;
+    the body's is decayed.
+    """
     samples = torch.tensor([[8.0, 4.0], *[[-8.0, 2.0]] * 3], dtype=torch.float64)
-    run = Federation(FedBABU(finetune=part, finetune_epochs=2).method(), Quadratics(samples, [[0], [1, 2, 3]]))
+    run = Federation(
+        FedBABU(finetune=part, finetune_epochs=2).method(), Quadratics(samples, [[0], [1, 2, 3]])
+    )
     phi, head = run.initial().tolist()
     step = 0.5 * decay
     run.round(a_round(lr=step, decay=decay))
     assert run.server.item() == pytest.approx(phi + step * (-4 - phi))
     for i, sample in enumerate(samples[:2].tolist()):
-        expected = [a + (w - a) / 4 if moves else w for a, w, moves in zip(sample, (phi, head), tuned, strict=True)]
+        expected = [
+            a + (w - a) / 4 if moves else w
+            for a, w, moves in zip(sample, (phi, head), tuned, strict=True)
+        ]
         assert run.model(i, "personal", "received").tolist() == pytest.approx(expected)
         assert run.model(i, "global", "received").tolist() == pytest.approx([phi, head])
-        assert run.model(i, "local", "trained").tolist() == pytest.approx([phi + step * (sample[0] - phi), head])
+        assert run.model(i, "local", "trained").tolist() == pytest.approx(
+            [phi + step * (sample[0] - phi), head]
+        )
 
 
 def test_the_head_is_never_changed_not_even_by_weight_decay():

@@ -20,7 +20,9 @@ NORMS = (slice(1, 2), slice(2, 3), slice(4, 5))
 
 
 def normed(network):
-    """A network with the named normalisation between two layers: BatchNorm, group or layer normalisation."""
+    """A network with the named normalisation between two layers: BatchNorm, group or layer
+    normalisation.
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), network(16), nn.ReLU(), nn.Linear(16, 10))
 
 
@@ -45,7 +47,9 @@ def trained(method, problem, rounds=3):
 
 
 def test_a_round_by_hand():
-    """Sizes 1 and 3, the second of three numbers a norm; a step of .5: b_i <- (b + a_i) / 2, s <- the mean of (s + a) / 2."""
+    """Sizes 1 and 3, the second of three numbers a norm; a step of .5: b_i <- (b + a_i) / 2, s <-
+    the mean of (s + a) / 2.
+    """
     samples = torch.tensor([[8.0, 4.0, 0.0], *[[-8.0, 2.0, 4.0]] * 3], dtype=torch.float64)
     problem = Quadratics(samples, [[0], [1, 2, 3]], norms=(slice(1, 2),))
     run = Federation(FedBN().method(), problem)
@@ -54,7 +58,9 @@ def test_a_round_by_hand():
     assert run.server.tolist() == pytest.approx([(s - 4) / 2, (t + 3) / 2])
     assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx([(b + 4) / 2, (b + 2) / 2])
     run.round(a_round(2, lr=0.0))
-    assert run.model(0, "personal", "received").tolist() == pytest.approx([(s - 4) / 2, (b + 4) / 2, (t + 3) / 2])
+    assert run.model(0, "personal", "received").tolist() == pytest.approx(
+        [(s - 4) / 2, (b + 4) / 2, (t + 3) / 2]
+    )
 
 
 def test_without_normalisation_layers_it_is_fedavg_to_the_bit():
@@ -98,7 +104,9 @@ def test_each_clients_norms_reach_its_own_optimum_and_the_rest_the_common_one():
 
 @pytest.mark.parametrize("network", ["batch_norm", "layer_norm"])
 def test_a_run_is_partialfeds_with_less_traffic(network):
-    """The rule "local-norm" sends everything, and uses the same numbers of it: 32 of 1,242 are a norm's."""
+    """The rule "local-norm" sends everything, and uses the same numbers of it: 32 of 1,242 are a
+    norm's.
+    """
     runs = [
         pomona.run(tiny(name, settings, model={"name": f"fedbn_networks:{network}"}, lr=0.05))
         for name, settings in (("fedbn", {}), ("partialfed", {"rule": "local-norm"}))

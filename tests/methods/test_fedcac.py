@@ -35,14 +35,20 @@ def test_equal_sensitivities_are_critical_together():
     assert critical(torch.ones(1, 8), LAYERS, 0.5)[:, :7].all()
 
 
-@pytest.mark.parametrize(("zeros", "count"), [(700, 300), (501, 499), (500, 500), (300, 500), (1000, 0)])
+@pytest.mark.parametrize(
+    ("zeros", "count"), [(700, 300), (501, 499), (500, 500), (300, 500), (1000, 0)]
+)
 def test_what_has_no_sensitivity_is_never_critical(zeros, count):
-    """Of 1000 at tau = 1/2: as the threshold of published code is then the smallest that is not 0."""
+    """Of 1000 at tau = 1/2: as the threshold of published code is then the smallest that is not
+    0.
+    """
     c = torch.cat([torch.zeros(zeros), torch.arange(1, 1001 - zeros) / 1000])[
         torch.randperm(1000, generator=torch.Generator().manual_seed(zeros))
     ]
     mask = critical(c.unsqueeze(0), (slice(0, 1000),), 0.5)[0]
-    published = c >= (c[c > 0].min() if zeros > 500 and (c > 0).any() else c.sort(descending=True).values[499])
+    published = c >= (
+        c[c > 0].min() if zeros > 500 and (c > 0).any() else c.sort(descending=True).values[499]
+    )
     assert int(mask.sum()) == count
     assert torch.equal(mask, published & (c > 0))
 
@@ -56,7 +62,9 @@ def test_overlaps_by_hand():
 
 
 def test_the_threshold_rises_from_the_mean_to_the_largest():
-    """Overlaps 0.9, 0.5, 0.1 of three pairs: mean 0.5; at half way 0.7, at the end 0.9, then nobody."""
+    """Overlaps 0.9, 0.5, 0.1 of three pairs: mean 0.5; at half way 0.7, at the end 0.9, then
+    nobody.
+    """
     shared = torch.tensor([[1, 0.9, 0.5], [0.9, 1, 0.1], [0.5, 0.1, 1]], dtype=torch.float64)
     everybody, oneself = torch.ones(3, dtype=torch.bool), torch.eye(3, dtype=torch.bool)
     near = oneself.clone()
@@ -72,7 +80,10 @@ def test_the_threshold_rises_from_the_mean_to_the_largest():
 
 def test_nothing_critical_is_fedavg_local_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = rounds(FedCAC(tau=0.0), 4, problem, **PASSES), rounds(FedAvgLocal(), 4, problem, **PASSES)
+    one, two = (
+        rounds(FedCAC(tau=0.0), 4, problem, **PASSES),
+        rounds(FedAvgLocal(), 4, problem, **PASSES),
+    )
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "received"), two.model(i, "global", "received"))
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
@@ -80,29 +91,44 @@ def test_nothing_critical_is_fedavg_local_to_the_bit():
 
 @pytest.mark.parametrize("sizes", [(5, 3, 2), (5, 3)])
 def test_everything_critical_is_the_own_model_once_nobody_shares(sizes):
-    """tau = 1: the overlaps are all 1, and so is the threshold. Up to round beta the plain mean is shared, then nothing."""
+    """tau = 1: the overlaps are all 1, and so is the threshold.
+
+    Up to round beta the plain mean is shared, then nothing.
+    """
     run = rounds(FedCAC(tau=1.0, beta=2), 2, uneven(*sizes), **PASSES)
     for number, shared in ((3, True), (4, False)):
         before = run.server.models.clone()
         run.round(a_round(number, **PASSES))
         for i in run.ids:
-            assert_close(run.model(i, "personal", "received"), before.mean(0) if shared else before[i])
+            assert_close(
+                run.model(i, "personal", "received"), before.mean(0) if shared else before[i]
+            )
 
 
 def test_two_clients_share_nothing_critical_past_beta():
     """One pair has one overlap: it is the mean and the largest, whatever the masks."""
-    shared, both = torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+    shared, both = (
+        torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64),
+        torch.ones(2, dtype=torch.bool),
+    )
     assert neighbours(shared, both, 1.0).all()
     assert torch.equal(neighbours(shared, both, 1.01), torch.eye(2, dtype=torch.bool))
 
 
 def test_a_round_by_hand():
-    """Round 3 from round 2: critical parameters are from the mean of the neighbours, the rest from that of all."""
+    """Round 3 from round 2: critical parameters are from the mean of the neighbours, the rest from
+    that of all.
+    """
     problem = quadratics(4, samples=3)
     run = rounds(FedCAC(tau=0.5, beta=10), 2, problem, lr=0.3)
     bank = run.server
-    change = [run.model(i, "personal", "trained") - run.model(i, "personal", "received") for i in range(4)]
-    masks = [critical((d * bank.models[i]).abs().unsqueeze(0), problem.layers, 0.5)[0] for i, d in enumerate(change)]
+    change = [
+        run.model(i, "personal", "trained") - run.model(i, "personal", "received") for i in range(4)
+    ]
+    masks = [
+        critical((d * bank.models[i]).abs().unsqueeze(0), problem.layers, 0.5)[0]
+        for i, d in enumerate(change)
+    ]
     assert torch.equal(torch.stack(masks), bank.masks)
     shared = overlaps(bank.masks)
     pairs = shared[~torch.eye(4, dtype=torch.bool)]
@@ -120,4 +146,7 @@ def test_past_beta_critical_parameters_are_the_own_ones():
     bank = run.server
     run.round(a_round(4, lr=0.3))
     for i in range(4):
-        assert_close(run.model(i, "personal", "received"), torch.where(bank.masks[i], bank.models[i], bank.model))
+        assert_close(
+            run.model(i, "personal", "received"),
+            torch.where(bank.masks[i], bank.models[i], bank.model),
+        )

@@ -39,7 +39,10 @@ def test_two_rounds_by_hand():
         assert linear_terms(run).flatten().tolist() == pytest.approx(linear)
 
 
-@given(cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4), alpha=st.floats(1e-3, 2))
+@given(
+    cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4),
+    alpha=st.floats(1e-3, 2),
+)
 def test_h_is_the_mean_linear_term_whoever_takes_part(cohorts, alpha):
     run = Federation(FedDyn(alpha=alpha).method(), quadratics(4, samples=3))
     for number, ids in enumerate(cohorts, 1):
@@ -49,7 +52,9 @@ def test_h_is_the_mean_linear_term_whoever_takes_part(cohorts, alpha):
 
 @given(alpha=st.floats(1e-2, 10))
 def test_an_exact_local_solve_makes_the_linear_term_the_gradient(alpha):
-    """The local objective has curvature 1 + alpha: one full-batch step of 1 / (1 + alpha) is its optimum."""
+    """The local objective has curvature 1 + alpha: one full-batch step of 1 / (1 + alpha) is its
+    optimum.
+    """
     problem = quadratics(3)
     run = Federation(FedDyn(alpha=alpha).method(), problem)
     for number in (1, 2, 3):
@@ -60,8 +65,12 @@ def test_an_exact_local_solve_makes_the_linear_term_the_gradient(alpha):
 
 
 def test_it_converges_to_the_uniform_optimum_where_h_vanishes():
-    """Clients of 1 and 3 samples with means 0 and 1: the optimum of the mean F_i is .5, and lambda_i = grad F_i(.5)."""
-    problem = Quadratics(torch.tensor([[0.0], [1.0], [1.0], [1.0]], dtype=torch.float64), [[0], [1, 2, 3]])
+    """Clients of 1 and 3 samples with means 0 and 1: the optimum of the mean F_i is .5, and
+    lambda_i = grad F_i(.5).
+    """
+    problem = Quadratics(
+        torch.tensor([[0.0], [1.0], [1.0], [1.0]], dtype=torch.float64), [[0], [1, 2, 3]]
+    )
     run = Federation(FedDyn(alpha=0.5).method(), problem)
     for number in range(1, 201):
         run.round(a_round(number, epochs=2, batch_size=1, lr=0.2))
@@ -71,9 +80,15 @@ def test_it_converges_to_the_uniform_optimum_where_h_vanishes():
 
 
 def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
-    """h and lambda put back to 0 after every round; w + h / alpha is the plain mean. Equal sizes make FedAvg uniform."""
+    """h and lambda put back to 0 after every round; w + h / alpha is the plain mean.
+
+    Equal sizes make FedAvg uniform.
+    """
     problem, alpha = quadratics(3, samples=4), 1e-9
-    run, avg = Federation(FedDyn(alpha=alpha).method(), problem), Federation(FedAvg().method(), problem)
+    run, avg = (
+        Federation(FedDyn(alpha=alpha).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -87,7 +102,10 @@ def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
 def test_without_linear_terms_clients_train_as_in_fedprox():
     """Round 1 from lambda = 0: the local objective is FedProx's with mu = alpha."""
     problem = quadratics(2, samples=3)
-    run, prox = Federation(FedDyn(alpha=0.7).method(), problem), Federation(FedProx(mu=0.7).method(), problem)
+    run, prox = (
+        Federation(FedDyn(alpha=0.7).method(), problem),
+        Federation(FedProx(mu=0.7).method(), problem),
+    )
     run.round(a_round(**PASSES))
     prox.round(a_round(**PASSES))
     for i in range(2):

@@ -26,16 +26,25 @@ def values(*numbers):
 
 
 def rigged(settings, problem, models, previous):
-    """A federation in which every client uploaded ``models`` (N, d), last trained from ``previous``, asks for all."""
+    """A federation in which every client uploaded ``models`` (N, d), last trained from
+    ``previous``, asks for all.
+    """
     run = Federation(settings.method(), problem)
     N = len(models)
     everybody = torch.arange(N)
     requests = torch.stack([everybody[everybody != i] for i in range(N)])
-    run.server = replace(run.server, models=models, uploaded=torch.ones(N, dtype=torch.long), requests=requests)
+    run.server = replace(
+        run.server, models=models, uploaded=torch.ones(N, dtype=torch.long), requests=requests
+    )
     for i in range(N):
         old = run.state(i)
         run.set_state(
-            i, FedFomoState(models[i : i + 1].clone(), previous[i : i + 1, : old.previous.shape[1]], old.affinity)
+            i,
+            FedFomoState(
+                models[i : i + 1].clone(),
+                previous[i : i + 1, : old.previous.shape[1]],
+                old.affinity,
+            ),
         )
     return run
 
@@ -50,11 +59,18 @@ def shown(run, client, name):
 
 
 def test_a_federated_update_by_hand():
-    """Client 0 with a = 2, at 0 before training (loss 2), now at 1 (loss .5); others at 1.5 (loss .125) and 4 (loss 2).
+    """Client 0 with a = 2, at 0 before training (loss 2), now at 1 (loss .5); others at 1.5 (loss
+    .125) and 4 (loss 2).
 
-    w = (1.5 / 1, 1.875 / 1.5, 0 / 4) = (1.5, 1.25, 0); theta = 0 + (1.5 * 1 + 1.25 * 1.5) / 2.75; p = e_0 + w.
+    w = (1.5 / 1, 1.875 / 1.5, 0 / 4) = (1.5, 1.25, 0); theta = 0 + (1.5 * 1 + 1.25 * 1.5) / 2.75; p
+    = e_0 + w.
     """
-    run = rigged(FedFomo(), line(2, 9, 9), values(1, 1.5, 4).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run = rigged(
+        FedFomo(),
+        line(2, 9, 9),
+        values(1, 1.5, 4).unsqueeze(1),
+        torch.zeros(3, 1, dtype=torch.float64),
+    )
     run.round(a_round(2, lr=0.1))
     theta = (1.5 + 1.25 * 1.5) / 2.75
     assert run.model(0, "personal", "received").item() == pytest.approx(theta)
@@ -75,14 +91,22 @@ def test_the_norm_divides_the_gain():
 
 
 def test_the_only_better_model_is_taken_over():
-    run = rigged(FedFomo(), line(5, 0, 0), values(-1, 4, -2).unsqueeze(1), torch.zeros(3, 1, dtype=torch.float64))
+    run = rigged(
+        FedFomo(),
+        line(5, 0, 0),
+        values(-1, 4, -2).unsqueeze(1),
+        torch.zeros(3, 1, dtype=torch.float64),
+    )
     run.round(a_round(2))
     assert run.model(0, "personal", "received").item() == pytest.approx(4)
     assert_close(shown(run, 0, "weights"), values(0, 1, 0))
 
 
 def test_without_a_better_model_the_one_before_training_stays_to_the_bit():
-    """Even the own trained model is worse: early stopping. The affinities still learn, here negatively."""
+    """Even the own trained model is worse: early stopping.
+
+    The affinities still learn, here negatively.
+    """
     previous = values(0.1, 0, 0).unsqueeze(1)
     run = rigged(FedFomo(), line(0, 0, 0), values(3, 4, -2).unsqueeze(1), previous)
     run.round(a_round(2))
@@ -96,11 +120,15 @@ def test_models_equal_to_the_one_before_training_change_nothing():
     run = rigged(FedFomo(), line(1, 2, 3), same, same)
     run.round(a_round(2, lr=0.0))
     assert torch.equal(run.server.models, same)
-    assert torch.equal(torch.cat([run.state(i).affinity for i in range(3)]), torch.eye(3, dtype=torch.float64))
+    assert torch.equal(
+        torch.cat([run.state(i).affinity for i in range(3)]), torch.eye(3, dtype=torch.float64)
+    )
 
 
 def test_strangers_are_separate_training():
-    """Optima on opposite sides of the start: the other's model is always worse, the own one always better than before."""
+    """Optima on opposite sides of the start: the other's model is always worse, the own one always
+    better than before.
+    """
     problem = line(-100, 100)
     fomo, alone = Federation(FedFomo().method(), problem), Federation(Separate().method(), problem)
     for number in range(1, 7):
@@ -117,9 +145,13 @@ def test_rows_together_are_rows_alone(kind):
     for number in (1, 2):
         run.round(a_round(number))
     down, ids = run.method.server.down(run.server, (0, 1, 3), run.roster, a_round(3)), (0, 1, 3)
-    received = {k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()}
+    received = {
+        k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()
+    }
     states = [run.state(i) for i in ids]
-    joint = FedFomoState(*(torch.cat([getattr(s, f) for s in states]) for f in ("current", "previous", "affinity")))
+    joint = FedFomoState(
+        *(torch.cat([getattr(s, f) for s in states]) for f in ("current", "previous", "affinity"))
+    )
     training = LocalTraining(run.problem, ids, run.roster, a_round(3))
     state, uplink, info = run.method.client.train(joint, received, training, a_round(3))
     run.round(a_round(3), ids)
@@ -142,7 +174,9 @@ def test_a_budget_of_all_others_is_no_budget(kind, budget):
 
 
 def test_traffic_follows_the_budget():
-    """Five float64 numbers a model and one byte a client for who is there; the averages' run also brings the mean."""
+    """Five float64 numbers a model and one byte a client for who is there; the averages' run also
+    brings the mean.
+    """
     for kind, models, flags in ((FedFomo, 2, 4), (FedFomoMA, 3, 8)):
         run = Federation(kind(budget=2).method(), quadratics(4))
         for number in (1, 2):
@@ -189,10 +223,11 @@ def test_an_upload_that_never_came_leaves_its_place_empty():
 
 @pytest.mark.parametrize(("kind", "a", "gain"), [(FedFomo, 2.0, 1.5), (FedFomoMA, 1.0, 5 / 18)])
 def test_a_place_left_empty_counts_for_nothing(kind, a, gain):
-    """Client 1 asks nobody beside a client that asks two: its own model, sent to fill the row, is not judged twice.
+    """Client 1 asks nobody beside a client that asks two: its own model, sent to fill the row, is
+    not judged twice.
 
-    Eq. 3 from 0 (loss 2) to 1 (loss .5) with a = 2: 1.5. Eq. 14 with models 0, 1, 4 and a = 1: without 1 the mean 5 / 3
-    becomes 2, and the loss (2 / 3)^2 / 2 becomes 1 / 2: 5 / 18.
+    Eq. 3 from 0 (loss 2) to 1 (loss .5) with a = 2: 1.5. Eq. 14 with models 0, 1, 4 and a = 1:
+    without 1 the mean 5 / 3 becomes 2, and the loss (2 / 3)^2 / 2 becomes 1 / 2: 5 / 18.
     """
     run = rigged(
         kind(candidates="everybody"),
@@ -251,7 +286,11 @@ def test_a_choice_is_of_available_others_without_repeats(N, data):
     asked = choose(settings, torch.linspace(-1, 1, N), available, client, 0, 1).tolist()
     others = [j for j in asked if j != client]
     assert len(asked) == limit(settings.budget, N)
-    assert len(set(others)) == len(others) == min(len(asked), int(available.sum()) - int(available[client]))
+    assert (
+        len(set(others))
+        == len(others)
+        == min(len(asked), int(available.sum()) - int(available[client]))
+    )
     assert all(available[j] for j in others)
     assert asked == sorted(others) + [client] * (len(asked) - len(others))
 
@@ -265,7 +304,9 @@ def test_without_exploration_the_largest_affinities_are_asked_for():
     assert late == [[2, 3]] * 50  # .3 - 6 * .05 = 0
 
 
-@pytest.mark.parametrize(("p", "epsilon"), [((0.0, 3.0, 2.0, 1.0), 1.0), ((9.0, 0.0, 0.0, 0.0), 0.0)])
+@pytest.mark.parametrize(
+    ("p", "epsilon"), [((0.0, 3.0, 2.0, 1.0), 1.0), ((9.0, 0.0, 0.0, 0.0), 0.0)]
+)
 def test_exploration_and_ties_are_uniform(p, epsilon):
     """Each of three others a third of 3000 seeds, within 4 standard errors."""
     settings, everybody = FedFomo(budget=1, epsilon=epsilon), torch.ones(4, dtype=torch.bool)
@@ -284,10 +325,12 @@ def test_exploration_takes_each_place_with_its_chance():
 
 
 def test_model_averages_by_hand():
-    """Models 0, 3, 6: mean 3; without them 4.5, 3, 1.5. Client 0 with a = 5 has the losses 2 | .125, 2, 6.125.
+    """Models 0, 3, 6: mean 3; without them 4.5, 3, 1.5.
 
-    w = (-1.875, 0, 4.125), so all weight is on the last: theta = 3 + (6 - 3) = 6. Client 1 with a = 2 has .5 | 3.125, .5,
-    .125 and w = (2.625, 0, -.375): theta = 3 + (0 - 3) = 0.
+    Client 0 with a = 5 has the losses 2 | .125, 2, 6.125.
+
+    w = (-1.875, 0, 4.125), so all weight is on the last: theta = 3 + (6 - 3) = 6. Client 1 with a =
+    2 has .5 | 3.125, .5, .125 and w = (2.625, 0, -.375): theta = 3 + (0 - 3) = 0.
     """
     models = values(0, 3, 6).unsqueeze(1)
     run = rigged(FedFomoMA(), line(5, 2, 3), models, models)
@@ -298,7 +341,8 @@ def test_model_averages_by_hand():
     assert run.model(0, "personal", "received").item() == pytest.approx(6)
     assert_close(run.state(1).affinity[0], values(2.625, 1, -0.375))
     assert run.model(1, "personal", "received").item() == pytest.approx(0)
-    # a = 3 is the mean itself: leaving anybody out but client 1 costs 1.125, so models 0 and 6 weigh half each.
+    # a = 3 is the mean itself: leaving anybody out but client 1 costs 1.125, so models 0 and 6
+    # weigh half each.
     assert_close(shown(run, 2, "weights"), values(0.5, 0, 0.5))
 
 
@@ -309,7 +353,8 @@ def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
     run.round(a_round(1), ids=(1,))
     down = run.method.server.down(run.server, (0, 1), run.roster, a_round(2))
     assert_close(down["mean"].bank[0], run.server.models[1])
-    run.round(a_round(2), ids=(0, 1))  # of a single model nothing can be left out: everybody starts from it
+    # of a single model nothing can be left out: everybody starts from it
+    run.round(a_round(2), ids=(0, 1))
     for i in (0, 1):
         assert_close(run.model(i, "personal", "received"), down["mean"].bank[0])
     down = run.method.server.down(run.server, (2,), run.roster, a_round(3))
@@ -319,14 +364,19 @@ def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_fall(kind):
-    """Two pairs of kindred clients; every personal model ends nearer its optimum than where all began."""
+    """Two pairs of kindred clients; every personal model ends nearer its optimum than where all
+    began.
+    """
     problem = line(-2, -2.2, 3, 3.1)
     run = Federation(kind().method(), problem)
     began = [float(problem.losses(run.initial(), i, "train").mean()) for i in range(4)]
     for number in range(1, 31):
         run.round(a_round(number, lr=0.2, epochs=3))
     for i in range(4):
-        assert float(problem.losses(run.model(i, "personal", "received"), i, "train").mean()) < 0.2 * began[i] + 0.01
+        assert (
+            float(problem.losses(run.model(i, "personal", "received"), i, "train").mean())
+            < 0.2 * began[i] + 0.01
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -342,7 +392,10 @@ def test_one_client_alone_trains_alone(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("budget", [None, 1, 2])
 def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget):
-    runs = [Federation(kind(budget=budget, candidates=c).method(), quadratics(5)) for c in ("last-round", "everybody")]
+    runs = [
+        Federation(kind(budget=budget, candidates=c).method(), quadratics(5))
+        for c in ("last-round", "everybody")
+    ]
     for number in range(1, 6):
         for run in runs:
             run.round(a_round(number, epochs=2))
@@ -353,10 +406,16 @@ def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(cohorts=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=6), budget=st.integers(1, 5))
+@given(
+    cohorts=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=6),
+    budget=st.integers(1, 5),
+)
 @settings(max_examples=20, deadline=None)
 def test_what_is_offered_came_in_the_last_round(kind, cohorts, budget):
-    """Section 3.1. A cohort of one would have nobody's model but its own: then the one that came before it, too."""
+    """Section 3.1.
+
+    A cohort of one would have nobody's model but its own: then the one that came before it, too.
+    """
     run, came = Federation(kind(budget=budget).method(), quadratics(6)), []
     for number, cohort in enumerate(cohorts, start=1):
         ids = tuple(sorted(cohort))
@@ -383,13 +442,24 @@ def test_of_the_last_rounds_models_those_that_a_client_prefers_come():
 
 def test_a_request_is_the_order_of_all_others_by_affinity():
     p = torch.tensor([0.2, 5.0, -1.0, 0.7])
-    assert ask(FedFomo(budget=1), p, torch.ones(4, dtype=torch.bool), 1, a_round(1)).tolist() == [3, 0, 2]
+    assert ask(FedFomo(budget=1), p, torch.ones(4, dtype=torch.bool), 1, a_round(1)).tolist() == [
+        3,
+        0,
+        2,
+    ]
     known = torch.tensor([True, True, False, True])
-    assert ask(FedFomo(), p, known, 1, a_round(1)).tolist() == [3, 0, 1]  # its own place for who is no member
+    # its own place for who is no member
+    assert ask(FedFomo(), p, known, 1, a_round(1)).tolist() == [
+        3,
+        0,
+        1,
+    ]
 
 
 def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():
-    """What an unseen client uploads to its private copy of the state does not take the others' off it."""
+    """What an unseen client uploads to its private copy of the state does not take the others' off
+    it.
+    """
     run = Federation(FedFomo().method(), quadratics(4))
     run.round(a_round(1))
     run.server = replace(run.server, uploaded=torch.tensor([5, 1, 1, 1]))

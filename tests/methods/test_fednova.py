@@ -1,4 +1,6 @@
-"""FedNova: training length against the paper's closed forms, a round by hand, the fixed point FedAvg misses."""
+"""FedNova: training length against the paper's closed forms, a round by hand, the fixed point
+FedAvg misses.
+"""
 
 from dataclasses import replace
 
@@ -22,7 +24,9 @@ def rounds(settings, count, problem, **over):
 
 @pytest.mark.parametrize("tau", [1, 2, 7])
 def test_the_size_of_a_training_is_the_papers_closed_form(tau):
-    """tau full-batch steps: plain, with momentum rho, and with a proximal term; both together by the sum of all weights."""
+    """tau full-batch steps: plain, with momentum rho, and with a proximal term; both together by
+    the sum of all weights.
+    """
     rho, lr, mu, problem = 0.9, 0.1, 2.0, quadratics(1)
 
     def size(m, **over):
@@ -30,14 +34,18 @@ def test_the_size_of_a_training_is_the_papers_closed_form(tau):
         return float(run.replies[0].info["steps"])
 
     assert size(0.0) == tau
-    assert size(0.0, momentum=rho) == pytest.approx((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
+    assert size(0.0, momentum=rho) == pytest.approx(
+        (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+    )
     assert size(mu) == pytest.approx((1 - (1 - lr * mu) ** tau) / (lr * mu))
 
 
 @pytest.mark.parametrize("over", [{"momentum": 0.9}, {"momentum": 0.0}])
 @pytest.mark.parametrize("mu", [0.0, 1.5])
 def test_the_size_is_the_way_that_constant_gradients_go(over, mu):
-    """On a loss with the gradient 1 everywhere a client goes lr |a|: far targets make the gradients all but constant."""
+    """On a loss with the gradient 1 everywhere a client goes lr |a|: far targets make the gradients
+    all but constant.
+    """
     problem = quadratics(1, samples=6)
     problem.targets.sub_(1e9)
     run = rounds(FedNova(mu=mu), 1, problem, epochs=2, batch_size=2, lr=1e-3, **over)
@@ -48,14 +56,20 @@ def test_the_size_is_the_way_that_constant_gradients_go(over, mu):
 @pytest.mark.parametrize("over", [{"momentum": 0.9, "lr": 0.03}, {"lr": 0.1}])
 def test_with_as_many_steps_for_all_it_is_fedavg_to_the_bit(over):
     problem = quadratics(4, samples=3)
-    one, two = (rounds(m, 4, problem, epochs=2, batch_size=1, **over) for m in (FedNova(), FedAvg()))
+    one, two = (
+        rounds(m, 4, problem, epochs=2, batch_size=1, **over) for m in (FedNova(), FedAvg())
+    )
     assert torch.equal(one.server, two.server)
     prox = rounds(FedNova(mu=0.4), 3, problem, epochs=2, batch_size=1, lr=0.1)
-    assert torch.equal(prox.server, rounds(FedProx(mu=0.4), 3, problem, epochs=2, batch_size=1, lr=0.1).server)
+    assert torch.equal(
+        prox.server, rounds(FedProx(mu=0.4), 3, problem, epochs=2, batch_size=1, lr=0.1).server
+    )
 
 
 def test_a_round_by_hand():
-    """Clients with 4 and 2 samples in batches of 1: 4 and 2 steps, p = (2/3, 1/3), tau_eff = 8/3 + 2/3 = 10/3."""
+    """Clients with 4 and 2 samples in batches of 1: 4 and 2 steps, p = (2/3, 1/3), tau_eff = 8/3 +
+    2/3 = 10/3.
+    """
     problem = uneven(4, 2)
     run = Federation(FedNova().method(), problem)
     w = run.initial()
@@ -67,12 +81,16 @@ def test_a_round_by_hand():
 
 @pytest.mark.slow
 def test_it_settles_at_the_optimum_of_the_stated_objective_where_fedavg_does_not():
-    """Small full passes, 8 and 2 samples: FedNova nears sum p_i centre_i, FedAvg the centres weighted by n_i squared.
+    """Small full passes, 8 and 2 samples: FedNova nears sum p_i centre_i, FedAvg the centres
+    weighted by n_i squared.
 
-    To first order in lr a client goes tau_i lr (centre_i - w): FedAvg's weights are p_i tau_i, 64 : 4 against 8 : 2.
+    To first order in lr a client goes tau_i lr (centre_i - w): FedAvg's weights are p_i tau_i, 64 :
+    4 against 8 : 2.
     """
     problem = uneven(8, 2)
-    nova, avg = (rounds(m, 1500, problem, batch_size=1, lr=0.002).server for m in (FedNova(), FedAvg()))
+    nova, avg = (
+        rounds(m, 1500, problem, batch_size=1, lr=0.002).server for m in (FedNova(), FedAvg())
+    )
     centres = torch.stack([problem.targets[r].mean(0) for r in problem.rows])
     assert_close(nova, 0.8 * centres[0] + 0.2 * centres[1], atol=0.02, rtol=0)
     assert_close(avg, (64 * centres[0] + 4 * centres[1]) / 68, atol=0.02, rtol=0)

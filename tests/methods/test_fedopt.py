@@ -1,4 +1,6 @@
-"""Server optimizers: the papers' rules by hand and by PyTorch's optimizers, alone and behind averaging methods."""
+"""Server optimizers: the papers' rules by hand and by PyTorch's optimizers, alone and behind
+averaging methods.
+"""
 
 import math
 import re
@@ -70,7 +72,9 @@ def test_each_rule_by_hand(name, size):
     expected = [(0.0, 0.0, tau**2)] * size
     for update in D:
         step, moments = rule(s, update, moments)
-        expected = [by_hand(name, s, float(d), m, v) for d, (_, m, v) in zip(update, expected, strict=True)]
+        expected = [
+            by_hand(name, s, float(d), m, v) for d, (_, m, v) in zip(update, expected, strict=True)
+        ]
         assert_close(step, torch.tensor([e[0] for e in expected], dtype=torch.float64))
 
 
@@ -87,17 +91,28 @@ def descent(make):
 
 
 def test_one_full_batch_step_a_round_is_pytorchs_optimizer_on_the_pooled_loss():
-    """Clients of equal size take one step of lr from w: mean - w = -lr gradient of the pooled loss."""
+    """Clients of equal size take one step of lr from w: mean - w = -lr gradient of the pooled
+    loss.
+    """
     momentum = rounds(FedAvgM(server_lr=0.5, server_momentum=0.8), 6, **STEP).server.model
     assert_close(momentum, descent(lambda w: torch.optim.SGD(w, lr=0.5 * STEP["lr"], momentum=0.8)))
-    adagrad = rounds(FedAdagrad(server_lr=0.3, server_tau=1e-2 * STEP["lr"]), 6, **STEP).server.model
-    assert_close(adagrad, descent(lambda w: torch.optim.Adagrad(w, lr=0.3, initial_accumulator_value=1e-4, eps=1e-2)))
+    adagrad = rounds(
+        FedAdagrad(server_lr=0.3, server_tau=1e-2 * STEP["lr"]), 6, **STEP
+    ).server.model
+    assert_close(
+        adagrad,
+        descent(lambda w: torch.optim.Adagrad(w, lr=0.3, initial_accumulator_value=1e-4, eps=1e-2)),
+    )
 
 
 def test_yogi_and_adam_differ_only_once_v_is_there():
-    """From v = 0 both make v the same share of D^2; from a large v Yogi takes off no more than that share."""
+    """From v = 0 both make v the same share of D^2; from a large v Yogi takes off no more than that
+    share.
+    """
     s, square = FedYogi(), torch.tensor([4.0, 0.25])
-    assert torch.equal(fedopt.yogi(s, torch.zeros(2), square), fedopt.adam(s, torch.zeros(2), square))
+    assert torch.equal(
+        fedopt.yogi(s, torch.zeros(2), square), fedopt.adam(s, torch.zeros(2), square)
+    )
     assert_close(fedopt.yogi(s, torch.full((2,), 100.0), square), 100 - 0.01 * square)
     assert_close(fedopt.adam(s, torch.full((2,), 100.0), square), 99 + 0.01 * square)
 
@@ -114,7 +129,9 @@ def test_a_federation_that_has_converged_stays():
 
 
 def test_the_clients_of_a_composition_keep_what_is_theirs():
-    """fedrep+adam steps with the shared layers alone: m and v have their size, the heads are FedRep's."""
+    """fedrep+adam steps with the shared layers alone: m and v have their size, the heads are
+    FedRep's.
+    """
     problem = quadratics(3, samples=4)
     plain, stepped = (
         rounds(METHODS["fedrep"](), 1, problem, **PASSES),
@@ -135,7 +152,9 @@ def test_newcomers_start_from_the_stepped_model():
 
 
 def test_the_page_names_all_methods_that_take_no_optimizer():
-    words = set(re.findall(r"[\w-]+", fedopt.__doc__.partition("Of the others")[2].partition("\n\n")[0]))
+    words = set(
+        re.findall(r"[\w-]+", fedopt.__doc__.partition("Of the others")[2].partition("\n\n")[0])
+    )
     titles = {name: kind().method().card.presentation.title for name, kind in METHODS.items()}
     listed = words & set(titles.values())
     assert not listed & {titles[name] for name in AVERAGING}
@@ -170,7 +189,9 @@ def test_what_cannot_be_composed_is_refused(name, said):
 
 
 def test_a_composition_is_set_like_any_method():
-    config = resolve({"method": "fedrep+adam"}, read_overrides(["method.server_lr=0.03", "method.head_epochs=2"]))
+    config = resolve(
+        {"method": "fedrep+adam"}, read_overrides(["method.server_lr=0.03", "method.head_epochs=2"])
+    )
     assert (config.method.server_lr, config.method.head_epochs) == (0.03, 2)
     assert resolve(config.tree()) == config
     with pytest.raises(ConfigError, match="server_lr"):

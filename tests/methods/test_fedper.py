@@ -24,15 +24,21 @@ def trained(method, problem, rounds=3):
 
 
 def test_a_round_by_hand():
-    """Sizes 1 and 3, one full-batch step of .5 on base and head: h_i <- (h + a) / 2; phi <- (phi + (a_1 + 3 a_2) / 4) / 2."""
+    """Sizes 1 and 3, one full-batch step of .5 on base and head: h_i <- (h + a) / 2; phi <- (phi +
+    (a_1 + 3 a_2) / 4) / 2.
+    """
     samples = torch.tensor([[8.0, 4.0], *[[-8.0, 2.0]] * 3], dtype=torch.float64)
     run = Federation(FedPer().method(), Quadratics(samples, [[0], [1, 2, 3]]))
     phi, head = run.initial().tolist()
     run.round(a_round(lr=0.5))
     assert run.server.item() == pytest.approx((phi - 4) / 2)
-    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx([(head + 4) / 2, (head + 2) / 2])
+    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx(
+        [(head + 4) / 2, (head + 2) / 2]
+    )
     run.round(a_round(2, lr=0.0))
-    assert run.model(1, "personal", "received").tolist() == pytest.approx([(phi - 4) / 2, (head + 2) / 2])
+    assert run.model(1, "personal", "received").tolist() == pytest.approx(
+        [(phi - 4) / 2, (head + 2) / 2]
+    )
 
 
 def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
@@ -59,7 +65,9 @@ def test_it_is_partialfeds_rule_with_less_traffic():
 
 
 def test_it_shares_what_lg_fedavg_keeps():
-    """Turned round, a row of two layers of one number each: FedPer's base is LG-FedAvg's upper layer."""
+    """Turned round, a row of two layers of one number each: FedPer's base is LG-FedAvg's upper
+    layer.
+    """
     samples = torch.randn(12, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     rows = [list(range(4 * i, 4 * i + 4)) for i in range(3)]
     run, turned = (Federation(m, Quadratics(x, rows)) for m, x in
@@ -80,5 +88,7 @@ def test_absent_clients_keep_their_heads():
 
 
 def test_more_layers_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"):
+    with pytest.raises(
+        ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"
+    ):
         Federation(FedPer(shared=3).method(), quadratics(2))

@@ -30,7 +30,9 @@ def test_without_transfer_and_inheritance_it_is_fedavg_local_to_the_bit():
 
 
 def test_inheritance_by_hand():
-    """Ten rounds, mu = .5: the first h is w_1; then h <- m h + (1 - m) w_r with m = .5 (r - 1) / 10."""
+    """Ten rounds, mu = .5: the first h is w_1; then h <- m h + (1 - m) w_r with m = .5 (r - 1) /
+    10.
+    """
     problem = Quadratics(torch.tensor([[3.0]], dtype=torch.float64), [[0]])
     run = Federation(FedPHP(mu=0.5, transfer_weight=0.0).method(), problem)
     w, h = run.initial().item(), 0.0
@@ -43,7 +45,9 @@ def test_inheritance_by_hand():
 
 
 def test_past_the_last_round_no_more_than_mu_is_inherited():
-    """A client that is never trained with adapts in rounds 11 to 20 of 10: 19 / 10 of its past would be too much."""
+    """A client that is never trained with adapts in rounds 11 to 20 of 10: 19 / 10 of its past
+    would be too much.
+    """
     run = Federation(FedPHP(mu=0.9, transfer_weight=0.0).method(), quadratics(1))
     run.round(a_round(11))
     before = run.state(0).inherited[0].clone()
@@ -73,7 +77,9 @@ def test_the_inherited_model_never_goes_up_and_absent_clients_keep_theirs():
 
 
 def plain(objective, row, index, loss):
-    """The gradient (d,) of ``loss(outputs, labels, features)`` by plain PyTorch, on a copy of the network."""
+    """The gradient (d,) of ``loss(outputs, labels, features)`` by plain PyTorch, on a copy of the
+    network.
+    """
     space = objective.space
     module = Scenario.prepare(tiny("fedavg")).module()
     module.load_state_dict(space.unpack(row), strict=False)
@@ -89,21 +95,34 @@ def plain(objective, row, index, loss):
 def shown(objective, row, index):
     """A network's outputs and features on some samples."""
     found = {}
-    plain(objective, row, index, lambda o, y, f: found.update(o=o.detach(), f=f.detach()) or o.sum())
+    plain(
+        objective, row, index, lambda o, y, f: found.update(o=o.detach(), f=f.detach()) or o.sum()
+    )
     return found["o"], found["f"]
 
 
 def published_mmd(x, y):
-    """Kernel sums in loops: widths 1/4, 1/2, 1, 2, 4 of the mean squared distance over different samples."""
+    """Kernel sums in loops: widths 1/4, 1/2, 1, 2, 4 of the mean squared distance over different
+    samples.
+    """
     z = [*x, *y]
     d = [[((a - b) ** 2).sum() for b in z] for a in z]
     width = float(sum(v.detach() for row in d for v in row)) / (len(z) * (len(z) - 1))
     b, total = len(x), 0.0
     for i in range(b):
         for j in range(b):
-            for pair, sign in (((i, j), 1), ((b + i, b + j), 1), ((i, b + j), -1), ((b + i, j), -1)):
+            for pair, sign in (
+                ((i, j), 1),
+                ((b + i, b + j), 1),
+                ((i, b + j), -1),
+                ((b + i, j), -1),
+            ):
                 distance = d[pair[0]][pair[1]]
-                total += sign * sum(torch.exp(-distance / (width * 2.0**k)) for k in (-2, -1, 0, 1, 2)) / b**2
+                total += (
+                    sign
+                    * sum(torch.exp(-distance / (width * 2.0**k)) for k in (-2, -1, 0, 1, 2))
+                    / b**2
+                )
     return total
 
 
@@ -131,7 +150,9 @@ def test_a_step_is_the_gradient_of_the_papers_loss(transfer):
 
 @pytest.mark.parametrize(("transfer", "lr"), [("mmd", 0.01), ("distillation", 0.5)])
 def test_the_transfer_pulls_training_towards_the_teacher(transfer, lr):
-    """With the whole weight on the transfer, the network's features or answers come closer to the inherited model's."""
+    """With the whole weight on the transfer, the network's features or answers come closer to the
+    inherited model's.
+    """
     scenario = Scenario.prepare(tiny("fedavg"))
     objective = scenario.objective()
     w, h = scenario.initial().unsqueeze(0), scenario.initial(7).unsqueeze(0)
@@ -145,7 +166,11 @@ def test_the_transfer_pulls_training_towards_the_teacher(transfer, lr):
     for row in (w[0], uplink["model"][0]):
         (out, features), (told, seen) = shown(objective, row, index), shown(objective, h[0], index)
         pair = (features, seen) if transfer == "mmd" else (out.softmax(1), (told / 4).softmax(1))
-        gaps.append(float(discrepancy(*pair)) if transfer == "mmd" else float((pair[0] - pair[1]).abs().mean()))
+        gaps.append(
+            float(discrepancy(*pair))
+            if transfer == "mmd"
+            else float((pair[0] - pair[1]).abs().mean())
+        )
     assert gaps[1] < 0.9 * gaps[0]
 
 
@@ -173,7 +198,9 @@ def test_discrepancy_is_zero_for_equal_samples_and_symmetric():
 def test_soft_answers_by_kind_of_targets():
     outputs = torch.tensor([[4.0 * math.log(3.0), 0.0]])
     assert TASKS["classes"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx([0.75, 0.25])
-    assert TASKS["multilabel"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx([0.75, 0.5])
+    assert TASKS["multilabel"].soften(outputs, TEMPERATURE)[0].tolist() == pytest.approx(
+        [0.75, 0.5]
+    )
     assert torch.equal(TASKS["regression"].soften(outputs, TEMPERATURE), outputs)
 
 
@@ -189,7 +216,10 @@ def test_a_visit_that_only_looks_asks_no_teacher():
 
 def test_the_server_is_fedavgs():
     problem = quadratics(3, samples=2)
-    php, avg = Federation(FedPHP(transfer_weight=0.0).method(), problem), Federation(FedAvg().method(), problem)
+    php, avg = (
+        Federation(FedPHP(transfer_weight=0.0).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         php.round(a_round(number))
         avg.round(a_round(number))

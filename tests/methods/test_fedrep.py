@@ -14,7 +14,9 @@ PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 
 
 def test_a_round_by_hand():
-    """Two clients, base and head one number each. Head first: h + .5 (a - h), twice; then the base: b + .5 (a - b).
+    """Two clients, base and head one number each.
+
+    Head first: h + .5 (a - h), twice; then the base: b + .5 (a - b).
 
     With sizes 1 and 1 the server's base is the mean of both clients' bases.
     """
@@ -25,13 +27,20 @@ def test_a_round_by_hand():
     assert run.server.item() == pytest.approx(0.5 * b + 1.5)
     for i, (base, top) in enumerate(samples.tolist()):
         assert run.state(i).head.item() == pytest.approx(top + (h - top) / 4)
-        assert run.model(i, "personal", "received").tolist() == pytest.approx([b, top + (h - top) / 4])
-        assert run.model(i, "personal", "trained").tolist() == pytest.approx([(b + base) / 2, top + (h - top) / 4])
+        assert run.model(i, "personal", "received").tolist() == pytest.approx(
+            [b, top + (h - top) / 4]
+        )
+        assert run.model(i, "personal", "trained").tolist() == pytest.approx(
+            [(b + base) / 2, top + (h - top) / 4]
+        )
 
 
 def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    rep, avg = Federation(FedRep(shared=2, head_epochs=3).method(), problem), Federation(FedAvg().method(), problem)
+    rep, avg = (
+        Federation(FedRep(shared=2, head_epochs=3).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         rep.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -39,9 +48,14 @@ def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
 
 
 def test_with_a_frozen_head_the_base_is_fedavgs():
-    """The coordinates of these quadratics do not meet, so FedAvg's base is the same whatever its head does."""
+    """The coordinates of these quadratics do not meet, so FedAvg's base is the same whatever its
+    head does.
+    """
     problem = quadratics(3, samples=5)
-    rep, avg = Federation(FedRep(head_epochs=0).method(), problem), Federation(FedAvg().method(), problem)
+    rep, avg = (
+        Federation(FedRep(head_epochs=0).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         rep.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -56,7 +70,9 @@ def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
         run.round(a_round(number))
     assert_close(run.server, problem.targets[:, :-1].mean(0), atol=1e-8, rtol=0)
     for i in range(3):
-        assert_close(run.state(i).head[0], problem.targets[4 * i : 4 * i + 4, -1:].mean(0), atol=1e-8, rtol=0)
+        assert_close(
+            run.state(i).head[0], problem.targets[4 * i : 4 * i + 4, -1:].mean(0), atol=1e-8, rtol=0
+        )
 
 
 def test_only_the_shared_layers_travel():
@@ -76,5 +92,7 @@ def test_absent_clients_keep_their_heads():
 
 
 def test_more_layers_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"):
+    with pytest.raises(
+        ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"
+    ):
         Federation(FedRep(shared=3).method(), quadratics(2))

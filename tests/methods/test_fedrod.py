@@ -1,4 +1,6 @@
-"""Fed-RoD: the generic part by a balanced loss, a personal head on top of it; and its reductions."""
+"""Fed-RoD: the generic part by a balanced loss, a personal head on top of it; and its
+reductions.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_dec
 
 
 def test_two_rounds_by_hand():
-    """Sizes 1 and 3, two steps of .1 a round: phi and g fall towards the sample, h_i what is missing at g + h_i."""
+    """Sizes 1 and 3, two steps of .1 a round: phi and g fall towards the sample, h_i what is
+    missing at g + h_i.
+    """
     samples = torch.tensor([[8.0, 4.0], *[[-8.0, 2.0]] * 3], dtype=torch.float64)
     run = Federation(FedRoD().method(), Quadratics(samples, [[0], [1, 2, 3]]))
     phi, g = run.initial().tolist()
@@ -37,7 +41,9 @@ def test_two_rounds_by_hand():
                 )
             ends.append((own_phi, own_g))
             assert run.model(i, "local", "trained").tolist() == pytest.approx([own_phi, own_g])
-            assert run.model(i, "personal", "trained").tolist() == pytest.approx([own_phi, own_g + h[i]])
+            assert run.model(i, "personal", "trained").tolist() == pytest.approx(
+                [own_phi, own_g + h[i]]
+            )
             assert run.state(i).head.item() == pytest.approx(h[i])
         phi, g = (ends[0][k] / 4 + 3 * ends[1][k] / 4 for k in (0, 1))
         assert run.server.tolist() == pytest.approx([phi, g])
@@ -53,7 +59,10 @@ def test_without_balance_the_generic_part_is_fedavg_to_the_bit():
         for model, when in (("global", "received"), ("local", "trained")):
             assert torch.equal(run.model(1, model, when), avg.model(1, model, when))
     assert torch.equal(run.server, avg.server)
-    runs = [pomona.run(tiny(name, settings)) for name, settings in (("fed-rod", {"gamma": 0}), ("fedavg", {}))]
+    runs = [
+        pomona.run(tiny(name, settings))
+        for name, settings in (("fed-rod", {"gamma": 0}), ("fedavg", {}))
+    ]
     curves = [[e.loss for e in r.curve("global", "received")] for r in runs]
     assert curves[0] == curves[1]
 
@@ -88,7 +97,9 @@ def digits(**over):
 
 
 def test_the_loss_and_its_gradient_are_the_balanced_softmax():
-    """Written out, on a client that lacks classes, and differentiated by PyTorch at the last layer's bias."""
+    """Written out, on a client that lacks classes, and differentiated by PyTorch at the last
+    layer's bias.
+    """
     objective, training, w = digits(partition={"name": "dirichlet", "beta": 0.2, "min_size": 8})
     rows = objective.data.rows["train"][1][:20]
     own = objective.data.y[objective.data.rows["train"][1]]
@@ -129,7 +140,11 @@ def test_a_class_that_is_missing_counts_next_to_nothing_and_stays_finite():
 
 @pytest.mark.parametrize(
     "over",
-    [{"label_smoothing": 0.1}, {"class_weights": "balanced"}, {"label_smoothing": 0.1, "class_weights": "balanced"}],
+    [
+        {"label_smoothing": 0.1},
+        {"class_weights": "balanced"},
+        {"label_smoothing": 0.1, "class_weights": "balanced"},
+    ],
 )
 def test_labels_that_are_smoothed_or_weighted_have_a_loss(over):
     few = {"partition": {"name": "dirichlet", "beta": 0.2, "min_size": 8}, "rounds": 2}
@@ -145,7 +160,12 @@ def test_heads_add_and_their_outputs_too():
     only = w.clone()
     only[head] = h[0]
     sums = objective.outputs(w, 0, "test")[0] + objective.outputs(only, 0, "test")[0]
-    assert_close(objective.outputs(added(w.unsqueeze(0), h, head)[0], 0, "test")[0], sums, rtol=1e-4, atol=1e-4)
+    assert_close(
+        objective.outputs(added(w.unsqueeze(0), h, head)[0], 0, "test")[0],
+        sums,
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_a_client_of_one_class_teaches_the_generic_part_nothing():

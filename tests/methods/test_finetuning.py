@@ -1,4 +1,6 @@
-"""Fine-tuning for evaluation only: at the run's lr in every round, while the federation follows the schedule."""
+"""Fine-tuning for evaluation only: at the run's lr in every round, while the federation follows the
+schedule.
+"""
 
 from math import cos, pi
 
@@ -14,14 +16,20 @@ from problems import Federation, Quadratics, tiny
 
 each_method = pytest.mark.parametrize(
     "settings",
-    [FedAvgFT(finetune_epochs=2), FedProxFT(finetune_epochs=2), FedBABU(shared=1, finetune_epochs=2)],
+    [
+        FedAvgFT(finetune_epochs=2),
+        FedProxFT(finetune_epochs=2),
+        FedBABU(shared=1, finetune_epochs=2),
+    ],
     ids=lambda settings: settings.name,
 )
 
 
 def one_each(*samples):
     """Clients with one sample each, a number."""
-    return Quadratics(torch.tensor(samples, dtype=torch.float64).unsqueeze(1), [[i] for i in range(len(samples))])
+    return Quadratics(
+        torch.tensor(samples, dtype=torch.float64).unsqueeze(1), [[i] for i in range(len(samples))]
+    )
 
 
 def cosine(rounds):
@@ -37,8 +45,12 @@ def run_of(rounds):
 @each_method
 @pytest.mark.parametrize("rounds", [1, 2, 20])
 @pytest.mark.parametrize("samples", [[3.0], [3.0, -1.0]])
-def test_under_a_cosine_each_round_fine_tunes_at_the_full_rate_and_trains_at_its_own(settings, rounds, samples):
-    """A step of .5 halves the distance to a sample, two leave a quarter; w moves by .5 times the factor to the mean."""
+def test_under_a_cosine_each_round_fine_tunes_at_the_full_rate_and_trains_at_its_own(
+    settings, rounds, samples
+):
+    """A step of .5 halves the distance to a sample, two leave a quarter; w moves by .5 times the
+    factor to the mean.
+    """
     config, mean = run_of(rounds), sum(samples) / len(samples)
     run = Federation(settings.method(), one_each(*samples))
     w = run.initial().item()
@@ -61,8 +73,12 @@ def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
     roster = run.roster.plus(1, run.everybody)
     run.clients.begin((1,), roster, row)
     round_ = round_of(run_of(rounds), rounds + 1)
-    visit = ClientRequest(round_, roster, (1,), True, frozenset({"received", "trained"}), True, adapts=True)
+    visit = ClientRequest(
+        round_, roster, (1,), True, frozenset({"received", "trained"}), True, adapts=True
+    )
     run.clients.visit(visit, run.method.server.down(state, (1,), roster, round_))
     run.clients.commit((1,))
     assert run.model(1, "personal", "received").item() == pytest.approx(-1 + (w + 1) / 4)
-    assert run.model(1, "local", "trained").item() == pytest.approx(w - 0.5 * cosine(rounds)[-1] * (w + 1))
+    assert run.model(1, "local", "trained").item() == pytest.approx(
+        w - 0.5 * cosine(rounds)[-1] * (w + 1)
+    )

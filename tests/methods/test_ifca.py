@@ -26,7 +26,10 @@ def rounds(settings, count, problem, **over):
 
 def test_one_model_is_fedavg_to_the_bit():
     problem = uneven(5, 3, 1)
-    one, two = rounds(IFCA(clusters=1), 4, problem, **PASSES), rounds(FedAvg(), 4, problem, **PASSES)
+    one, two = (
+        rounds(IFCA(clusters=1), 4, problem, **PASSES),
+        rounds(FedAvg(), 4, problem, **PASSES),
+    )
     assert torch.equal(one.server.models[0], two.server)
     assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))
     assert one.method.server.closing(one.server, one.roster, a_round()) is None
@@ -41,10 +44,13 @@ def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
     assert all(torch.equal(down[entry(k)].bank[0], w) for k, w in enumerate(models))
     run.round(a_round())
     centres = [problem.targets[r].mean(0) for r in problem.rows]
-    nearest = [int(((models - c) ** 2).sum(1).argmin()) for c in centres]  # the losses differ by the distance alone
+    # the losses differ by the distance alone
+    nearest = [int(((models - c) ** 2).sum(1).argmin()) for c in centres]
     assert [int(r.info["cluster"]) for r in run.replies] == nearest
     trained = [models[k] - 0.1 * (models[k] - c) for k, c in zip(nearest, centres, strict=True)]
-    for k, sizes in ((k, [(n, i) for i, n in enumerate((4, 2, 3)) if nearest[i] == k]) for k in range(3)):
+    for k, sizes in (
+        (k, [(n, i) for i, n in enumerate((4, 2, 3)) if nearest[i] == k]) for k in range(3)
+    ):
         total = sum(n for n, _ in sizes)
         expected = sum(n / total * trained[i] for n, i in sizes) if sizes else models[k]
         assert_close(run.server.models[k], expected)
@@ -79,7 +85,9 @@ def test_a_number_of_clusters_out_of_bounds_is_refused(clusters):
 
 @pytest.mark.parametrize("clients", [1, 2])
 def test_any_choice_is_let_in_however_few_the_clients_are(clients):
-    """Of three models the last stands at the last client's optimum: its loss is the smallest there."""
+    """Of three models the last stands at the last client's optimum: its loss is the smallest
+    there.
+    """
     problem = quadratics(clients)
     run = Federation(IFCA(clusters=3).method(), problem)
     run.server.models[2] = problem.targets[problem.rows[-1]].mean(0)
@@ -92,7 +100,9 @@ def test_any_choice_is_let_in_however_few_the_clients_are(clients):
 def test_whatever_is_let_in_names_one_of_the_models(bits):
     run = Federation(IFCA(clusters=2).method(), quadratics(3))
     run.round(a_round())
-    forged = replace(run.replies[0], uplink={**run.replies[0].uplink, "cluster": torch.tensor(bits)})
+    forged = replace(
+        run.replies[0], uplink={**run.replies[0].uplink, "cluster": torch.tensor(bits)}
+    )
     run.replies[0] = forged
     assert judged(run).rejected == ()
     uplink = stack(run.replies, lambda r: r.uplink)

@@ -13,20 +13,29 @@ PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 
 
 def test_a_round_by_hand():
-    """Sizes 1 and 3, one full-batch step of .5 on lower and upper number: l_i <- (l + a) / 2; g <- (g + (a_1 + 3 a_2) / 4) / 2."""
+    """Sizes 1 and 3, one full-batch step of .5 on lower and upper number: l_i <- (l + a) / 2; g <-
+    (g + (a_1 + 3 a_2) / 4) / 2.
+    """
     samples = torch.tensor([[4.0, 8.0], *[[2.0, -8.0]] * 3], dtype=torch.float64)
     run = Federation(LGFedAvg().method(), Quadratics(samples, [[0], [1, 2, 3]]))
     lower, g = run.initial().tolist()
     run.round(a_round(lr=0.5))
     assert run.server.item() == pytest.approx((g - 4) / 2)
-    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx([(lower + 4) / 2, (lower + 2) / 2])
+    assert [run.state(i).kept.item() for i in (0, 1)] == pytest.approx(
+        [(lower + 4) / 2, (lower + 2) / 2]
+    )
     run.round(a_round(2, lr=0.0))
-    assert run.model(1, "personal", "received").tolist() == pytest.approx([(lower + 2) / 2, (g - 4) / 2])
+    assert run.model(1, "personal", "received").tolist() == pytest.approx(
+        [(lower + 2) / 2, (g - 4) / 2]
+    )
 
 
 def test_with_everything_shared_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    lg, avg = Federation(LGFedAvg(shared=2).method(), problem), Federation(FedAvg().method(), problem)
+    lg, avg = (
+        Federation(LGFedAvg(shared=2).method(), problem),
+        Federation(FedAvg().method(), problem),
+    )
     for number in (1, 2, 3):
         lg.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -35,7 +44,10 @@ def test_with_everything_shared_it_is_fedavg_to_the_bit():
 
 def test_with_nothing_shared_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    lg, alone = Federation(LGFedAvg(shared=0).method(), problem), Federation(Separate().method(), problem)
+    lg, alone = (
+        Federation(LGFedAvg(shared=0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     for number in (1, 2, 3):
         lg.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
@@ -45,7 +57,12 @@ def test_with_nothing_shared_it_is_separate_training_to_the_bit():
 
 def test_only_the_shared_layer_travels():
     run = Federation(LGFedAvg().method(), quadratics(3, d=7))
-    assert received_bytes(run.method.server.down(run.server, (0, 1, 2), run.roster, a_round()), (0, 1, 2)) == (8,) * 3
+    assert (
+        received_bytes(
+            run.method.server.down(run.server, (0, 1, 2), run.roster, a_round()), (0, 1, 2)
+        )
+        == (8,) * 3
+    )
     run.round(a_round())
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [8] * 3
 

@@ -23,10 +23,14 @@ def observed(run):
 
 @every_method
 def test_who_is_no_member_is_as_good_as_not_there(name, settings):
-    """Four places with three members give what three places give: names and streams are the same, and so are sizes."""
+    """Four places with three members give what three places give: names and streams are the same,
+    and so are sizes.
+    """
     few = Federation(method(name, settings), uneven(1, 4, 2))
     problem = few.problem
-    five = Quadratics(torch.cat([problem.targets, torch.full((3, 5), 9.0).double()]), [*problem.rows, [7, 8, 9]])
+    five = Quadratics(
+        torch.cat([problem.targets, torch.full((3, 5), 9.0).double()]), [*problem.rows, [7, 8, 9]]
+    )
     many = Federation(method(name, settings), five, members=(0, 1, 2))
     for number in (1, 2, 3):
         few.round(passes(name, number))
@@ -39,11 +43,16 @@ def test_who_is_no_member_is_as_good_as_not_there(name, settings):
 
 @every_method
 def test_late_clients_come_in_and_leavers_are_gone(name, settings):
-    """Client 3 joins in round 3 and client 0 leaves after it; nothing before depends on 3, nothing after breaks."""
+    """Client 3 joins in round 3 and client 0 leaves after it; nothing before depends on 3, nothing
+    after breaks.
+    """
     runs = []
     for value in (1.0, -5.0):
         targets = torch.cat([uneven(4, 4, 4).targets, torch.full((4, 5), value).double()])
-        run = Federation(method(name, settings), Quadratics(targets, [list(range(4 * i, 4 * i + 4)) for i in range(4)]))
+        run = Federation(
+            method(name, settings),
+            Quadratics(targets, [list(range(4 * i, 4 * i + 4)) for i in range(4)]),
+        )
         run = Federation(run.method, run.problem, members=(0, 1, 2))
         for number in (1, 2):
             run.round(passes(name, number))
@@ -63,18 +72,24 @@ def test_late_clients_come_in_and_leavers_are_gone(name, settings):
 
 
 def adapted(run, client, rounds):
-    """The loop's result for a client never trained with: the served copy of the server's state, and the replies."""
+    """The loop's result for a client never trained with: the served copy of the server's state, and
+    the replies.
+    """
     server = run.method.server
     state, row = server.welcome(run.server, (client,), run.roster)
     roster = run.roster.plus(client, run.everybody)
     run.clients.begin((client,), roster, row)
     for number in range(rounds):
         round_ = passes("scaffold", 10 + number)
-        visit = ClientRequest(round_, roster, (client,), True, frozenset({"received", "trained"}), True, adapts=True)
+        visit = ClientRequest(
+            round_, roster, (client,), True, frozenset({"received", "trained"}), True, adapts=True
+        )
         (reply,) = run.clients.visit(visit, server.down(state, (client,), roster, round_))
         run.clients.commit((client,))
         if server.separable:
-            state = server.aggregate(state, stack([reply], lambda r: r.uplink), (client,), roster, round_)
+            state = server.aggregate(
+                state, stack([reply], lambda r: r.uplink), (client,), roster, round_
+            )
     return state, reply
 
 
@@ -92,7 +107,9 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
 
 @every_method
 def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did(name, settings):
-    """What ``lasting`` denies: the same round done again, after it was committed, gives the same models."""
+    """What ``lasting`` denies: the same round done again, after it was committed, gives the same
+    models.
+    """
     run = Federation(method(name, settings), uneven(3, 4, 2, 3), members=(0, 1, 2))
     run.round(passes(name, 1))
     seen = []
@@ -101,7 +118,13 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
     run.clients.begin((3,), roster, row)
     for _ in range(2):
         visit = ClientRequest(
-            passes(name, 2), roster, (3,), True, frozenset({"received", "trained"}), True, adapts=True
+            passes(name, 2),
+            roster,
+            (3,),
+            True,
+            frozenset({"received", "trained"}),
+            True,
+            adapts=True,
         )
         run.clients.visit(visit, run.method.server.down(state, (3,), roster, visit.round))
         run.clients.commit((3,))
@@ -120,7 +143,9 @@ def test_rounds_build_on_each_other_where_a_client_or_a_server_of_its_own_rememb
 
 @every_method
 def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
-    """What separable promises: with one uplink, every tensor that has a row a client changes in that row alone."""
+    """What separable promises: with one uplink, every tensor that has a row a client changes in
+    that row alone.
+    """
     run = Federation(method(name, settings), uneven(3, 4, 2, 3))
     run.round(passes(name, 1))
     if not run.method.server.separable:
@@ -184,7 +209,9 @@ def test_apple_an_unseen_client_learns_its_relationships_alone():
 
 
 def test_apples_local_step_gives_an_unseen_client_a_model_of_its_own():
-    """Over standing cores: it starts at the mixture from the members' mean, where its own progress counts as well."""
+    """Over standing cores: it starts at the mixture from the members' mean, where its own progress
+    counts as well.
+    """
     run = Federation(APPLE(core_step="local", dr_lr=0).method(), uneven(2, 2, 4), members=(0, 1))
     run.round(a_round(1))
     origin = (run.server.cores[0] + run.server.cores[1]) / 2
@@ -219,10 +246,13 @@ def test_fedfomo_forgets_a_leaver():
 
 
 @pytest.mark.parametrize(
-    ("settings", "client_rows", "server_rows"), [(SCAFFOLD(), "control", "controls"), (FedDyn(), "linear", "linear")]
+    ("settings", "client_rows", "server_rows"),
+    [(SCAFFOLD(), "control", "controls"), (FedDyn(), "linear", "linear")],
 )
 def test_corrections_average_over_those_who_are_there(settings, client_rows, server_rows):
-    """c (or h) is the mean of the members' own terms: a leaver takes its own along, a newcomer brings zero."""
+    """c (or h) is the mean of the members' own terms: a leaver takes its own along, a newcomer
+    brings zero.
+    """
     run = Federation(settings.method(), uneven(1, 2, 3, 4), members=(0, 1, 2))
     for number in (1, 2):
         run.round(passes("scaffold", number))
@@ -234,7 +264,9 @@ def test_corrections_average_over_those_who_are_there(settings, client_rows, ser
 
 
 def test_mocha_counts_members():
-    """With M = I - 11'/N of the members alone: three heads of 1, 2 and 6 pull the first by 2 penalty (1 - 3)."""
+    """With M = I - 11'/N of the members alone: three heads of 1, 2 and 6 pull the first by 2
+    penalty (1 - 3).
+    """
     run = Federation(MOCHA(penalty=0.1).method(), uneven(1, 1, 1, 1), members=(0, 1, 2))
     for i, head in enumerate((1.0, 2.0, 6.0)):
         state = run.state(i).clone()
@@ -251,7 +283,9 @@ def test_cfl_puts_newcomers_into_the_largest_cluster():
     run.round(a_round(1))
     state = run.server
     models = torch.cat([state.models, state.models + 1])
-    run.server = type(state)(models, torch.tensor([1, 0, 1, -1]), torch.zeros(2, 2).double(), state.unit)
+    run.server = type(state)(
+        models, torch.tensor([1, 0, 1, -1]), torch.zeros(2, 2).double(), state.unit
+    )
     run.only(0, 1, 2, 3)
     assert run.server.labels.tolist() == [1, 0, 1, 1]
     run.only(0, 1, 3)

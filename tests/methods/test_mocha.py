@@ -25,7 +25,9 @@ def penalty(H, kind):
 
 @pytest.mark.parametrize("kind", ["centring", "published"])
 def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
-    """One step of lr 1 against separate training's: the difference is the gradient of penalty tr(H M H^T) at the start."""
+    """One step of lr 1 against separate training's: the difference is the gradient of penalty tr(H
+    M H^T) at the start.
+    """
     problem, N, d = quadratics(3, d=4), 3, 4
     runs = [Federation(m.method(), problem) for m in (MOCHA(penalty=0.7, omega=kind), Separate())]
     own = torch.randn(N, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -37,7 +39,8 @@ def test_the_pull_is_the_finite_difference_of_the_penalty(kind):
         run.round(a_round(lr=1.0))
     for i in range(N):
         gradient = runs[1].state(i)[0] - runs[0].state(i)[0]
-        assert torch.equal(gradient[:-1], torch.zeros(d - 1, dtype=torch.float64))  # the other layers are uncoupled
+        # the other layers are uncoupled
+        assert torch.equal(gradient[:-1], torch.zeros(d - 1, dtype=torch.float64))
         up, down = own[:, -1:].clone(), own[:, -1:].clone()
         up[i] += 1e-6
         down[i] -= 1e-6
@@ -55,7 +58,9 @@ def test_the_coupling_is_the_matrix(kind, N):
 
 
 def test_it_converges_to_the_known_optimum():
-    """Heads: (h_i - a_i) + 2 p (h_i - mean h) = 0 sums to mean h = mean a, so h_i = (a_i + 2 p mean a) / (1 + 2 p)."""
+    """Heads: (h_i - a_i) + 2 p (h_i - mean h) = 0 sums to mean h = mean a, so h_i = (a_i + 2 p mean
+    a) / (1 + 2 p).
+    """
     problem, p = quadratics(4, samples=1), 0.6
     run = Federation(MOCHA(penalty=p).method(), problem)
     for number in range(1, 41):
@@ -65,7 +70,12 @@ def test_it_converges_to_the_known_optimum():
     assert_close(run.server, heads, atol=1e-8, rtol=0)
     for i in range(4):
         assert_close(run.model(i, "personal", "trained")[:-1], a[i, :-1], atol=1e-8, rtol=0)
-        assert_close(run.replies[i].info["head_distance"], (heads[i] - heads.mean(0)).norm(), atol=1e-8, rtol=0)
+        assert_close(
+            run.replies[i].info["head_distance"],
+            (heads[i] - heads.mean(0)).norm(),
+            atol=1e-8,
+            rtol=0,
+        )
 
 
 def test_the_published_omega_pulls_the_sum_to_zero():
@@ -75,12 +85,20 @@ def test_the_published_omega_pulls_the_sum_to_zero():
     for number in range(1, 201):
         run.round(a_round(number, epochs=5, lr=0.1))
     c = (1 - 1 / N) ** 2
-    assert_close(run.server.sum(0), problem.targets[:, -1:].sum(0) / (1 + 2 * p + 2 * p * c * N), atol=1e-8, rtol=0)
+    assert_close(
+        run.server.sum(0),
+        problem.targets[:, -1:].sum(0) / (1 + 2 * p + 2 * p * c * N),
+        atol=1e-8,
+        rtol=0,
+    )
 
 
 def test_without_a_penalty_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    mocha, alone = Federation(MOCHA(penalty=0.0).method(), problem), Federation(Separate().method(), problem)
+    mocha, alone = (
+        Federation(MOCHA(penalty=0.0).method(), problem),
+        Federation(Separate().method(), problem),
+    )
     coupled = Federation(MOCHA().method(), problem)
     for number in (1, 2):
         for run in (mocha, alone, coupled):
@@ -91,10 +109,15 @@ def test_without_a_penalty_it_is_separate_training_to_the_bit():
 
 
 def test_equal_heads_cost_nothing_when_centred():
-    """The first step from the common model, and any step of a lone client, is separate training's."""
+    """The first step from the common model, and any step of a lone client, is separate
+    training's.
+    """
     for N in (1, 3):
         problem = quadratics(N)
-        mocha, alone = Federation(MOCHA(penalty=2.0).method(), problem), Federation(Separate().method(), problem)
+        mocha, alone = (
+            Federation(MOCHA(penalty=2.0).method(), problem),
+            Federation(Separate().method(), problem),
+        )
         for run in (mocha, alone):
             run.round(a_round(lr=0.1, epochs=3 if N == 1 else 1))
         for i in range(N):

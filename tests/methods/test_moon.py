@@ -22,7 +22,9 @@ def digits():
 
 
 def test_the_contrast_is_the_papers():
-    z, near, far = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z, near, far = torch.randn(
+        3, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
 
     def cos(a, b):
         return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
@@ -40,7 +42,9 @@ def test_features_have_their_samples_whatever_the_order():
     cached = Cached.features(training.objective, w, 1)
     hidden = scenario.module()[:-1]
     with torch.no_grad():
-        scenario_rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))][:9]
+        scenario_rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))][
+            :9
+        ]
         expected = hidden(training.objective.data.gather(scenario_rows)[0])
     assert_close(cached.of(scenario_rows), expected)
 
@@ -52,7 +56,9 @@ def test_loss_and_gradient_are_those_of_the_sum():
     v, w, last = (scenario.initial(client) for client in (0, 1, 2))
     index = objective.data.rows["train"][3][:12]
     settings = MOON(mu=3.0, temperature=0.4)
-    loss = contrasted(settings, training, *(Cached.features(objective, row, 3) for row in (w, last)))(index)
+    loss = contrasted(
+        settings, training, *(Cached.features(objective, row, 3) for row in (w, last))
+    )(index)
     losses, G = objective.gradient(v.unsqueeze(0), [index], [loss])
 
     x, y = objective.data.gather(index)
@@ -77,25 +83,37 @@ def test_without_the_contrast_it_is_fedavg_to_the_bit():
 
 
 def test_its_first_round_is_fedavgs_and_the_second_is_not():
-    """In round 1 both models that features are compared with are the initial one: the contrast is log 2, its slope 0."""
-    moon, avg = (pomona.run(tiny(name, settings)) for name, settings in (("moon", {"mu": 4.0}), ("fedavg", {})))
+    """In round 1 both models that features are compared with are the initial one: the contrast is
+    log 2, its slope 0.
+    """
+    moon, avg = (
+        pomona.run(tiny(name, settings))
+        for name, settings in (("moon", {"mu": 4.0}), ("fedavg", {}))
+    )
+    # the first is before round 1
     (first, second), (plain, plain_second) = (
         [e.loss for e in r.curve("global", "received")][1:3] for r in (moon, avg)
-    )  # the first is before round 1
+    )
     assert_close(list(first), list(plain))
     assert max(abs(a - b) for a, b in zip(second, plain_second, strict=True)) > 1e-3
 
 
 def test_training_turns_features_towards_the_global_model():
-    """The cosine of trained features to the received ones is larger, that to the last local ones smaller, than FedAvg's."""
+    """The cosine of trained features to the received ones is larger, that to the last local ones
+    smaller, than FedAvg's.
+    """
     scenario, training = digits()
     w, last = (scenario.initial(client) for client in (1, 2))
     pair = [Cached.features(training.objective, row, 0) for row in (w, last)]
     ends = []
     for mu in (0.0, 5.0):
-        alone = LocalTraining(training.objective, (0,), training.roster, a_round(epochs=20, batch_size=16))
+        alone = LocalTraining(
+            training.objective, (0,), training.roster, a_round(epochs=20, batch_size=16)
+        )
         method = MOON(mu=mu).method()
-        state, _, _ = method.client.train(last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, alone, alone.round)
+        state, _, _ = method.client.train(
+            last.unsqueeze(0).clone(), {"model": w.unsqueeze(0)}, alone, alone.round
+        )
         z = Cached.features(training.objective, state[0], 0).values
         ends.append(contrast(z, *(cached.values for cached in pair), 0.5).item())
     assert ends[1] < ends[0]

@@ -18,7 +18,9 @@ def mr_mtl(weight):
 
 
 def test_two_rounds_by_hand():
-    """Samples 3 and, thrice, -1; lambda = 2, two steps of .1 a round, pulled to the mean as it was received."""
+    """Samples 3 and, thrice, -1; lambda = 2, two steps of .1 a round, pulled to the mean as it was
+    received.
+    """
     samples = torch.tensor([[3.0], [-1.0], [-1.0], [-1.0]], dtype=torch.float64)
     run = Federation(mr_mtl(2.0), Quadratics(samples, [[0], [1, 2, 3]]))
     mean = run.initial().item()
@@ -46,7 +48,10 @@ def test_without_the_pull_it_is_separate_training_to_the_bit():
 @pytest.mark.parametrize("weight", [0.5, 3.0])
 def test_one_client_is_held_at_its_rounds_start_as_fedprox_is_to_the_bit(weight):
     problem = quadratics(1, samples=4)
-    run, prox = Federation(mr_mtl(weight), problem), Federation(FedProx(mu=weight).method(), problem)
+    run, prox = (
+        Federation(mr_mtl(weight), problem),
+        Federation(FedProx(mu=weight).method(), problem),
+    )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         prox.round(a_round(number, **PASSES))
@@ -56,7 +61,10 @@ def test_one_client_is_held_at_its_rounds_start_as_fedprox_is_to_the_bit(weight)
 def test_its_first_round_is_dittos_to_the_bit():
     """Both pull a common initial model towards itself; from then on the means differ."""
     problem = quadratics(3, samples=4)
-    run, ditto = Federation(mr_mtl(1.5), problem), Federation(Ditto(**{"lambda": 1.5}).method(), problem)
+    run, ditto = (
+        Federation(mr_mtl(1.5), problem),
+        Federation(Ditto(**{"lambda": 1.5}).method(), problem),
+    )
     for number in (1, 2):
         run.round(a_round(number, **PASSES))
         ditto.round(a_round(number, **PASSES))
@@ -65,7 +73,9 @@ def test_its_first_round_is_dittos_to_the_bit():
 
 @pytest.mark.parametrize("weight", [0.1, 1.0, 4.0])
 def test_it_converges_to_the_mean_regularised_optimum(weight):
-    """w_i - a_i + lambda (w_i - m) = 0, whose mean is m = mean of a: w_i = (a_i + lambda m) / (1 + lambda)."""
+    """w_i - a_i + lambda (w_i - m) = 0, whose mean is m = mean of a: w_i = (a_i + lambda m) / (1 +
+    lambda).
+    """
     problem = Quadratics(quadratics(1, samples=7).targets, [[0], [1, 2], [3, 4, 5, 6]])
     run = Federation(mr_mtl(weight), problem)
     for number in range(1, 1001):

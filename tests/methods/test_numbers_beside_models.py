@@ -1,4 +1,6 @@
-"""A number beside a model is a weight: whatever a member reports, its part in a mean is at most the agreed share."""
+"""A number beside a model is a weight: whatever a member reports, its part in a mean is at most the
+agreed share.
+"""
 
 import math
 from dataclasses import replace
@@ -58,17 +60,24 @@ def model(server, state, ids, roster, round_):
 
 
 def moved(server, state, uplink, about):
-    """Movement of the next model along each client's own direction, after a unit step of each along it (n,)."""
+    """Movement of the next model along each client's own direction, after a unit step of each along
+    it (n,).
+    """
     n, name = len(about[0]), "model" if "model" in uplink else "model_delta"
     w = model(server, state, *about)
     still = (w if name == "model" else torch.zeros_like(w)).repeat(n, 1)
     apart = still + torch.eye(n, len(w)).to(w)
-    ends = [model(server, server.aggregate(state, {**uplink, name: W}, *about), *about) for W in (apart, still)]
+    ends = [
+        model(server, server.aggregate(state, {**uplink, name: W}, *about), *about)
+        for W in (apart, still)
+    ]
     return (ends[0] - ends[1])[:n].abs()
 
 
 def forged(uplink, value):
-    """The uplinks with everything except rows of the first client replaced, and whether they are admitted."""
+    """The uplinks with everything except rows of the first client replaced, and whether they are
+    admitted.
+    """
     d = max(t[0].numel() for t in uplink.values())
     lie = {k: t.clone() for k, t in uplink.items()}
     for k, t in lie.items():
@@ -77,15 +86,20 @@ def forged(uplink, value):
     return lie
 
 
-@pytest.mark.parametrize(("name", "settings"), AVERAGING, ids=[f"{n}{s or ''}" for n, s in AVERAGING])
+@pytest.mark.parametrize(
+    ("name", "settings"), AVERAGING, ids=[f"{n}{s or ''}" for n, s in AVERAGING]
+)
 @pytest.mark.parametrize(("members", "largest"), [(5, 0.5), (4, 0.3), (3, 0.5), (2, 0.5)])
 def test_no_number_gives_a_member_more_than_the_agreed_share(name, settings, members, largest):
-    """Of every method whose clients learn one model, the next method included: influence is measured, not computed.
+    """Of every method whose clients learn one model, the next method included: influence is
+    measured, not computed.
 
     What is refused has none; of m members somebody has 1/m at least.
     """
     problem = quadratics(members, samples=4, d=9)
-    server, state, uplink, about = sent(METHODS[name](**settings), problem, largest, epochs=2, batch_size=2)
+    server, state, uplink, about = sent(
+        METHODS[name](**settings), problem, largest, epochs=2, batch_size=2
+    )
     most = max(largest, 1 / members)
     for value in [None, *EXTREMES]:
         lie = uplink if value is None else forged(uplink, value)
@@ -103,13 +117,17 @@ def test_all_other_methods_send_no_number_beside_models():
     """Their servers hand rows on, or mix them by what rows and samples say."""
     for name, settings in VARIANTS:
         server, _, uplink, _ = sent(METHODS[name](**settings), quadratics(3, samples=4, d=9), 0.5)
-        numbers = {k for k, t in uplink.items() if t.is_floating_point() and t[0].numel() == 1} - MODELS
+        numbers = {
+            k for k, t in uplink.items() if t.is_floating_point() and t[0].numel() == 1
+        } - MODELS
         assert not numbers or server.global_model, (name, numbers)
 
 
 @pytest.mark.parametrize("steps", [1e-3, 8 * 50.0, 8 / 50, 1e30, 7.999])
 def test_fednova_counts_the_steps_that_samples_make(steps):
-    """Five silos of 4 samples, 2 epochs in batches of 1: 8 steps each, FedAvg to the bit, whatever one of them says."""
+    """Five silos of 4 samples, 2 epochs in batches of 1: 8 steps each, FedAvg to the bit, whatever
+    one of them says.
+    """
     problem = quadratics(5, samples=4)
     about = {"epochs": 2, "batch_size": 1}
     server, state, uplink, rest = sent(FedNova(), problem, 0.5, **about)
@@ -125,7 +143,9 @@ def test_fednova_counts_the_steps_that_samples_make(steps):
 
 
 def test_fednova_knows_what_batchnorm_makes_of_a_sample_left_over():
-    """5 samples in batches of 2: 3 steps an epoch, or 2 where the last sample joins the batch before."""
+    """5 samples in batches of 2: 3 steps an epoch, or 2 where the last sample joins the batch
+    before.
+    """
     server, state, uplink, rest = sent(FedNova(), uneven(5, 4, 4), 0.5, batch_size=2, epochs=3)
     assert uplink["steps"].squeeze(1).tolist() == [9, 6, 6]
     for steps, named in ((9, False), (6, False), (5.9, True), (9.1, True)):
@@ -143,21 +163,32 @@ def test_fednovas_length_is_the_clients_own_to_the_bit(momentum, pull):
 def test_fednovas_length_of_any_number_of_steps_takes_no_time(steps):
     """The paper's sums: with momentum rho, and with the proximal term alone."""
     pull, rho = 1e-6, 0.9
-    assert length(steps, 0.0, pull) == pytest.approx(-math.expm1(steps * math.log1p(-pull)) / pull, rel=1e-9)
-    assert length(steps, rho, 0.0) == pytest.approx((steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), rel=1e-9)
+    assert length(steps, 0.0, pull) == pytest.approx(
+        -math.expm1(steps * math.log1p(-pull)) / pull, rel=1e-9
+    )
+    assert length(steps, rho, 0.0) == pytest.approx(
+        (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho), rel=1e-9
+    )
     assert length(steps, rho, 2.5) == math.inf or math.isnan(length(steps, rho, 4.5))
 
 
 def test_fednova_names_nobody_for_the_rounding_of_many_steps(monkeypatch):
     monkeypatch.setattr(fednova, "COUNTED", 50)
-    server, state, uplink, rest = sent(FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5)
+    server, state, uplink, rest = sent(
+        FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5
+    )
     assert server.limited(state, uplink, *rest) == {}
 
 
 def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():
-    """16, 2, 2 and 2 samples, batches of 1: p = (1/2, 1/6, 1/6, 1/6), p/a = (1/32, 1/12, 1/12, 1/12): 1/9, 8/27 ..."""
+    """16, 2, 2 and 2 samples, batches of 1: p = (1/2, 1/6, 1/6, 1/6), p/a = (1/32, 1/12, 1/12,
+    1/12): 1/9, 8/27 ...
+    """
     server, state, uplink, rest = sent(FedNova(), uneven(16, 2, 2, 2), 0.5, batch_size=1)
-    assert_close(moved(server, state, uplink, rest), torch.tensor([1 / 9, *3 * [8 / 27]], dtype=torch.float64))
+    assert_close(
+        moved(server, state, uplink, rest),
+        torch.tensor([1 / 9, *3 * [8 / 27]], dtype=torch.float64),
+    )
     free = replace(rest[1], largest=1.0)
     p, a = torch.tensor([16, 2, 2, 2]).double() / 22, torch.tensor([16, 2, 2, 2]).double()
     assert_close(moved(server, state, uplink, (rest[0], free, rest[2])), p * (p @ a) / a)
@@ -165,20 +196,28 @@ def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():
 
 @pytest.mark.parametrize("times", [1.0, 20.0, 1000.0, 1e30, 1e300])
 def test_q_fedavg_limits_what_a_loss_weighs(times):
-    """Five clients of one loss F, q = 1: one that says t F has t / (t + 4) of the mean, here at most 1/2; others share."""
+    """Five clients of one loss F, q = 1: one that says t F has t / (t + 4) of the mean, here at
+    most 1/2; others share.
+    """
     problem = quadratics(5, samples=4)
     server, state, uplink, rest = sent(QFedAvg(q=1.0), problem, 0.5)
     uplink["risk"][:] = 1.0
     lie = forged(uplink, times)
     share = min(times / (times + 4), 0.5)
     found = moved(server, state, lie, rest)
-    assert_close(found / found.sum(), torch.tensor([share, *4 * [(1 - share) / 4]], dtype=torch.float64))
+    assert_close(
+        found / found.sum(), torch.tensor([share, *4 * [(1 - share) / 4]], dtype=torch.float64)
+    )
     assert found.sum() <= 1 + 1e-9
     if times > 4:
         (said,) = server.limited(state, lie, *rest).items()
         assert said == (
             0,
-            f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; it counts for 50 %",
+            (
+                f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the "
+                "mean; it "
+                "counts for 50 %"
+            ),
         )
     else:
         assert server.limited(state, lie, *rest) == {}
@@ -200,5 +239,12 @@ def test_weights_that_a_method_makes_keep_the_limit(clients, largest):
         return
     assert sum(found) <= min(sum(counted), 1) * (1 + 1e-8)
     assert max(found) <= max(largest, 1 / len(p)) * sum(found) * (1 + 1e-8)
-    kept = [i for i in range(len(p)) if found[i] < max(found) * (1 - 1e-6) and counted[i] > 1e-6 * sum(counted)]
-    assert all(found[i] / counted[i] == pytest.approx(found[kept[0]] / counted[kept[0]], rel=1e-4) for i in kept)
+    kept = [
+        i
+        for i in range(len(p))
+        if found[i] < max(found) * (1 - 1e-6) and counted[i] > 1e-6 * sum(counted)
+    ]
+    assert all(
+        found[i] / counted[i] == pytest.approx(found[kept[0]] / counted[kept[0]], rel=1e-4)
+        for i in kept
+    )

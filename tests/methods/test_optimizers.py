@@ -1,4 +1,6 @@
-"""Local steps equal PyTorch's, row by row; methods defined for SGD alone refuse other optimizers."""
+"""Local steps equal PyTorch's, row by row; methods defined for SGD alone refuse other
+optimizers.
+"""
 
 import pytest
 import torch
@@ -40,8 +42,12 @@ def pytorchs(name, parameter, momentum, decay, betas, eps):
     steps=st.lists(st.integers(0, 6), min_size=1, max_size=4),
     seed=st.integers(0, 99),
 )
-def test_each_row_takes_the_steps_of_pytorch(name, momentum, decay, betas, eps, norm, dtype, steps, seed):
-    """Rows with unequal numbers of steps, the active ones a prefix, beside one torch optimizer a row."""
+def test_each_row_takes_the_steps_of_pytorch(
+    name, momentum, decay, betas, eps, norm, dtype, steps, seed
+):
+    """Rows with unequal numbers of steps, the active ones a prefix, beside one torch optimizer a
+    row.
+    """
     momentum = momentum if name == "sgd" else 0.0
     steps = sorted(steps, reverse=True)
     generator = torch.Generator().manual_seed(seed)
@@ -77,7 +83,11 @@ def test_a_round_is_pytorchs_and_moments_start_anew(name):
     run = Federation(Separate().method(), problem)
     parameter = torch.nn.Parameter(run.initial())
     for number in (1, 2):
-        run.round(a_round(number, epochs=3, lr=RATE, weight_decay=0.1, optimizer=OPTIMIZERS[name](name=name)))
+        run.round(
+            a_round(
+                number, epochs=3, lr=RATE, weight_decay=0.1, optimizer=OPTIMIZERS[name](name=name)
+            )
+        )
         theirs = pytorchs(name, parameter, 0.0, 0.1, (0.9, 0.999), 1e-8)
         for _ in range(3):
             theirs.zero_grad()
@@ -89,12 +99,18 @@ def test_a_round_is_pytorchs_and_moments_start_anew(name):
 def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
     """FedRep's slices: the norm that clips, and the moments, are the part's own."""
     problem = uneven(4, 2)
-    round_ = a_round(batch_size=1, optimizer=Adam(name="adamw", max_grad_norm=0.5), weight_decay=0.1)
-    training = LocalTraining(problem, (0, 1), Federation(Separate().method(), problem).roster, round_)
+    round_ = a_round(
+        batch_size=1, optimizer=Adam(name="adamw", max_grad_norm=0.5), weight_decay=0.1
+    )
+    training = LocalTraining(
+        problem, (0, 1), Federation(Separate().method(), problem).roster, round_
+    )
     W = torch.randn(2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     part, before = slice(1, 3), W.clone()
     alone = Quadratics(problem.targets[:, part].contiguous(), problem.rows)
-    short = base.sgd(LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_)
+    short = base.sgd(
+        LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_
+    )
     base.sgd(training, W, round_, 1, part=part)
     assert_close(W[:, part], short)
     assert torch.equal(W[:, :1], before[:, :1])
@@ -102,7 +118,9 @@ def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
 
 
 def test_apples_relationships_take_plain_steps_whatever_the_optimizer():
-    """One step: p moves by -dr_lr times the slope, as with sgd; the core by lr in each number, as Adam's first step."""
+    """One step: p moves by -dr_lr times the slope, as with sgd; the core by lr in each number, as
+    Adam's first step.
+    """
     moved = {}
     for name in ("sgd", "adam"):
         run = Federation(METHODS["apple"](dr_lr=0.01).method(), quadratics(2, samples=1))
@@ -111,22 +129,44 @@ def test_apples_relationships_take_plain_steps_whatever_the_optimizer():
         moved[name] = run.state(0).core[0] - core, run.state(0).dr[0] - dr
     assert torch.equal(moved["sgd"][1], moved["adam"][1])
     assert moved["sgd"][1].abs().min() > 0
-    assert_close(moved["adam"][0].abs(), torch.full((5,), 0.1, dtype=torch.float64), atol=1e-6, rtol=0)
+    assert_close(
+        moved["adam"][0].abs(), torch.full((5,), 0.1, dtype=torch.float64), atol=1e-6, rtol=0
+    )
 
 
 def tiny(method, **over):
     return pomona.Config(
-        method=method, data={"name": "digits", "train_limit": 60}, clients=2, rounds=1, **{"lr": 0.1, **over}
+        method=method,
+        data={"name": "digits", "train_limit": 60},
+        clients=2,
+        rounds=1,
+        **{"lr": 0.1, **over},
     )
 
 
 @pytest.mark.parametrize(
     ("method", "over", "said"),
     [
-        ("fedavg", {"optimizer": {"name": "adamw"}, "momentum": 0.9}, "momentum = 0.9: adamw .*set momentum=0"),
-        ("scaffold", {"optimizer": {"name": "adam"}}, "optimizer.name = 'adam': .*scaffold.*optimizer.name=sgd"),
-        ("scaffold", {"optimizer": {"max_grad_norm": 1}}, "max_grad_norm = 1.0: .*scaffold.*remove it"),
-        ("pfedme", {"optimizer": {"name": "adamw"}}, "optimizer.name = 'adamw': .*pfedme.*optimizer.name=sgd"),
+        (
+            "fedavg",
+            {"optimizer": {"name": "adamw"}, "momentum": 0.9},
+            "momentum = 0.9: adamw .*set momentum=0",
+        ),
+        (
+            "scaffold",
+            {"optimizer": {"name": "adam"}},
+            "optimizer.name = 'adam': .*scaffold.*optimizer.name=sgd",
+        ),
+        (
+            "scaffold",
+            {"optimizer": {"max_grad_norm": 1}},
+            "max_grad_norm = 1.0: .*scaffold.*remove it",
+        ),
+        (
+            "pfedme",
+            {"optimizer": {"name": "adamw"}},
+            "optimizer.name = 'adamw': .*pfedme.*optimizer.name=sgd",
+        ),
     ],
 )
 def test_steps_that_do_not_go_together_are_refused_in_one_line(method, over, said, tmp_path):
@@ -138,7 +178,8 @@ def test_steps_that_do_not_go_together_are_refused_in_one_line(method, over, sai
 
 def test_a_run_trains_with_adamw():
     found = {
-        name: pomona.run(tiny("fedavg", lr=0.003, batch_size=8, optimizer={"name": name})) for name in ("sgd", "adamw")
+        name: pomona.run(tiny("fedavg", lr=0.003, batch_size=8, optimizer={"name": name}))
+        for name in ("sgd", "adamw")
     }
     losses = {name: result.rounds[0].loss for name, result in found.items()}
     assert losses["sgd"] != losses["adamw"]

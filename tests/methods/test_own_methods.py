@@ -55,7 +55,13 @@ CARD = base.Card(
 class Bare:
     """No method."""
 '''
-PRIVACY = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "epsilon_budget": 1000.0, "seed": 1}
+PRIVACY = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "epsilon_budget": 1000.0,
+    "seed": 1,
+}
 
 
 @pytest.fixture
@@ -88,7 +94,9 @@ def test_three_gradients_a_batch_cost_what_less_noise_costs(own):
 
 
 def test_its_release_is_refused_until_it_is_acknowledged(own):
-    with pytest.raises(ConfigError, match=r"gossip \(what the neighbours say; or set method.strength=0\)"):
+    with pytest.raises(
+        ConfigError, match=r"gossip \(what the neighbours say; or set method.strength=0\)"
+    ):
         Scenario.prepare(private(own))
     with pytest.raises(ConfigError, match="unknown name 'gosip'; did you mean gossip"):
         Scenario.prepare(private(own, "gosip"))
@@ -119,7 +127,10 @@ def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(own, tmp_
 
 def test_its_settings_are_checked_like_everybodys(own):
     for tree, said in (
-        ({"name": own, "strenght": 1}, "unknown key 'method.strenght'; did you mean method.strength"),
+        (
+            {"name": own, "strenght": 1},
+            "unknown key 'method.strenght'; did you mean method.strength",
+        ),
         ({"name": own, "strength": 0}, "method.strength = 0: input should be greater than 0"),
         ({"name": "elsewhere:Thrize"}, "cannot load 'elsewhere:Thrize'"),
         ({"name": "elsewhere:Bare"}, "elsewhere:Bare is not a method"),

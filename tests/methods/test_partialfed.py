@@ -26,7 +26,9 @@ def single_layer(seed=0):
 
 def test_all_layers_global_is_fedavg_to_the_bit():
     """In a network of one layer, the head is everything."""
-    run, avg = (Federation(m.method(), single_layer()) for m in (PartialFed(rule="head-shared"), FedAvg()))
+    run, avg = (
+        Federation(m.method(), single_layer()) for m in (PartialFed(rule="head-shared"), FedAvg())
+    )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -34,7 +36,10 @@ def test_all_layers_global_is_fedavg_to_the_bit():
 
 
 def test_all_layers_local_is_separate_training_to_the_bit():
-    run, alone = (Federation(m.method(), single_layer()) for m in (PartialFed(rule="lower-shared"), Separate()))
+    run, alone = (
+        Federation(m.method(), single_layer())
+        for m in (PartialFed(rule="lower-shared"), Separate())
+    )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))
@@ -47,7 +52,9 @@ def test_adaptive_gates_that_are_settled_are_fedavg_and_separate_to_the_bit(logi
     problem = quadratics(3, samples=5)
     run, plain = Federation(PartialFed().method(), problem), Federation(other.method(), problem)
     for i in range(3):
-        run.set_state(i, replace(run.state(i), logits=torch.full((1, 2), logit, dtype=torch.float64)))
+        run.set_state(
+            i, replace(run.state(i), logits=torch.full((1, 2), logit, dtype=torch.float64))
+        )
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         plain.round(a_round(number, **PASSES))
@@ -85,10 +92,12 @@ def test_local_norm_needs_a_normalisation_layer():
 
 
 def test_a_step_by_hand():
-    """d = 1, ten samples at a = 5, T = 2, lr = .5: eight for the weights, two for the gate. w = 4, w_i = 0, pi = 0.
+    """d = 1, ten samples at a = 5, T = 2, lr = .5: eight for the weights, two for the gate. w = 4,
+    w_i = 0, pi = 0.
 
-    Noise e > 0 picks w: a <- 4 - .5 (4 - 5) = 4.5, then g = -.5, difference 4.5 - 0; else b <- 0 - .5 (0 - 5) = 2.5,
-    g = -2.5, difference 4 - 2.5. pi <- 0 - .5 g difference p (1 - p) / 2, p = sigmoid(e / 2).
+    Noise e > 0 picks w: a <- 4 - .5 (4 - 5) = 4.5, then g = -.5, difference 4.5 - 0; else b <- 0 -
+    .5 (0 - 5) = 2.5, g = -2.5, difference 4 - 2.5. pi <- 0 - .5 g difference p (1 - p) / 2, p =
+    sigmoid(e / 2).
     """
     problem = Quadratics(torch.full((10, 1), 5.0, dtype=torch.float64), [list(range(10))])
     signs = set()
@@ -110,7 +119,9 @@ def test_a_step_by_hand():
 
 
 def test_the_gates_gradient_is_the_finite_difference_of_the_soft_mixture():
-    """Straight-through: at the same gradient dF/dt, the slope is that of <dF/dt, sigmoid(s) a + (1 - sigmoid(s)) b>."""
+    """Straight-through: at the same gradient dF/dt, the slope is that of <dF/dt, sigmoid(s) a + (1
+    - sigmoid(s)) b>.
+    """
     generator = torch.Generator().manual_seed(0)
     g, a, b = torch.randn(3, 2, 6, generator=generator, dtype=torch.float64)
     soft = torch.randn(2, 3, generator=generator, dtype=torch.float64)
@@ -124,7 +135,9 @@ def test_the_gates_gradient_is_the_finite_difference_of_the_soft_mixture():
     for number in range(3):
         step = torch.zeros(3, dtype=torch.float64)
         step[number] = 1e-6
-        assert_close(slope[:, number], (value(soft + step) - value(soft - step)) / 2e-6, rtol=1e-6, atol=1e-8)
+        assert_close(
+            slope[:, number], (value(soft + step) - value(soft - step)) / 2e-6, rtol=1e-6, atol=1e-8
+        )
 
 
 def test_gates_learn_which_source_is_better():
@@ -133,7 +146,10 @@ def test_gates_learn_which_source_is_better():
     common = torch.randn(1, 4, generator=generator, dtype=torch.float64)
     heads = torch.tensor([[9.0], [-9.0], [-9.0], [-9.0]], dtype=torch.float64)
     samples = torch.cat([common.repeat(40, 1), heads.repeat_interleave(10, 0)], 1)
-    run = Federation(PartialFed().method(), Quadratics(samples, [list(range(10 * i, 10 * i + 10)) for i in range(4)]))
+    run = Federation(
+        PartialFed().method(),
+        Quadratics(samples, [list(range(10 * i, 10 * i + 10)) for i in range(4)]),
+    )
     far = torch.cat([common + 5, torch.full((1, 1), 9.0, dtype=torch.float64)], 1)
     run.server = torch.cat([common[0], torch.tensor([-9.0], dtype=torch.float64)])
     run.set_state(0, replace(run.state(0), last=far))

@@ -1,4 +1,6 @@
-"""On a federation with known groups, every method that claims to find partners finds them, by a stated margin."""
+"""On a federation with known groups, every method that claims to find partners finds them, by a
+stated margin.
+"""
 
 import numpy as np
 import pytest
@@ -11,10 +13,16 @@ GROUPS = np.array([0, 0, 0, 1, 1, 1])
 
 
 def two_groups():
-    """Six clients with twelve samples each; the groups' optima are (2, ..) and (-2, ..), the noise has deviation 1."""
+    """Six clients with twelve samples each; the groups' optima are (2, ..) and (-2, ..), the noise
+    has deviation 1.
+    """
     noise = torch.randn(72, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    centres = torch.tensor([2.0 if GROUPS[k // 12] == 0 else -2.0 for k in range(72)], dtype=torch.float64)
-    return Quadratics(noise + centres.unsqueeze(1), [list(range(12 * i, 12 * i + 12)) for i in range(6)])
+    centres = torch.tensor(
+        [2.0 if GROUPS[k // 12] == 0 else -2.0 for k in range(72)], dtype=torch.float64
+    )
+    return Quadratics(
+        noise + centres.unsqueeze(1), [list(range(12 * i, 12 * i + 12)) for i in range(6)]
+    )
 
 
 def weights(name, shown, settings, rounds=15):

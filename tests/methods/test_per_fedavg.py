@@ -19,7 +19,9 @@ def one_number(a):
 
 @pytest.mark.parametrize(("order", "power"), [("first", 1), ("hf", 2)])
 def test_a_step_by_hand(order, power):
-    """F(v) = (v - 3)^2 / 2 has Hessian 1: u - 3 = (1 - alpha) (w - 3), and HF multiplies its gradient by 1 - alpha again."""
+    """F(v) = (v - 3)^2 / 2 has Hessian 1: u - 3 = (1 - alpha) (w - 3), and HF multiplies its
+    gradient by 1 - alpha again.
+    """
     run = Federation(PerFedAvg(alpha=0.2, beta=0.5, order=order).method(), one_number(3.0))
     w = run.initial().item()
     run.round(a_round())
@@ -64,13 +66,17 @@ def test_an_inner_step_changes_the_outcome_and_its_batches_are_its_own():
     adapting, (inner, outer) = seen[0], (seen[1::2], seen[2::2])
     assert len(adapting) == 2
     assert len(inner) == len(outer) == 3
-    assert sorted(i for b in inner for i in b) == sorted(i for b in outer for i in b) == list(range(6))
+    assert (
+        sorted(i for b in inner for i in b) == sorted(i for b in outer for i in b) == list(range(6))
+    )
     assert inner != outer
 
 
 @pytest.mark.parametrize("order", ["first", "hf"])
 def test_it_converges_to_the_optimum_of_its_objective(order):
-    """With Hessian 1, F_i(w - alpha g_i) = (1 - alpha)^2 F_i + const: the optimum is the mean of all samples."""
+    """With Hessian 1, F_i(w - alpha g_i) = (1 - alpha)^2 F_i + const: the optimum is the mean of
+    all samples.
+    """
     problem = quadratics(3, samples=4)
     run = Federation(PerFedAvg(alpha=0.1, beta=0.3, order=order).method(), problem)
     for number in range(1, 120):

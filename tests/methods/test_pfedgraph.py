@@ -1,4 +1,6 @@
-"""pFedGraph: the graph against an optimizer and its optimality conditions, the step against autograd, both limits."""
+"""pFedGraph: the graph against an optimizer and its optimality conditions, the step against
+autograd, both limits.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,11 @@ def rounds(settings, count, problem, **over):
     return run
 
 
-@given(arrays.arrays("float64", st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(-50, 50)))
+@given(
+    arrays.arrays(
+        "float64", st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(-50, 50)
+    )
+)
 def test_the_projection_meets_the_conditions_of_the_nearest_point(V):
     """a >= 0, sum 1, and V - a is one number t wherever a > 0, and at most t elsewhere."""
     V = torch.from_numpy(V)
@@ -38,7 +44,9 @@ def test_the_projection_meets_the_conditions_of_the_nearest_point(V):
 
 
 def test_a_graph_is_the_minimum_of_the_papers_programme():
-    """Against scipy on alpha |a - p|^2 - <a, s> over the simplex, for the changes of a trained federation."""
+    """Against scipy on alpha |a - p|^2 - <a, s> over the simplex, for the changes of a trained
+    federation.
+    """
     alpha, problem = 0.3, uneven(5, 3, 4, 2)
     run = rounds(PFedGraph(alpha=alpha), 2, problem, **PASSES)
     change = run.server.models - run.initial()
@@ -87,7 +95,10 @@ def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
     problem = uneven(5, 3, 2)
     heavy = rounds(PFedGraph(alpha=1e9, mu=0.0), 4, problem, **PASSES)
     light = rounds(PFedGraph(alpha=1e-9, mu=0.0), 4, problem, **PASSES)
-    local, alone = rounds(FedAvgLocal(), 4, problem, **PASSES), rounds(Separate(), 4, problem, **PASSES)
+    local, alone = (
+        rounds(FedAvgLocal(), 4, problem, **PASSES),
+        rounds(Separate(), 4, problem, **PASSES),
+    )
     for i in range(3):
         trained = heavy.model(i, "personal", "trained")
         assert_close(trained, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
@@ -96,7 +107,10 @@ def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
 
 def test_the_first_round_is_fedavgs_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = rounds(PFedGraph(mu=0.5), 1, problem, **PASSES), rounds(FedAvgLocal(), 1, problem, **PASSES)
+    one, two = (
+        rounds(PFedGraph(mu=0.5), 1, problem, **PASSES),
+        rounds(FedAvgLocal(), 1, problem, **PASSES),
+    )
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
 

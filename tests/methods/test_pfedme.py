@@ -19,7 +19,9 @@ def one_sample(value):
 
 
 def test_two_batches_by_hand():
-    """Sample 3, lambda = 2, K = 2, personal_lr .1, lr .05: theta goes on from the batch before, w_i follows it."""
+    """Sample 3, lambda = 2, K = 2, personal_lr .1, lr .05: theta goes on from the batch before, w_i
+    follows it.
+    """
     run = Federation(pfedme(2.0, inner_steps=2, personal_lr=0.1), one_sample(3.0))
     w = run.initial().item()
     run.round(a_round(epochs=2, lr=0.05))
@@ -46,9 +48,11 @@ def test_every_round_starts_theta_at_the_received_model():
 
 @given(weight=st.floats(0.1, 20), lr=st.floats(1e-3, 0.05))
 def test_an_exact_inner_solve_is_a_step_on_the_moreau_envelope(weight, lr):
-    """The inner objective has curvature 1 + lambda: one step of 1 / (1 + lambda) ends at theta = (a + lambda w) / (1 + lambda).
+    """The inner objective has curvature 1 + lambda: one step of 1 / (1 + lambda) ends at theta = (a
+    + lambda w) / (1 + lambda).
 
-    The envelope of (w - a)^2 / 2 has the gradient lambda (w - theta) = lambda / (1 + lambda) (w - a).
+    The envelope of (w - a)^2 / 2 has the gradient lambda (w - theta) = lambda / (1 + lambda) (w -
+    a).
     """
     problem = quadratics(2)
     run = Federation(pfedme(weight, inner_steps=1, personal_lr=1 / (1 + weight)), problem)
@@ -70,7 +74,9 @@ def test_without_the_pull_the_global_model_stays_to_the_bit():
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0, 2.0])
 def test_beta_mixes_the_weighted_mean_into_the_old_model(beta):
-    """Clients of 1 and 3 samples: w <- (1 - beta) w + beta (w_1 / 4 + 3 w_2 / 4); 0 freezes w to the bit."""
+    """Clients of 1 and 3 samples: w <- (1 - beta) w + beta (w_1 / 4 + 3 w_2 / 4); 0 freezes w to
+    the bit.
+    """
     problem = quadratics(2)
     problem = Quadratics(problem.targets, [[0], [1, 2, 3]])
     run = Federation(pfedme(15.0, beta=beta), problem)
@@ -82,7 +88,9 @@ def test_beta_mixes_the_weighted_mean_into_the_old_model(beta):
 
 
 def test_it_converges_to_the_optimum_of_the_envelopes():
-    """Equal curvature: the envelopes' weighted optimum is the pooled mean, and theta_i = (a_i + lambda w) / (1 + lambda)."""
+    """Equal curvature: the envelopes' weighted optimum is the pooled mean, and theta_i = (a_i +
+    lambda w) / (1 + lambda).
+    """
     problem = Quadratics(quadratics(2).targets, [[0], [1, 2, 3]])
     run = Federation(pfedme(4.0, inner_steps=40, personal_lr=0.15), problem)
     for number in range(1, 121):

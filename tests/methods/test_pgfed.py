@@ -1,4 +1,6 @@
-"""PGFed: two rounds by hand, the approximation, reductions, and the form that keeps coefficients private."""
+"""PGFed: two rounds by hand, the approximation, reductions, and the form that keeps coefficients
+private.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,13 @@ from pomona.objective.training import LocalTraining
 from problems import Federation, a_round, quadratics, tiny, uneven
 
 PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
-FORMS = [PGFed(), PGFedMo(), PGFed(mixing="client"), PGFedMo(mixing="client"), PGFedMo(mixing="client", budget=1)]
+FORMS = [
+    PGFed(),
+    PGFedMo(),
+    PGFed(mixing="client"),
+    PGFedMo(mixing="client"),
+    PGFedMo(mixing="client", budget=1),
+]
 
 
 def rounds(settings, count, problem, cohorts=None, **over):
@@ -75,7 +83,9 @@ def test_the_approximation_misses_half_the_squared_distance_on_quadratics():
 
 
 def two_rounds(problem, exact, mu=0.3, eta=0.02, lr=0.1):
-    """The first two rounds of three clients by the docstring's equations, one full-batch step a round."""
+    """The first two rounds of three clients by the docstring's equations, one full-batch step a
+    round.
+    """
     w = Federation(PGFed().method(), problem).initial()
     first = [w - lr * (w - centre(problem, i)) for i in range(3)]
     g = torch.stack([own - centre(problem, i) for i, own in enumerate(first)])
@@ -100,12 +110,19 @@ def test_two_rounds_by_hand(mixing):
 
 
 def test_the_private_step_is_the_gradient_of_the_approximated_objective():
-    """Autograd on F_i(w) + mu sum_j a_j (o_j + <g_j, w>) over (w, a), one plain step of each, projected onto a >= 0."""
+    """Autograd on F_i(w) + mu sum_j a_j (o_j + <g_j, w>) over (w, a), one plain step of each,
+    projected onto a >= 0.
+    """
     problem, mu, eta, lr = quadratics(3, samples=4), 0.5, 0.05, 0.1
     run = rounds(PGFed(mu=mu, risk_lr=eta, mixing="client"), 2, problem, lr=lr)
-    w, a = run.server.model.clone().requires_grad_(), run.state(1).weights[0].clone().requires_grad_()
+    w, a = (
+        run.server.model.clone().requires_grad_(),
+        run.state(1).weights[0].clone().requires_grad_(),
+    )
     G, o = run.server.gradients, run.server.offsets.squeeze(1)
-    objective = ((w - problem.targets[problem.rows[1]]) ** 2).sum(1).mean() / 2 + mu * (a * (o + G @ w)).sum()
+    objective = ((w - problem.targets[problem.rows[1]]) ** 2).sum(1).mean() / 2 + mu * (
+        a * (o + G @ w)
+    ).sum()
     objective.backward()
     run.round(a_round(3, lr=lr))
     assert_close(run.model(1, "personal", "trained"), (w - lr * w.grad).detach())
@@ -116,7 +133,9 @@ def test_the_private_step_is_the_gradient_of_the_approximated_objective():
 def test_who_mixes_does_not_matter_while_coefficients_rest(kind):
     """At risk_lr = 0 the server's mixture and the client's are the same sum."""
     problem = uneven(5, 4, 2)
-    one, two = (rounds(kind(risk_lr=0.0, mixing=who), 4, problem, **PASSES) for who in ("server", "client"))
+    one, two = (
+        rounds(kind(risk_lr=0.0, mixing=who), 4, problem, **PASSES) for who in ("server", "client")
+    )
     assert_close(one.server.model, two.server.model)
     assert_close(one.server.gradients, two.server.gradients)
 
@@ -142,7 +161,9 @@ def test_pgfedmo_without_beta_is_pgfed_to_the_bit():
 
 
 def test_momentum_keeps_a_share_of_the_mixture_before():
-    """Third round: c = (1 - beta) mu sum_j a_ij g_j of now + beta of the second round's, which was its first."""
+    """Third round: c = (1 - beta) mu sum_j a_ij g_j of now + beta of the second round's, which was
+    its first.
+    """
     beta, mu, problem = 0.25, 0.4, quadratics(2, samples=3)
     run = rounds(PGFedMo(beta=beta, mu=mu, risk_lr=0.0), 1, problem)
     second = mu * run.server.gradients.mean(0)
@@ -154,9 +175,11 @@ def test_momentum_keeps_a_share_of_the_mixture_before():
 
 
 def test_under_full_coupling_everybody_descends_on_the_sum_of_all_risks():
-    """a_ij fixed at 1 / N and mu = N: the fixed point solves grad F_i(w_i) + sum_j grad F_j(w_j) = 0 for the mean model.
+    """a_ij fixed at 1 / N and mu = N: the fixed point solves grad F_i(w_i) + sum_j grad F_j(w_j) =
+    0 for the mean model.
 
-    One full-batch step a round from the mean w: mean grad (1 + mu) = 0, so w settles at the mean of the optima.
+    One full-batch step a round from the mean w: mean grad (1 + mu) = 0, so w settles at the mean of
+    the optima.
     """
     problem = quadratics(4, samples=3)
     run = rounds(PGFed(mu=2.0, risk_lr=0.0), 300, problem, lr=0.05)
@@ -166,7 +189,9 @@ def test_under_full_coupling_everybody_descends_on_the_sum_of_all_risks():
 def test_only_the_cohort_before_counts_and_all_who_ever_sent_are_offered():
     problem = quadratics(4, samples=3)
     cohorts = [(0, 1), (2, 3), (0, 3)]
-    paper, own = (rounds(PGFed(mixing=who, risk_lr=0.0), 3, problem, cohorts) for who in ("server", "client"))
+    paper, own = (
+        rounds(PGFed(mixing=who, risk_lr=0.0), 3, problem, cohorts) for who in ("server", "client")
+    )
     weights = {r.client: r.info["risk_weights"] for r in paper.replies}
     assert_close(weights[0], torch.tensor([0.0, 0.0, 0.5, 0.5], dtype=torch.float64))
     weights = {r.client: r.info["risk_weights"] for r in own.replies}
@@ -180,7 +205,9 @@ def test_a_budget_brings_every_gradient_in_turn(budget):
     run = Federation(PGFed(mixing="client", budget=budget).method(), problem)
     for number in range(1, 8):
         down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
-        filled = [[j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())]
+        filled = [
+            [j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())
+        ]
         assert all(len(set(row)) == len(row) == (0 if number == 1 else budget) for row in filled)
         run.round(a_round(number))
         met = [(run.state(i).weights[0] >= 0).sum() for i in range(4)]
@@ -198,7 +225,10 @@ def test_the_choice_prefers_large_coefficients_once_all_are_met():
 
 def test_nobody_offered_is_an_empty_request():
     nobody = torch.zeros(3, dtype=torch.bool)
-    assert choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, 0, 1).tolist() == [1, 1]
+    assert choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, 0, 1).tolist() == [
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("mixing", ["server", "client"])
@@ -218,14 +248,18 @@ def test_a_leaver_is_in_no_sum_and_its_successor_is_met_anew(mixing):
 
 @pytest.mark.parametrize("name", ["pgfed", "pgfedmo"])
 def test_a_budget_is_refused_where_the_server_mixes(name):
-    with pytest.raises(ConfigError, match=r"set method\.mixing=client, or leave method\.budget out"):
+    with pytest.raises(
+        ConfigError, match=r"set method\.mixing=client, or leave method\.budget out"
+    ):
         tiny(name, {"budget": 2})
     assert tiny(name, {"budget": 2, "mixing": "client"}).method.budget == 2
 
 
 @pytest.mark.parametrize("settings", FORMS[:4], ids=str)
 @pytest.mark.parametrize("largest", [0.5, 0.4])
-def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers_objective(settings, largest):
+def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers_objective(
+    settings, largest
+):
     """An offset of -1e30 raises every coefficient of client 0's risk by eta_2 mu 1e30."""
     run = Federation(settings.method(), quadratics(3, samples=4))
     run.roster = replace(run.roster, largest=largest)
@@ -237,7 +271,11 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     before = run.server.model
     run.round(a_round(3, lr=0.1))
     used = run.method.server.down(run.server, (1, 2), run.roster, a_round(4)).get("weights")
-    a = used.bank[used.index].squeeze(1) if used else torch.cat([run.state(i).weights for i in (1, 2)])
+    a = (
+        used.bank[used.index].squeeze(1)
+        if used
+        else torch.cat([run.state(i).weights for i in (1, 2)])
+    )
     assert_close(a[:, 0], torch.full((2,), largest, dtype=torch.float64))
     for i in (1, 2):
         moved = (run.model(i, "personal", "trained") - before).norm()
@@ -245,13 +283,24 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
 
 
 def test_a_client_whose_risk_others_weigh_by_more_than_the_largest_share_is_named():
-    """Coefficients that clients return, of three clients; -1 is one that never met the risk. All honest: no name."""
+    """Coefficients that clients return, of three clients; -1 is one that never met the risk.
+
+    All honest: no name.
+    """
     server, roster = PGFed().method().server, Roster((4, 4, 4), largest=0.5)
     weights = torch.tensor([[0.2, 7.0, -1.0], [0.5, 0.1, 0.5], [0.3, 90.0, 0.5]])
     found = server.limited(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
     assert found == {1: "others weigh its risk by up to 90; it counts by 0.5 at most"}
-    assert server.limited(None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2)) == {}
-    assert server.limited(None, {"weights": weights}, (0, 1, 2), replace(roster, largest=1.0), a_round(2)) == {}
+    assert (
+        server.limited(None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2))
+        == {}
+    )
+    assert (
+        server.limited(
+            None, {"weights": weights}, (0, 1, 2), replace(roster, largest=1.0), a_round(2)
+        )
+        == {}
+    )
 
 
 def test_without_a_limit_a_coefficient_is_the_papers():

@@ -1,4 +1,6 @@
-"""q-FedAvg: a round by hand, FedAvg at q = 0, the stationary point of its objective, and the worst client's loss."""
+"""q-FedAvg: a round by hand, FedAvg at q = 0, the stationary point of its objective, and the worst
+client's loss.
+"""
 
 from dataclasses import replace
 
@@ -27,7 +29,8 @@ def risks(problem, w):
 def test_without_q_it_is_fedavg_to_the_bit():
     problem, passes = uneven(5, 3, 1), {"epochs": 2, "batch_size": 1, "lr": 0.05}
     assert torch.equal(
-        rounds(QFedAvg(q=0.0), 4, problem, **passes).server, rounds(FedAvg(), 4, problem, **passes).server
+        rounds(QFedAvg(q=0.0), 4, problem, **passes).server,
+        rounds(FedAvg(), 4, problem, **passes).server,
     )
 
 
@@ -57,12 +60,19 @@ def test_it_settles_where_its_objective_is_stationary(q):
 
 def test_a_larger_q_helps_the_worst_client():
     problem = uneven(10, 1)
-    worst = [risks(problem, rounds(QFedAvg(q=q), 300, problem, lr=0.5).server).max() for q in (0.0, 1.0, 4.0)]
+    worst = [
+        risks(problem, rounds(QFedAvg(q=q), 300, problem, lr=0.5).server).max()
+        for q in (0.0, 1.0, 4.0)
+    ]
     assert worst[0] > worst[1] > worst[2]
 
 
 def test_a_loss_of_zero_counts_for_nothing_and_breaks_nothing():
-    F, far, p = torch.tensor([0.0, 2.0]).double(), torch.tensor([0.0, 1.0]).double(), torch.tensor([0.5, 0.5]).double()
+    F, far, p = (
+        torch.tensor([0.0, 2.0]).double(),
+        torch.tensor([0.0, 1.0]).double(),
+        torch.tensor([0.5, 0.5]).double(),
+    )
     for q in (0.0, 0.5, 1.0, 5.0):
         found = shares(q, F, far, p, 0.1)
         assert torch.isfinite(found).all()
@@ -81,7 +91,9 @@ def test_a_negative_loss_is_refused():
     run = Federation(QFedAvg(q=0.5).method(), uneven(4, 2, 3))
     run.round(a_round())
     assert judged(run).rejected == ()
-    run.replies[1] = replace(run.replies[1], uplink={**run.replies[1].uplink, "risk": torch.tensor([-1.0]).double()})
+    run.replies[1] = replace(
+        run.replies[1], uplink={**run.replies[1].uplink, "risk": torch.tensor([-1.0]).double()}
+    )
     (rejection,) = judged(run).rejected
     assert "client 1, round 1: tensor 'risk' holds -1" in rejection.line
 
@@ -89,11 +101,17 @@ def test_a_negative_loss_is_refused():
 @pytest.mark.parametrize("q", [0.0, 0.5, 2.0, 100.0])
 @pytest.mark.parametrize("scale", [1e-5, 1e300])
 def test_powers_of_losses_never_leave_the_range_of_numbers(q, scale):
-    """Losses scale and 2 scale without any way gone: h_i = F_i^q / lr, and what counts is 1 : 2^q."""
+    """Losses scale and 2 scale without any way gone: h_i = F_i^q / lr, and what counts is 1 :
+    2^q.
+    """
     p = torch.tensor([0.5, 0.5]).double()
-    found = shares(q, torch.tensor([scale, 2 * scale], dtype=torch.float64), torch.zeros(2).double(), p, 0.1)
+    found = shares(
+        q, torch.tensor([scale, 2 * scale], dtype=torch.float64), torch.zeros(2).double(), p, 0.1
+    )
     ratio = 2.0**-q
-    assert_close(found, torch.tensor([2 * ratio / (1 + ratio), 2 / (1 + ratio)]).double(), rtol=1e-2, atol=0)
+    assert_close(
+        found, torch.tensor([2 * ratio / (1 + ratio), 2 / (1 + ratio)]).double(), rtol=1e-2, atol=0
+    )
 
 
 def test_one_huge_loss_breaks_nothing():

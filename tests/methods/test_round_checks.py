@@ -1,4 +1,6 @@
-"""The check of private tensors detects methods that send one, or do not declare which are private."""
+"""The check of private tensors detects methods that send one, or do not declare which are
+private.
+"""
 
 from dataclasses import replace
 from typing import Literal
@@ -26,7 +28,9 @@ class Wrong(FedRep):
             return after, {"model": torch.cat(parts.get(sent, [uplink["model"]]), 1)}, info
 
         half = replace(client, train=train, private=() if sent == "silent" else client.private)
-        return replace(method, client=half, server=replace(method.server, aggregate=lambda w, *_: w))
+        return replace(
+            method, client=half, server=replace(method.server, aggregate=lambda w, *_: w)
+        )
 
 
 def test_a_method_that_keeps_its_head_passes():
@@ -35,12 +39,16 @@ def test_a_method_that_keeps_its_head_passes():
 
 @pytest.mark.parametrize("fault", ["sends its head", "sends all"])
 def test_a_head_that_is_sent_is_found_alone_and_within_a_model(fault):
-    with pytest.raises(AssertionError, match="'model' of client 0 holds its 'head', which is private"):
+    with pytest.raises(
+        AssertionError, match="'model' of client 0 holds its 'head', which is private"
+    ):
         private_tensors_never_go_up(Wrong(fault=fault))
 
 
 def test_a_card_that_keeps_a_head_without_a_name_for_it_fails():
-    with pytest.raises(AssertionError, match=r"the card keeps the head, Client\.private names no tensor of it"):
+    with pytest.raises(
+        AssertionError, match=r"the card keeps the head, Client\.private names no tensor of it"
+    ):
         private_tensors_never_go_up(Wrong(fault="silent"))
 
 

@@ -22,7 +22,9 @@ def parts_of(draw, d):
 
 
 def test_cosines_are_pytorchs_and_0_with_a_row_of_zeros():
-    W, origin = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    W, origin = torch.randn(
+        2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     W[3] = origin[3]
     far = W - origin
     expected = torch.nn.functional.cosine_similarity(far.unsqueeze(1), far.unsqueeze(0), dim=2)
@@ -56,10 +58,21 @@ def test_a_row_that_is_put_together_has_memory_of_its_own():
 
 def test_parts_stand_where_their_layers_do():
     row = torch.arange(8)
-    assert partly_shared.drop_columns(row, partly_shared.top_layers(LAYERS, 1)).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert partly_shared.drop_columns(row, partly_shared.top_layers(LAYERS, 1)).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
     assert row[partly_shared.top_layers(LAYERS, 2)].tolist() == [3, 4, 5, 6, 7]
     assert partly_shared.drop_columns(row, partly_shared.top_layers(LAYERS, 3)).tolist() == []
-    assert partly_shared.drop_columns(row, partly_shared.top_layers(LAYERS, 0)).tolist() == row.tolist()
+    assert (
+        partly_shared.drop_columns(row, partly_shared.top_layers(LAYERS, 0)).tolist()
+        == row.tolist()
+    )
 
 
 def test_a_head_is_what_stands_above_the_shared_layers():

@@ -20,7 +20,9 @@ def controls(run):
 
 
 def uneven(*copies):
-    """Client i has ``copies[i]`` copies of sample i: no noise, but unequal numbers of steps at batch size 1."""
+    """Client i has ``copies[i]`` copies of sample i: no noise, but unequal numbers of steps at
+    batch size 1.
+    """
     rows, flat = [], []
     for value, count in enumerate(copies):
         rows.append(list(range(len(flat), len(flat) + count)))
@@ -29,7 +31,9 @@ def uneven(*copies):
 
 
 def test_two_rounds_by_hand():
-    """Samples 0 and twice 1, batch size 1, lr .1, server_lr .5: one and two steps a round, in plain numbers."""
+    """Samples 0 and twice 1, batch size 1, lr .1, server_lr .5: one and two steps a round, in plain
+    numbers.
+    """
     run = Federation(SCAFFOLD(server_lr=0.5).method(), uneven(1, 2))
     w, c, own = run.initial().item(), 0.0, [0.0, 0.0]
     for number in (1, 2):
@@ -64,7 +68,10 @@ def test_the_mean_is_uniform_over_clients_of_any_size():
     assert_close(run.server.model, w - 0.2 * (w - 0.5))
 
 
-@given(cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4), server_lr=st.floats(0.1, 2))
+@given(
+    cohorts=st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=4),
+    server_lr=st.floats(0.1, 2),
+)
 def test_the_clients_variates_average_to_the_servers_whoever_takes_part(cohorts, server_lr):
     run = Federation(SCAFFOLD(server_lr=server_lr).method(), quadratics(4, samples=3))
     for number, ids in enumerate(cohorts, 1):
@@ -73,7 +80,9 @@ def test_the_clients_variates_average_to_the_servers_whoever_takes_part(cohorts,
 
 
 def test_one_client_alone_is_plain_sgd():
-    """c = c_i to the bit, so the correction is exactly zero; the model differs by rounding: w + (y - w)."""
+    """c = c_i to the bit, so the correction is exactly zero; the model differs by rounding: w + (y
+    - w).
+    """
     problem = quadratics(1, samples=6)
     run, alone = Federation(SCAFFOLD().method(), problem), Federation(Separate().method(), problem)
     for number in (1, 2, 3):
@@ -85,7 +94,9 @@ def test_one_client_alone_is_plain_sgd():
 
 @given(lr=st.floats(1e-3, 1), weight_decay=st.sampled_from([0.0, 0.3]))
 def test_after_one_full_batch_step_the_variate_is_the_gradient(lr, weight_decay):
-    """y = w - lr (grad F_i(w) + decay w): what option II reads off is the gradient of the decayed loss, for any lr."""
+    """y = w - lr (grad F_i(w) + decay w): what option II reads off is the gradient of the decayed
+    loss, for any lr.
+    """
     problem = quadratics(2)
     run = Federation(SCAFFOLD().method(), problem)
     w = run.initial()
@@ -96,15 +107,20 @@ def test_after_one_full_batch_step_the_variate_is_the_gradient(lr, weight_decay)
 
 
 def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
-    """Samples 0, 1, 2 on 1, 4 and 2 samples: mean F_i has its optimum at 1. FedAvg's own steps pull it away."""
+    """Samples 0, 1, 2 on 1, 4 and 2 samples: mean F_i has its optimum at 1.
+
+    FedAvg's own steps pull it away.
+    """
     problem = uneven(1, 4, 2)
     run, avg = Federation(SCAFFOLD().method(), problem), Federation(FedAvg().method(), problem)
     for number in range(1, 301):
         run.round(a_round(number, batch_size=1))
         avg.round(a_round(number, batch_size=1))
     assert run.server.model.item() == pytest.approx(1, abs=1e-6)
-    assert controls(run).flatten().tolist() == pytest.approx([1, 0, -1], abs=1e-6)  # grad F_i(1) = 1 - i
-    pull = [n / 7 * (1 - 0.9**n) for n in (1, 4, 2)]  # FedAvg's fixed point: n_i / n times how far n_i steps go
+    # grad F_i(1) = 1 - i
+    assert controls(run).flatten().tolist() == pytest.approx([1, 0, -1], abs=1e-6)
+    # FedAvg's fixed point: n_i / n times how far n_i steps go
+    pull = [n / 7 * (1 - 0.9**n) for n in (1, 4, 2)]
     assert avg.server.item() == pytest.approx((pull[1] + 2 * pull[2]) / sum(pull))
 
 

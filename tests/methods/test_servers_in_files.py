@@ -1,4 +1,6 @@
-"""Server halves with uplinks in files: the same bits as in memory, with the rows of all clients in files, too."""
+"""Server halves with uplinks in files: the same bits as in memory, with the rows of all clients in
+files, too.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,9 @@ def noise(like, ids, number):
     if like.dtype == torch.bool:
         return torch.stack([random(*like.shape, seed=10 * number + i) > 0 for i in ids])
     if not like.is_floating_point():
-        return torch.tensor([[j for j in range(N) if j != i][: like.numel()] for i in ids]).view(len(ids), *like.shape)
+        return torch.tensor([[j for j in range(N) if j != i][: like.numel()] for i in ids]).view(
+            len(ids), *like.shape
+        )
     return torch.stack([random(*like.shape, seed=10 * number + i) for i in ids]).to(like.dtype)
 
 
@@ -37,22 +41,34 @@ def in_file(tensor, folder):
 
 
 def states(settings, place):
-    """The server's state after each round, and its downlink; ``place`` is the location of initial row and uplinks."""
+    """The server's state after each round, and its downlink; ``place`` is the location of initial
+    row and uplinks.
+    """
     server = settings.method().server
-    initial = base.Initial(lambda client: place(random(WIDE, seed=client or 0)), (slice(0, 500), slice(500, WIDE)))
+    initial = base.Initial(
+        lambda client: place(random(WIDE, seed=client or 0)), (slice(0, 500), slice(500, WIDE))
+    )
     state = server.start(initial, ROSTER, 0)
     for number, ids in enumerate(ROUNDS, 1):
         round_ = a_round(number=number, total=len(ROUNDS))
         down = server.down(state, ids, ROSTER, round_)
-        uplink = {name: place(noise(like, ids, number)) for name, like in server.expects(state).items()}
+        uplink = {
+            name: place(noise(like, ids, number)) for name, like in server.expects(state).items()
+        }
         state = server.aggregate(state, uplink, ids, ROSTER, round_)
-        yield flatten(state, "server"), {name: rows.bank[rows.index] for name, rows in down.items()}, down
+        yield (
+            flatten(state, "server"),
+            {name: rows.bank[rows.index] for name, rows in down.items()},
+            down,
+        )
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_server_computes_the_same_from_files(name, tmp_path):
     settings = METHODS[name]()
-    memory, files = (states(settings, place) for place in (lambda t: t, lambda t: in_file(t, tmp_path)))
+    memory, files = (
+        states(settings, place) for place in (lambda t: t, lambda t: in_file(t, tmp_path))
+    )
     for one, other in zip(memory, files, strict=True):
         for here, there in zip(one[:2], other[:2], strict=True):
             assert here.keys() == there.keys()

@@ -1,4 +1,6 @@
-"""BatchNorm statistics in uplinks (``buffers = "average"``), for every method, whatever it does with its rows."""
+"""BatchNorm statistics in uplinks (``buffers = "average"``), for every method, whatever it does
+with its rows.
+"""
 
 import sys
 
@@ -20,7 +22,11 @@ from pomona.scenario import Scenario
 from problems import tiny
 from representatives import KINDS_OF_METHOD, representatives
 
-EXTRAPOLATING = [("scaffold", {"server_lr": 1.5}), ("pfedme", {"beta": 2.0}), ("pfedme", {"lambda": 100.0})]
+EXTRAPOLATING = [
+    ("scaffold", {"server_lr": 1.5}),
+    ("pfedme", {"beta": 2.0}),
+    ("pfedme", {"lambda": 100.0}),
+]
 CASES = [*TABLE, *EXTRAPOLATING]
 IDS = [name + "".join(f" {k}={v}" for k, v in settings.items()) for name, settings in CASES]
 ROUNDS = 3
@@ -29,13 +35,17 @@ every_kind = pytest.mark.parametrize(("name", "settings"), representatives(CASES
 
 
 def first_of_all(settings, input_shape, n_outputs, vocabulary):
-    """BatchNorm over the raw pixels: its statistics depend on the samples alone, not on any weight."""
+    """BatchNorm over the raw pixels: its statistics depend on the samples alone, not on any
+    weight.
+    """
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, n_outputs))
 
 
 def hidden(settings, input_shape, n_outputs, vocabulary):
     """BatchNorm between two layers."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, n_outputs)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +54,22 @@ def own_networks(monkeypatch):
 
 
 def rounds(name, settings, **over):
-    """Each round's replies, and the server's state after it, for a network that begins with BatchNorm."""
-    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average", "local_epochs": 2, "clients": 3}
+    """Each round's replies, and the server's state after it, for a network that begins with
+    BatchNorm.
+    """
+    changed = {
+        "model": {"name": "tests_networks:first_of_all"},
+        "buffers": "average",
+        "local_epochs": 2,
+        "clients": 3,
+    }
     scenario = Scenario.prepare(tiny(name, settings, **changed, **over))
     config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
     server = accompanied(method.server, scenario.initial)
-    clients = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0)
+    clients = ClientRuntime(
+        method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0
+    )
     state = server.start(scenario.initial, roster, 0)
     clients.begin(ids, roster, None)
     for number in range(1, ROUNDS + 1):
@@ -64,19 +83,28 @@ def rounds(name, settings, **over):
 
 @every_kind
 def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
-    """Under heavy decay they are FedAvg's without any, to the bit; the server's are the plain weighted mean of them.
+    """Under heavy decay they are FedAvg's without any, to the bit; the server's are the plain
+    weighted mean of them.
 
     A method without a global model sends none, and none are in its rows.
     """
     decay = {"weight_decay": 0.5, "lr": 0.02}
-    plain = rounds("fedavg-data" if name == "fedavg-data" else "fedavg", {})  # the one that has other data
-    for (replies, state, roster), (fair, _, _) in zip(rounds(name, settings, **decay), plain, strict=True):
+    # the one that has other data
+    plain = rounds("fedavg-data" if name == "fedavg-data" else "fedavg", {})
+    for (replies, state, roster), (fair, _, _) in zip(
+        rounds(name, settings, **decay), plain, strict=True
+    ):
         if not METHODS[name](**settings).method().server.global_model:
             assert not any(STATISTICS in reply.uplink for reply in replies)
-            assert all(t.shape[-1] <= 64 * 2 + 650 for r in replies for t in r.uplink.values() if t.dim())
+            assert all(
+                t.shape[-1] <= 64 * 2 + 650 for r in replies for t in r.uplink.values() if t.dim()
+            )
             continue
         measured = [reply.uplink[STATISTICS] for reply in replies]
-        assert all(torch.equal(own, other.uplink[STATISTICS]) for own, other in zip(measured, fair, strict=True))
+        assert all(
+            torch.equal(own, other.uplink[STATISTICS])
+            for own, other in zip(measured, fair, strict=True)
+        )
         assert isinstance(state, WithStatistics)
         shares = (roster.shares / roster.shares.sum()).float()
         assert_close(state.statistics, shares @ torch.stack(measured))
@@ -84,38 +112,58 @@ def test_statistics_follow_the_data_alone_and_are_only_averaged(name, settings):
 
 @every_kind
 def test_who_has_a_global_model_says_so(name, settings):
-    """ "global" is observed by the clients of exactly those methods whose server says that there is one."""
+    """ "global" is observed by the clients of exactly those methods whose server says that there is
+    one.
+    """
     result = pomona.run(tiny(name, settings, rounds=1))
     observed = {e.model for e in result.evaluations}
     assert ("global" in observed) == METHODS[name](**settings).method().server.global_model
 
 
 def test_pfedme_learns_with_averaged_statistics():
-    """Its pull carried the statistics past the measured ones, farther every round, down to guessing: one in ten."""
-    changed = {"model": {"name": "tests_networks:hidden"}, "data": {"name": "digits", "train_limit": 600}}
+    """Its pull carried the statistics past the measured ones, farther every round, down to
+    guessing: one in ten.
+    """
+    changed = {
+        "model": {"name": "tests_networks:hidden"},
+        "data": {"name": "digits", "train_limit": 600},
+    }
     result = pomona.run(tiny("pfedme", buffers="average", rounds=6, lr=0.1, **changed))
     assert result.curve("personal", "trained")[-1].mean > 0.5
     assert result.curve("global", "received")[-1].mean > 0.5
 
 
 def test_the_servers_step_does_not_reach_variances():
-    """SCAFFOLD's step beyond the mean made variances negative, and the loss of the global model not a number."""
-    changed = {"model": {"name": "tests_networks:hidden"}, "local_epochs": 3, "lr": 0.05, "rounds": 4}
+    """SCAFFOLD's step beyond the mean made variances negative, and the loss of the global model not
+    a number.
+    """
+    changed = {
+        "model": {"name": "tests_networks:hidden"},
+        "local_epochs": 3,
+        "lr": 0.05,
+        "rounds": 4,
+    }
     result = pomona.run(tiny("scaffold", {"server_lr": 1.5}, buffers="average", **changed))
     assert result.curve("global", "received")[-1].mean > 0.5
 
 
 def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
-    """It would make the loss of everybody's global model not a number. first_of_all has 64 means, then 64 variances."""
+    """It would make the loss of everybody's global model not a number. first_of_all has 64 means,
+    then 64 variances.
+    """
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
     scenario = Scenario.prepare(tiny("fednova", **changed))
     server = accompanied(scenario.config.method.method().server, scenario.initial)
-    sent = server.expects(server.start(scenario.initial, Roster((1, 1)), 0)) | {"steps": torch.ones(1).double()}
+    sent = server.expects(server.start(scenario.initial, Roster((1, 1)), 0)) | {
+        "steps": torch.ones(1).double()
+    }
     means, variance = sent[STATISTICS].clone(), sent[STATISTICS].clone()
     means[:64], variance[127] = -1.0, -1e-3
     assert server.flaw(sent) is None
     assert server.flaw(sent | {STATISTICS: means}) is None
-    assert server.flaw(sent | {STATISTICS: variance}) == "tensor 'statistics' holds a variance below 0"
+    assert (
+        server.flaw(sent | {STATISTICS: variance}) == "tensor 'statistics' holds a variance below 0"
+    )
     assert "steps" in server.flaw(sent | {"steps": torch.zeros(1).double()})
 
 
@@ -123,6 +171,8 @@ def test_cfl_judges_updates_without_statistics():
     """Update norms are those of the parameters: the same whether statistics are averaged or not."""
     norms = []
     for buffers in ("average", "local"):
-        result = pomona.run(tiny("cfl", model={"name": "tests_networks:hidden"}, buffers=buffers, rounds=2))
+        result = pomona.run(
+            tiny("cfl", model={"name": "tests_networks:hidden"}, buffers=buffers, rounds=2)
+        )
         norms.append([r.info["update_norm"].tolist() for r in result.rounds])
     assert norms[0] == norms[1]

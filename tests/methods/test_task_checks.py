@@ -18,7 +18,9 @@ from pomona.testing.task_checks import PARTLY_FROZEN, a_run_trains_with_adamw_or
 class Wrong(base.MethodSettings):
     """FedAvg with one fault."""
 
-    fault: Literal["none", "climbs", "names its process", "spoils what is frozen", "sgd whatever is asked"]
+    fault: Literal[
+        "none", "climbs", "names its process", "spoils what is frozen", "sgd whatever is asked"
+    ]
 
     def method(self):
         method = FedAvg().method()

@@ -1,4 +1,6 @@
-"""Classification metrics against scikit-learn, closed forms, and data for which little is defined."""
+"""Classification metrics against scikit-learn, closed forms, and data for which little is
+defined.
+"""
 
 import json
 from math import log, sqrt
@@ -41,8 +43,14 @@ def expected(p, labels):
     n, classes = p.shape
     predicted, among = p.argmax(1), np.unique(labels)
     mixed = [1] if classes == 2 else among
-    areas = [metrics.roc_auc_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n]
-    precise = [metrics.average_precision_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n]
+    areas = [
+        metrics.roc_auc_score(labels == c, p[:, c]) for c in mixed if 0 < (labels == c).sum() < n
+    ]
+    precise = [
+        metrics.average_precision_score(labels == c, p[:, c])
+        for c in mixed
+        if 0 < (labels == c).sum() < n
+    ]
     confusion = metrics.confusion_matrix(labels, predicted, labels=np.arange(classes))
     recalls = metrics.recall_score(labels, predicted, labels=among, average=None, zero_division=0)
     return {
@@ -50,7 +58,9 @@ def expected(p, labels):
         "loss": metrics.log_loss(labels, p, labels=np.arange(classes)),
         "accuracy": metrics.accuracy_score(labels, predicted),
         "balanced_accuracy": recalls.mean() if len(among) > 1 else None,
-        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0) if len(among) > 1 else None,
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro", zero_division=0)
+        if len(among) > 1
+        else None,
         "auroc": np.mean(areas) if areas else None,
         "auprc": np.mean(precise) if areas else None,
         "brier": np.mean(((p - np.eye(classes)[labels]) ** 2).sum(1)) / (2 if classes == 2 else 1),
@@ -79,7 +89,9 @@ def test_weights_count_like_repeated_samples(seed, n, classes):
     for row, times in enumerate(weights.astype(int)):
         alone = evaluate(np.repeat(p, times, axis=0), np.repeat(labels, times))
         for name, values in together.items():
-            assert (None if np.isnan(values[row]) else values[row]) == pytest.approx(alone[name], abs=1e-12), name
+            assert (None if np.isnan(values[row]) else values[row]) == pytest.approx(
+                alone[name], abs=1e-12
+            ), name
 
 
 @pytest.mark.parametrize(
@@ -105,14 +117,42 @@ UNSURE = [[0.5, 0.5, 0.0]]
 @pytest.mark.parametrize(
     ("p", "labels", "values"),
     [
-        (np.empty((0, 3)), [], {"samples": 0, "loss": None, "accuracy": None, "ece": None, "macro_f1": None}),
-        (UNSURE, [0], {"accuracy": 1.0, "sensitivity": [1.0, None, None], "auroc": None, "loss": log(2), "ece": 0.5}),
-        (UNSURE, [1], {"accuracy": 0.0, "sensitivity": [None, 0.0, None], "macro_f1": None, "auprc": None}),
+        (
+            np.empty((0, 3)),
+            [],
+            {"samples": 0, "loss": None, "accuracy": None, "ece": None, "macro_f1": None},
+        ),
+        (
+            UNSURE,
+            [0],
+            {
+                "accuracy": 1.0,
+                "sensitivity": [1.0, None, None],
+                "auroc": None,
+                "loss": log(2),
+                "ece": 0.5,
+            },
+        ),
+        (
+            UNSURE,
+            [1],
+            {"accuracy": 0.0, "sensitivity": [None, 0.0, None], "macro_f1": None, "auprc": None},
+        ),
         (UNSURE, [2], {"accuracy": 0.0, "loss": -log(np.finfo(float).tiny)}),
-        # Class 1 is never predicted, class 2 neither occurs nor is predicted: F1 (2/3, 0), not thirds.
-        ([[0.9, 0.1, 0.0]] * 2, [0, 1], {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": 0.5, "ece": 0.4}),
-        # A client of one class alone is no best client: nothing can be said of balance (audit, D15).
-        ([[1.0, 0.0], [1.0, 0.0]], [0, 0], {"macro_f1": None, "balanced_accuracy": None, "auroc": None, "brier": 0.0}),
+        # Class 1 is never predicted, class 2 neither occurs nor is predicted: F1 (2/3, 0), not
+        # thirds.
+        (
+            [[0.9, 0.1, 0.0]] * 2,
+            [0, 1],
+            {"macro_f1": 1 / 3, "balanced_accuracy": 0.5, "auroc": 0.5, "ece": 0.4},
+        ),
+        # A client of one class alone is no best client: nothing can be said of balance (audit,
+        # D15).
+        (
+            [[1.0, 0.0], [1.0, 0.0]],
+            [0, 0],
+            {"macro_f1": None, "balanced_accuracy": None, "auroc": None, "brier": 0.0},
+        ),
         # A predicted class without samples costs F1, but has no sensitivity to average.
         (np.eye(3), [0, 1, 1], {"macro_f1": (1 + 2 / 3 + 0) / 3, "balanced_accuracy": 0.75}),
         # 0.6 = 9/15 closes its bin: apart from 0.65, together with 0.55.
@@ -139,7 +179,9 @@ def test_accuracy_interval_is_wilsons(hits, n):
     centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
     p = np.tile([0.8, 0.2], (n, 1))
     found = evaluate(p, np.repeat([0, 1], [hits, n - hits]))
-    assert found["intervals"]["accuracy"] == pytest.approx([(centre - half) / scale, (centre + half) / scale])
+    assert found["intervals"]["accuracy"] == pytest.approx(
+        [(centre - half) / scale, (centre + half) / scale]
+    )
     assert found["intervals"]["ece"] is None  # nothing to draw from
 
 
@@ -153,7 +195,9 @@ def test_resamples_keep_the_size_of_every_class(seed, n, classes):
 
 
 def test_the_bootstrap_of_a_mean_has_its_known_spread():
-    """Drawn with replacement, a mean varies by the population deviation over sqrt(n), and stays inside its strata."""
+    """Drawn with replacement, a mean varies by the population deviation over sqrt(n), and stays
+    inside its strata.
+    """
     n, values = 400, stream(1, "values").normal(size=400)
     means = stratified(np.zeros(n, int), 4000, stream(2, "draws")) @ values / n
     assert means.mean() == pytest.approx(values.mean(), abs=4 * values.std() / sqrt(n) / sqrt(4000))
@@ -170,7 +214,9 @@ def test_the_bootstrap_of_a_mean_has_its_known_spread():
 
 def test_intervals_follow_their_stream():
     p, labels = case(5, 80, 3)
-    first, again, other = (evaluate(p, labels, stream(seed, "bootstrap"))["intervals"] for seed in (1, 1, 2))
+    first, again, other = (
+        evaluate(p, labels, stream(seed, "bootstrap"))["intervals"] for seed in (1, 1, 2)
+    )
     assert first == again != other
     assert all(low < high for low, high in first.values())
     none = evaluate(p, labels, stream(1, "bootstrap"), resamples=0)["intervals"]
@@ -190,7 +236,9 @@ def test_what_cannot_be_scored_is_refused():
 
 
 def test_two_hundred_resamples_cost_less_than_two_hundred_evaluations():
-    """All resamples at once, timed beside one at a time in the same run, so that a busy machine slows both."""
+    """All resamples at once, timed beside one at a time in the same run, so that a busy machine
+    slows both.
+    """
     p, labels = case(7, 500, 10)
     counts = stratified(labels, 200, stream(0, "weights"))
     ratios = []

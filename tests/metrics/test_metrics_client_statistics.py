@@ -23,8 +23,12 @@ def test_summary_of_many_clients(rows):
     n, mean = len(values), sum(values) / len(values)
     assert found["clients"] == n
     assert found["mean"] == pytest.approx(mean)
-    assert found["pooled"] == pytest.approx(sum(v * s for v, s in zip(values, samples, strict=True)) / sum(samples))
-    assert found["std"] == pytest.approx(sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)), abs=1e-12)
+    assert found["pooled"] == pytest.approx(
+        sum(v * s for v, s in zip(values, samples, strict=True)) / sum(samples)
+    )
+    assert found["std"] == pytest.approx(
+        sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)), abs=1e-12
+    )
     assert found["worst"] == min(values)
     assert found["hurt"] == sum(v < r for v, r in zip(values, reference, strict=True)) / n
     rank = 0.1 * (n - 1)
@@ -44,7 +48,8 @@ def test_an_interval_stays_among_the_values_that_there_are(values):
     low, high = summarize(values, [1] * len(values))["interval"]
     assert 0 <= low <= sum(values) / len(values) + 1e-12
     assert sum(values) / len(values) - 1e-12 <= high <= 1
-    assert summarize([0.1, 0.1, 0.1, 0.1, 3.0], [1] * 5, metric=METRICS["mae"])["interval"][0] == 0  # -0.93 uncut
+    # -0.93 uncut
+    assert summarize([0.1, 0.1, 0.1, 0.1, 3.0], [1] * 5, metric=METRICS["mae"])["interval"][0] == 0
 
 
 def test_four_clients_have_no_interval_over_clients():
@@ -57,7 +62,8 @@ def test_where_less_is_better_the_worst_is_the_largest():
     values = [64.0, 80.0, 120.0]
     found = summarize(values, [1, 1, 2], [70.0, 80.0, 90.0], METRICS["mae"])
     assert (found["worst"], found["hurt"], found["pooled"]) == (120.0, 1 / 3, 96.0)
-    assert found["percentile_10"] == pytest.approx(120 - 0.2 * 40)  # the 90th: a tenth of the clients err more
+    # the 90th: a tenth of the clients err more
+    assert found["percentile_10"] == pytest.approx(120 - 0.2 * 40)
     assert summarize(values, [1, 1, 2], metric=METRICS["auroc"])["pooled"] is None
 
 
@@ -68,25 +74,49 @@ def test_the_best_round_follows_the_direction_of_the_metric():
 
 
 def test_the_loss_chooses_where_validation_defines_no_metric():
-    """No events among the validation samples of any client: their areas are undefined in every round."""
+    """No events among the validation samples of any client: their areas are undefined in every
+    round.
+    """
     areas, nothing = [[0.6, 0.7], [0.8, 0.8], [0.5, 0.5]], [[None, None]] * 3
     losses = [[0.3, 0.4], [0.2, 0.6], [0.1, 0.3]]
     best = best_rounds([1, 2, 3], areas, [9, 9], nothing, METRICS["auroc"], losses)
     assert (best.best_validation, best.chosen_by) == (At(0.5, 3), "loss")
     assert best.best_test_pooled is None
-    some = best_rounds([1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses)
+    some = best_rounds(
+        [1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses
+    )
     assert (some.best_validation, some.chosen_by) == (At(0.8, 2, 0.9), "auroc")
 
 
 @pytest.mark.parametrize(
     ("values", "samples", "reference", "expected"),
     [
-        ([], [], None, {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None, "hurt": None}),
-        ([None, None], [0, 0], [0.5, None], {"clients": 0, "mean": None, "percentile_10": None, "hurt": None}),
-        ([0.7], [9], [0.7], {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None, "hurt": 0.0}),
+        (
+            [],
+            [],
+            None,
+            {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None, "hurt": None},
+        ),
+        (
+            [None, None],
+            [0, 0],
+            [0.5, None],
+            {"clients": 0, "mean": None, "percentile_10": None, "hurt": None},
+        ),
+        (
+            [0.7],
+            [9],
+            [0.7],
+            {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None, "hurt": 0.0},
+        ),
         ([0.5, 0.5], [1, 3], None, {"std": 0.0, "interval": None, "hurt": None}),
         # The client without samples counts nowhere, nor does one without a reference in ``hurt``.
-        ([1.0, None, 0.5], [30, 0, 10], [None, 0.9, 0.6], {"clients": 2, "mean": 0.75, "pooled": 0.875, "hurt": 1.0}),
+        (
+            [1.0, None, 0.5],
+            [30, 0, 10],
+            [None, 0.9, 0.6],
+            {"clients": 2, "mean": 0.75, "pooled": 0.875, "hurt": 1.0},
+        ),
     ],
 )
 def test_summary_of_few_clients(values, samples, reference, expected):
@@ -97,7 +127,9 @@ def test_summary_of_few_clients(values, samples, reference, expected):
 
 
 def enumerated(differences):
-    """The two-sided p-value by all assignments of signs to the ranks of the absolute differences (no ties)."""
+    """The two-sided p-value by all assignments of signs to the ranks of the absolute differences
+    (no ties).
+    """
     ranks = np.argsort(np.argsort(np.abs(differences))) + 1
     total = ranks.sum()
     observed = min(ranks[np.array(differences) > 0].sum(), ranks[np.array(differences) < 0].sum())
@@ -105,7 +137,9 @@ def enumerated(differences):
     return observed, sum(min(s, total - s) <= observed for s in sums) / len(sums)
 
 
-@pytest.mark.parametrize("signs", [(1, 1, 1, 1, 1), (1, -1, 1, 1, 1), (-1, -1, 1, 1, -1), (1,), (-1, 1)])
+@pytest.mark.parametrize(
+    "signs", [(1, 1, 1, 1, 1), (1, -1, 1, 1, 1), (-1, -1, 1, 1, -1), (1,), (-1, 1)]
+)
 def test_wilcoxon_is_exact_for_few_clients(signs):
     differences = [0.01 * sign * (k + 1) for k, sign in enumerate(signs)]
     reference = [0.5] * len(signs)
@@ -138,7 +172,9 @@ def test_wilcoxon_ties_do_not_hang_on_last_bits():
 
 
 def test_wilcoxon_for_many_clients_is_normal_with_tie_correction():
-    """z = (T - n(n+1)/4) / sqrt(n(n+1)(2n+1)/24 - sum(t³ - t)/48), when ties rule the exact distribution out."""
+    """z = (T - n(n+1)/4) / sqrt(n(n+1)(2n+1)/24 - sum(t³ - t)/48), when ties rule the exact
+    distribution out.
+    """
     from scipy.stats import norm
 
     draw = np.tile([1, 2, 3, -1], 15)
@@ -190,12 +226,22 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
 
 
 def test_the_model_before_any_training_is_best_on_validation_only_where_there_is_no_other():
-    """Validation would choose round 0; round 1 is the better of the trained ones. The papers' best on test stays."""
+    """Validation would choose round 0; round 1 is the better of the trained ones.
+
+    The papers' best on test stays.
+    """
     test, validation = [[0.9, 0.9], [0.6, 0.6], [0.5, 0.5]], [[0.8, 0.8], [0.7, 0.7], [0.4, 0.4]]
     best = best_rounds([0, 1, 2], test, [1, 1], validation)
-    assert (best.best_validation, best.best_test, best.chosen_by) == (At(0.6, 1, 0.7), At(0.9, 0, 0.8), "accuracy")
+    assert (best.best_validation, best.best_test, best.chosen_by) == (
+        At(0.6, 1, 0.7),
+        At(0.9, 0, 0.8),
+        "accuracy",
+    )
     unknown = [validation[0], [None, None], [None, None]]
-    for rounds in (best_rounds([0], test[:1], [1, 1], validation[:1]), best_rounds([0, 1, 2], test, [1, 1], unknown)):
+    for rounds in (
+        best_rounds([0], test[:1], [1, 1], validation[:1]),
+        best_rounds([0, 1, 2], test, [1, 1], unknown),
+    ):
         assert rounds.best_validation == At(0.9, 0, 0.8)
 
 
@@ -205,4 +251,7 @@ def test_selection_on_test_is_never_below_the_honest_numbers(test):
     best = best_rounds(rounds, test, samples, validation=test[::-1])
     assert best.best_test.test >= max(best.last.test, best.best_validation.test)
     assert best.best_test_pooled.test == max(np.average(test, axis=1, weights=samples))
-    assert best_rounds(rounds, test, samples, validation=test).best_validation[:2] == best.best_test[:2]
+    assert (
+        best_rounds(rounds, test, samples, validation=test).best_validation[:2]
+        == best.best_test[:2]
+    )

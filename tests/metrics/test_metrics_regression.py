@@ -1,4 +1,6 @@
-"""Metrics of regression and of independent labels, against scikit-learn and where little is defined."""
+"""Metrics of regression and of independent labels, against scikit-learn and where little is
+defined.
+"""
 
 import json
 
@@ -39,7 +41,11 @@ def test_regression_is_the_closed_form(seed, n, targets):
         ([[3.0, 1.0]], [[1.0, 1.0]], {"samples": 1, "mse": 2.0, "mae": 1.0, "r2": None}),
         ([[1.0], [2.0]], [[5.0], [5.0]], {"samples": 2, "mse": 12.5, "mae": 3.5, "r2": None}),
         # The second target does not vary, and counts in the errors only.
-        ([[0.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], {"samples": 2, "mse": 0.5, "mae": 0.5, "r2": 1.0}),
+        (
+            [[0.0, 1.0], [1.0, 1.0]],
+            [[0.0, 0.0], [1.0, 0.0]],
+            {"samples": 2, "mse": 0.5, "mae": 0.5, "r2": 1.0},
+        ),
     ],
 )
 def test_regression_of_little_data(predicted, truth, values):
@@ -48,14 +54,18 @@ def test_regression_of_little_data(predicted, truth, values):
 
 
 def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
-    """The bootstrap of 400 samples' mean is near mean +- 1.96 s / sqrt(n); R2 is that of new noise, 1 - 0.25 / 1.25."""
+    """The bootstrap of 400 samples' mean is near mean +- 1.96 s / sqrt(n); R2 is that of new noise,
+    1 - 0.25 / 1.25.
+    """
     draw = stream(0, "case")
     predicted = draw.normal(size=(400, 1))
     truth = predicted + draw.normal(scale=0.5, size=(400, 1))
     error = abs(predicted - truth)
     found = evaluate_regression(predicted, truth, stream(0, "bootstrap"), resamples=2000)
     half = 1.96 * error.std(ddof=1) / 20
-    assert found["intervals"]["mae"] == pytest.approx([error.mean() - half, error.mean() + half], abs=0.1 * half)
+    assert found["intervals"]["mae"] == pytest.approx(
+        [error.mean() - half, error.mean() + half], abs=0.1 * half
+    )
     half = 1.96 * (error**2).std(ddof=1) / 20
     mse = (error**2).mean()
     assert found["intervals"]["mse"] == pytest.approx([mse - half, mse + half], abs=0.1 * half)
@@ -64,7 +74,12 @@ def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
     assert low < found["r2"] < high
     few = evaluate_regression(predicted[:5], truth[:5], stream(0, "bootstrap"))
     assert few["intervals"] == {"mse": None, "mae": None, "r2": None}
-    assert None not in evaluate_regression(predicted[:6], truth[:6], stream(0, "bootstrap"))["intervals"].values()
+    assert (
+        None
+        not in evaluate_regression(predicted[:6], truth[:6], stream(0, "bootstrap"))[
+            "intervals"
+        ].values()
+    )
 
 
 def test_a_score_of_an_evaluation_has_an_interval_where_its_task_defines_one():
@@ -87,7 +102,9 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
     guess = (p > 0.5).astype(int)
     expected = {
         "samples": n,
-        "loss": np.mean([metrics.log_loss(truth[:, k], p[:, k], labels=[0, 1]) for k in range(labels)]),
+        "loss": np.mean(
+            [metrics.log_loss(truth[:, k], p[:, k], labels=[0, 1]) for k in range(labels)]
+        ),
         "auroc": np.mean([metrics.roc_auc_score(truth[:, k], p[:, k]) for k in range(labels)]),
         "subset_accuracy": (guess == truth).all(1).mean(),
         "macro_f1": np.mean([metrics.f1_score(truth[:, k], guess[:, k]) for k in range(labels)]),
@@ -112,10 +129,18 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
 @pytest.mark.parametrize(
     ("p", "truth", "values"),
     [
-        (np.empty((0, 2)), np.empty((0, 2)), {"loss": None, "auroc": None, "subset_accuracy": None, "macro_f1": None}),
+        (
+            np.empty((0, 2)),
+            np.empty((0, 2)),
+            {"loss": None, "auroc": None, "subset_accuracy": None, "macro_f1": None},
+        ),
         ([[0.1, 0.2]], [[0, 0]], {"auroc": None, "subset_accuracy": 1.0, "macro_f1": None}),
         # Label 0 never occurs and is never predicted: F1 and the area are those of label 1.
-        ([[0.1, 0.9], [0.1, 0.8]], [[0, 1], [0, 0]], {"auroc": 1.0, "subset_accuracy": 0.5, "macro_f1": 2 / 3}),
+        (
+            [[0.1, 0.9], [0.1, 0.8]],
+            [[0, 1], [0, 0]],
+            {"auroc": 1.0, "subset_accuracy": 0.5, "macro_f1": 2 / 3},
+        ),
         ([[0.45, 0.55]], [[0, 1]], {"auroc": None, "subset_accuracy": 1.0, "macro_f1": 1.0}),
         ([[1.0]], [[0]], {"loss": -np.log(np.finfo(float).tiny), "macro_f1": 0.0}),
     ],

@@ -1,4 +1,6 @@
-"""Metrics of censored times: against scikit-survival, against explicit definitions, and in edge cases."""
+"""Metrics of censored times: against scikit-survival, against explicit definitions, and in edge
+cases.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +31,9 @@ def once(targets):
 
 
 def structured(targets):
-    return np.array(list(zip(targets[:, 1] > 0, targets[:, 0], strict=True)), dtype=[("e", bool), ("t", float)])
+    return np.array(
+        list(zip(targets[:, 1] > 0, targets[:, 0], strict=True)), dtype=[("e", bool), ("t", float)]
+    )
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["no ties", "ties of times and risks"])
@@ -37,7 +41,8 @@ def structured(targets):
 def test_all_four_are_those_of_scikit_survival(seed, whole):
     sksurv = pytest.importorskip("sksurv.metrics")
     survival, targets = samples(seed=seed, whole=whole)
-    if whole:  # where the last times are events and censorings at once G is 0, and scikit-survival refuses
+    # where the last times are events and censorings at once G is 0, and scikit-survival refuses
+    if whole:
         targets[targets[:, 0] == targets[:, 0].max(), 1] = 0
     risk, truth = s.risk(survival), structured(targets)
     inside = (targets[:, 0].min() <= TIMES) & (targets[:, 0].max() > TIMES)
@@ -47,7 +52,9 @@ def test_all_four_are_those_of_scikit_survival(seed, whole):
         "dynamic_auroc": sksurv.cumulative_dynamic_auc(
             truth, truth, 1 - survival[:, inside], TIMES[inside], tied_tol=0
         )[1],
-        "integrated_brier": sksurv.integrated_brier_score(truth, truth, survival[:, inside], TIMES[inside]),
+        "integrated_brier": sksurv.integrated_brier_score(
+            truth, truth, survival[:, inside], TIMES[inside]
+        ),
     }
     found = s.evaluate_survival(survival, targets, TIMES)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-10)
@@ -58,7 +65,9 @@ def test_kaplan_meier_is_that_of_scikit_survival_and_of_the_book():
     nonparametric = pytest.importorskip("sksurv.nonparametric")
     _, targets = samples(whole=True)
     for censoring in (False, True):
-        at, expected = nonparametric.kaplan_meier_estimator(targets[:, 1] > 0, targets[:, 0], reverse=censoring)
+        at, expected = nonparametric.kaplan_meier_estimator(
+            targets[:, 1] > 0, targets[:, 0], reverse=censoring
+        )
         assert s.kaplan_meier(targets, once(targets), at, censoring)[0] == pytest.approx(expected)
     # 5 at risk, one event: 4/5; one censored; 3 at risk, two events: 4/5 * 1/3
     few = np.array([[1.0, 1], [2, 0], [3, 1], [3, 1], [4, 0]])
@@ -68,7 +77,9 @@ def test_kaplan_meier_is_that_of_scikit_survival_and_of_the_book():
 
 @pytest.mark.parametrize("measure", [s.c_index, s.uno_c])
 def test_a_whole_weight_is_a_sample_that_is_there_so_often(measure):
-    """Copies of a sample make no comparable pair among themselves: their times are one, and both have the event."""
+    """Copies of a sample make no comparable pair among themselves: their times are one, and both
+    have the event.
+    """
     survival, targets = samples(25, whole=True)
     weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
     for row, value in zip(weights, measure(survival, targets, weights), strict=True):
@@ -81,7 +92,9 @@ def test_a_whole_weight_is_a_sample_that_is_there_so_often(measure):
 def test_so_it_is_for_figures_over_times(measure):
     survival, targets = samples(40)
     weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
-    weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = 1  # the same times are within
+    weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = (
+        1  # the same times are within
+    )
     for row, value in zip(weights, measure(survival, targets, weights, TIMES), strict=True):
         copies = np.repeat(np.arange(40), row.astype(int))
         again = measure(survival[copies], targets[copies], np.ones((1, len(copies))), TIMES)
@@ -101,7 +114,9 @@ def test_weights_that_are_not_whole_do_not_blow_up_where_nobody_is_left():
 
 
 def test_pairs_by_hand():
-    """Three samples: (1, event), (2, censored), (3, event): pairs (1, 2) and (1, 3); a tie counts half."""
+    """Three samples: (1, event), (2, censored), (3, event): pairs (1, 2) and (1, 3); a tie counts
+    half.
+    """
     targets = np.array([[1.0, 1], [2, 0], [3, 1]])
     high, low, middle = [0.1], [0.9], [0.5]
     assert s.c_index(np.array([high, middle, low]), targets, once(targets))[0] == 1
@@ -110,17 +125,27 @@ def test_pairs_by_hand():
     # pairs weigh w_1 w_2 = 2 and w_1 w_3 = 3, times 1 / G(1)^2, which is 1
     weights = np.array([[1.0, 2, 3]])
     for measure in (s.c_index, s.uno_c):
-        assert measure(np.array([middle, middle, low]), targets, weights)[0] == pytest.approx((2 * 0.5 + 3) / 5)
+        assert measure(np.array([middle, middle, low]), targets, weights)[0] == pytest.approx(
+            (2 * 0.5 + 3) / 5
+        )
 
 
 @pytest.mark.parametrize(
     "targets",
-    [np.empty((0, 2)), [[2.0, 1]], [[2.0, 0]], [[2.0, 1], [2.0, 1]], [[1.0, 0], [2.0, 0], [9.0, 0]]],
+    [
+        np.empty((0, 2)),
+        [[2.0, 1]],
+        [[2.0, 0]],
+        [[2.0, 1], [2.0, 1]],
+        [[1.0, 0], [2.0, 0], [9.0, 0]],
+    ],
     ids=["none", "one event", "one censored", "one time", "all censored"],
 )
 def test_what_the_samples_do_not_define_is_none(targets):
     targets = np.asarray(targets, dtype=float).reshape(-1, 2)
-    found = s.evaluate_survival(np.full((len(targets), 4), 0.5), targets, TIMES, stream(0, "bootstrap"))
+    found = s.evaluate_survival(
+        np.full((len(targets), 4), 0.5), targets, TIMES, stream(0, "bootstrap")
+    )
     assert [found[name] for name in s.FIGURES] == [None] * 4
     assert found["intervals"] == dict.fromkeys(s.FIGURES)
     assert (found["samples"], found["events"]) == (len(targets), int(targets[:, 1].sum()))
@@ -148,7 +173,9 @@ def test_a_perfect_and_a_constant_prediction():
 
 
 def test_surprise_is_the_logarithm_of_what_was_seen():
-    """S = 0.9, 0.6: an event at the end of the first interval, one in the second, one beyond, and two censored."""
+    """S = 0.9, 0.6: an event at the end of the first interval, one in the second, one beyond, and
+    two censored.
+    """
     targets = np.array([[1.0, 1], [1.5, 1], [3.0, 1], [1.0, 0], [0.5, 0], [2.0, 0]])
     found = s.surprise(np.tile([0.9, 0.6], (6, 1)), targets, np.array([1.0, 2.0]))
     assert np.exp(-found) == pytest.approx([0.1, 0.3, 0.6, 0.9, 1.0, 0.6])

@@ -1,4 +1,6 @@
-"""Metrics of each class or label at a threshold, and calibration, against scikit-learn and closed forms."""
+"""Metrics of each class or label at a threshold, and calibration, against scikit-learn and closed
+forms.
+"""
 
 import json
 import sys
@@ -43,11 +45,18 @@ def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
     [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, resamples=20)
     said = p >= 0.5
     tn, fp, fn, tp = metrics.confusion_matrix(truth, said, labels=[False, True]).ravel()
-    counts = {"sensitivity": (tp, tp + fn), "specificity": (tn, tn + fp), "ppv": (tp, tp + fp), "npv": (tn, tn + fn)}
+    counts = {
+        "sensitivity": (tp, tp + fn),
+        "specificity": (tn, tn + fp),
+        "ppv": (tp, tp + fp),
+        "npv": (tn, tn + fn),
+    }
     for name, (hits, of) in counts.items():
         assert found[name] == (pytest.approx(hits / of) if of else None)
         wilson = binomtest(int(hits), int(of)).proportion_ci(method="wilson") if of else None
-        assert found["intervals"][name] == (pytest.approx([wilson.low, wilson.high]) if wilson else None)
+        assert found["intervals"][name] == (
+            pytest.approx([wilson.low, wilson.high]) if wilson else None
+        )
     assert (found["outcome"], found["samples"], found["positives"]) == (1, n, truth.sum())
     assert (found["threshold"], found["chosen"]) == (0.5, False)
     assert found["auprc"] == pytest.approx(metrics.average_precision_score(truth, p))
@@ -78,7 +87,9 @@ def test_the_threshold_comes_from_validation_and_is_used_on_test():
 @settings(max_examples=30, deadline=None)
 def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, wanted):
     p, truth = case(seed, n)
-    reached = [float(t) for t in np.unique(p) if (~truth).any() and (p[~truth] < t).mean() >= wanted]
+    reached = [
+        float(t) for t in np.unique(p) if (~truth).any() and (p[~truth] < t).mean() >= wanted
+    ]
     assert at_specificity(p, truth, wanted) == (min(reached) if reached else None)
 
 
@@ -123,7 +134,9 @@ def test_the_curve_is_that_of_scikit_learn(seed, n):
 
 
 def test_recalibration_of_two_probabilities_is_closed_form():
-    """With two distinct logits the line goes through the observed log odds; its variance follows from counts alone."""
+    """With two distinct logits the line goes through the observed log odds; its variance follows
+    from counts alone.
+    """
     counts = {0.2: (10, 30), 0.8: (45, 15)}  # probability: (with the outcome, without)
     p = np.concatenate([np.full(sum(c), v) for v, c in counts.items()])
     truth = np.concatenate([np.repeat([True, False], c) for c in counts.values()])
@@ -132,9 +145,14 @@ def test_recalibration_of_two_probabilities_is_closed_form():
     slope, intercept = (odds[1] - odds[0]) / (2 * x), (odds[0] + odds[1]) / 2
     variance = sum(1 / yes + 1 / no for yes, no in counts.values())
     found = recalibration(p, truth)
-    for name, value, error in (("intercept", intercept, variance**0.5 / 2), ("slope", slope, variance**0.5 / (2 * x))):
+    for name, value, error in (
+        ("intercept", intercept, variance**0.5 / 2),
+        ("slope", slope, variance**0.5 / (2 * x)),
+    ):
         assert found[name][0] == pytest.approx(value)
-        assert found[name][1] == pytest.approx([value - 1.959964 * error, value + 1.959964 * error], rel=1e-5)
+        assert found[name][1] == pytest.approx(
+            [value - 1.959964 * error, value + 1.959964 * error], rel=1e-5
+        )
 
 
 @given(st.integers(0, 30), st.floats(0.3, 3), st.floats(-1, 1))
@@ -173,19 +191,27 @@ def test_certain_probabilities_that_are_wrong_have_a_finite_line():
     assert all(np.isfinite([value, *interval]).all() for value, interval in found.values())
 
 
-@given(st.integers(0, 60), st.integers(0, 3), st.sampled_from(["two", "many", "flags"]), st.booleans())
+@given(
+    st.integers(0, 60), st.integers(0, 3), st.sampled_from(["two", "many", "flags"]), st.booleans()
+)
 @settings(max_examples=60, deadline=None)
 def test_anything_down_to_nothing_is_ready_for_json(seed, n, kind, validated):
-    """Empty, one sample, one class: what is undefined is None, and every value lies within its interval."""
+    """Empty, one sample, one class: what is undefined is None, and every value lies within its
+    interval.
+    """
     draw = stream(seed, "case")
     columns = 2 if kind == "two" else 3
 
     def judged(size):
         p = draw.dirichlet(np.ones(columns), size)
-        return p, draw.integers(0, 2, (size, 3)) if kind == "flags" else draw.integers(0, columns, size)
+        return p, draw.integers(0, 2, (size, 3)) if kind == "flags" else draw.integers(
+            0, columns, size
+        )
 
     tested = judged(n)
-    found = evaluate_outcomes(tested, judged(int(draw.integers(0, 4))) if validated else None, DRAWS, resamples=10)
+    found = evaluate_outcomes(
+        tested, judged(int(draw.integers(0, 4))) if validated else None, DRAWS, resamples=10
+    )
     assert [each["outcome"] for each in found] == ([1] if kind == "two" else [0, 1, 2])
     for each in found:
         json.dumps(each, allow_nan=False)
@@ -201,7 +227,9 @@ def test_anything_down_to_nothing_is_ready_for_json(seed, n, kind, validated):
 
 
 def test_two_classes_have_the_intervals_of_the_whole():
-    """The same draws: AUPRC and Brier score stand once in each table of a report, and never differ."""
+    """The same draws: AUPRC and Brier score stand once in each table of a report, and never
+    differ.
+    """
     p, truth = case(5, 40)
     [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS)
     whole = evaluate(two(p), truth.astype(int), DRAWS())
@@ -216,14 +244,19 @@ def test_with_more_outcomes_than_are_read_there_are_none():
     assert len(evaluate_outcomes((p[:, :MOST], np.array([0, 1])), None, DRAWS, resamples=2)) == MOST
 
 
-def test_recalibration_is_the_unpenalised_logistic_regression_and_needs_no_optimiser_of_scipy(monkeypatch):
+def test_recalibration_is_the_unpenalised_logistic_regression_and_needs_no_optimiser_of_scipy(
+    monkeypatch,
+):
     """Also of extreme logits, where Newton's whole steps overshoot."""
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)  # half a second of importing in each short run
+    # half a second of importing in each short run
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     draw = stream(5, "fit")
     for scale in (0.3, 2.0, 12.0):
         x = draw.normal(0, scale, 80)
         truth = draw.random(80) < 1 / (1 + np.exp(-(0.5 + 0.4 * x)))
-        fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky").fit(x[:, None], truth)
+        fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky").fit(
+            x[:, None], truth
+        )
         found = recalibration(1 / (1 + np.exp(-x)), truth)
         assert [found[name][0] for name in ("intercept", "slope")] == pytest.approx(
             [fit.intercept_[0], fit.coef_[0, 0]], rel=1e-4

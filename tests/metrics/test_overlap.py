@@ -8,7 +8,9 @@ from pomona.metrics.overlap import dice, evaluate_overlap, iou, mean_dice, surfa
 from pomona.tasks.segmentation import TASK, counts, examined
 
 CLASSES = 3
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 
 
 def random_maps(n=5, side=9, seed=0):
@@ -39,7 +41,8 @@ def test_dice_and_iou_are_monais():
 
 
 def test_the_mean_over_samples_leaves_out_what_is_undefined():
-    # 100 pixels, 4 of them class 1, of which 2 are found and 6 falsely claimed; then a sample without foreground.
+    # 100 pixels, 4 of them class 1, of which 2 are found and 6 falsely claimed; then a sample
+    # without foreground.
     figures = np.array([[90.0, 2, 2, 6, 6, 2], [100, 0, 0, 0, 0, 0]])
     assert mean_dice(figures, None, np.ones((1, 2))) == pytest.approx([2 * 2 / (4 + 8)])
     assert np.isnan(mean_dice(figures[1:], None, np.ones((1, 1)))).all()
@@ -59,7 +62,8 @@ def test_few_samples(n):
     found = evaluate_overlap(counted.numpy(), pixels.numpy(), np.random.default_rng(0))
     assert found["samples"] == n
     assert (found["dice"] is None) == (n == 0)
-    assert found["intervals"]["dice"] is None  # one sample, drawn again and again, tells nothing of others
+    # one sample, drawn again and again, tells nothing of others
+    assert found["intervals"]["dice"] is None
 
 
 def test_intervals_hold_the_value_and_shrink_with_the_samples():
@@ -113,5 +117,9 @@ def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     bare, _ = examined(outputs, truth)
     assert torch.equal(bare, counted)
     without = TASK.evaluate(TASK.natural(bare.numpy()), pixels.numpy(), None)
-    assert found["regions"].keys() - without["regions"].keys() == {"hd95", "surface_dice", "measured"}
+    assert found["regions"].keys() - without["regions"].keys() == {
+        "hd95",
+        "surface_dice",
+        "measured",
+    }
     assert without["dice"] == found["dice"]

@@ -1,4 +1,6 @@
-"""Gains and their intervals: against SciPy and DeLong by hand; sites that are too small, ties, groups, many clients."""
+"""Gains and their intervals: against SciPy and DeLong by hand; sites that are too small, ties,
+groups, many clients.
+"""
 
 import math
 from dataclasses import replace
@@ -25,7 +27,11 @@ CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if nam
 
 def record(metric, kind, answers, **about):
     """A run of which only the headline models' answers are known."""
-    known = {"clients": [f"site {i}" for i in range(len(answers))], "targets": kind, "metric": metric}
+    known = {
+        "clients": [f"site {i}" for i in range(len(answers))],
+        "targets": kind,
+        "metric": metric,
+    }
     return Result({}, known | about, [], [], [], {}, answers=dict(enumerate(answers)))
 
 
@@ -55,7 +61,9 @@ def spread(kind, n, seed):
         "classes": lambda: draw.integers(0, 3, n),
         "multilabel": lambda: draw.integers(0, 2, (n, 3)).astype(np.float32),
         "regression": lambda: draw.normal(size=(n, 3)).astype(np.float32),
-        "survival": lambda: np.stack([draw.exponential(size=n) + 0.1, draw.integers(0, 2, n)], 1).astype(np.float32),
+        "survival": lambda: np.stack(
+            [draw.exponential(size=n) + 0.1, draw.integers(0, 2, n)], 1
+        ).astype(np.float32),
     }[kind]()
     return *draw.normal(size=(2, n, 3)).round(1), truth
 
@@ -67,15 +75,22 @@ def test_of_one_client_a_mean_is_judged_by_students_paired_t(metric):
         truth = draw.normal(size=(200, 1)).astype(np.float32)
         outputs = [np.float32(truth + draw.normal(size=(200, 1)) * size) for size in (0.6, 1.0)]
         (gain,), mean = gains_of(metric, "regression", [(*outputs, truth)])
-        errors = [np.abs(x.astype(float) - truth).ravel() ** (2 if metric == "mse" else 1) for x in outputs]
+        errors = [
+            np.abs(x.astype(float) - truth).ravel() ** (2 if metric == "mse" else 1)
+            for x in outputs
+        ]
         known = stats.ttest_rel(*reversed(errors))
     else:
         truth = draw.integers(0, 2, 200)
-        outputs = [np.float32(draw.normal(size=(200, 2)) + np.eye(2)[truth] * size) for size in (3, 0.5)]
+        outputs = [
+            np.float32(draw.normal(size=(200, 2)) + np.eye(2)[truth] * size) for size in (3, 0.5)
+        ]
         (gain,), mean = gains_of(metric, "classes", [(*outputs, truth)])
         chances = [np.exp(x[:, 1].astype(float)) / np.exp(x.astype(float)).sum(1) for x in outputs]
         right = [((c > 0.5) == truth).astype(float) for c in chances]
-        known = stats.ttest_rel(*(right if metric == "accuracy" else [-((c - truth) ** 2) for c in chances]))
+        known = stats.ttest_rel(
+            *(right if metric == "accuracy" else [-((c - truth) ** 2) for c in chances])
+        )
     assert (gain.low, gain.high) == pytest.approx(tuple(known.confidence_interval(0.95)), rel=1e-6)
     assert gain.p == pytest.approx(known.pvalue, rel=1e-6)
     assert gain == mean
@@ -92,7 +107,9 @@ def test_an_area_is_judged_by_delongs_variance_with_degrees_of_freedom():
     first, second = ((s[:35, None] > s[35:]) + (s[:35, None] == s[35:]) / 2 for s in scores)
     parts = [(first - second).mean(axis) for axis in (1, 0)]
     variances = [part.var(ddof=1) / len(part) for part in parts]
-    df = sum(variances) ** 2 / sum(v**2 / (len(part) - 1) for v, part in zip(variances, parts, strict=True))
+    df = sum(variances) ** 2 / sum(
+        v**2 / (len(part) - 1) for v, part in zip(variances, parts, strict=True)
+    )
     half = stats.t.ppf(0.975, df) * np.sqrt(sum(variances))
     assert gain.value == pytest.approx(parts[0].mean())
     assert (gain.low, gain.high) == pytest.approx((gain.value - half, gain.value + half), abs=1e-9)
@@ -102,20 +119,31 @@ def test_an_area_is_judged_by_delongs_variance_with_degrees_of_freedom():
 def test_the_mean_of_clients_is_judged_with_clients_as_strata():
     """Welch and Satterthwaite by hand, of two clients of 40 and 80 samples."""
     draw = stream(3, "strata")
-    clients = [(draw.normal(size=(n, 1)), 1.4 * draw.normal(size=(n, 1)), np.zeros((n, 1))) for n in (40, 80)]
+    clients = [
+        (draw.normal(size=(n, 1)), 1.4 * draw.normal(size=(n, 1)), np.zeros((n, 1)))
+        for n in (40, 80)
+    ]
     (first, second), mean = gains_of("mae", "regression", clients)
-    each = [(np.abs(np.float32(b)) - np.abs(np.float32(a))).ravel().astype(float) for a, b, _ in clients]
+    each = [
+        (np.abs(np.float32(b)) - np.abs(np.float32(a))).ravel().astype(float) for a, b, _ in clients
+    ]
     parts = [d.var(ddof=1) / len(d) / 4 for d in each]
     df = sum(parts) ** 2 / (parts[0] ** 2 / 39 + parts[1] ** 2 / 79)
     assert mean.value == pytest.approx((first.value + second.value) / 2)
-    assert mean.high - mean.value == pytest.approx(stats.t.ppf(0.975, df) * np.sqrt(sum(parts)), rel=1e-6)
+    assert mean.high - mean.value == pytest.approx(
+        stats.t.ppf(0.975, df) * np.sqrt(sum(parts)), rel=1e-6
+    )
     assert (mean.rows, mean.clients) == (120, 2)
 
 
 @pytest.mark.parametrize("agree", [1, 5, 6])
 def test_five_pairs_that_agree_decide_nothing(agree):
-    """By a sign test five do so by chance in 2 of 32 cases; among 50 samples, and where there are no others."""
-    (gain,), _ = gains_of("accuracy", "classes", [answered([1] * 50, [0] * agree + [1] * (50 - agree))])
+    """By a sign test five do so by chance in 2 of 32 cases; among 50 samples, and where there are
+    no others.
+    """
+    (gain,), _ = gains_of(
+        "accuracy", "classes", [answered([1] * 50, [0] * agree + [1] * (50 - agree))]
+    )
     assert gain.value == pytest.approx(agree / 50)
     assert (gain.low > 0) == (agree >= 6)
     assert (gain.p <= 0.05) == (agree >= 6)
@@ -126,8 +154,9 @@ def test_five_pairs_that_agree_decide_nothing(agree):
 
 @pytest.mark.parametrize("differ", [4, 5, 6, 7, 8])
 def test_of_30_pairs_students_t_is_right_from_six_that_differ_on(differ):
-    """All 2^differ signs of equal models: t claims in 2 of 16 where four differ, 2 of 32 where five do. From six on the
-    claims are the same."""
+    """All 2^differ signs of equal models: t claims in 2 of 16 where four differ, 2 of 32 where five
+    do. From six on the claims are the same.
+    """
     claims, students = 0, 0
     for up in range(differ + 1):
         d = np.repeat([1.0, -1.0, 0.0], [up, differ - up, 30 - differ])
@@ -162,7 +191,10 @@ def test_a_few_small_sites_are_left_out_by_name():
 
 
 def test_an_r2_of_a_few_rows_is_left_out_at_any_number_of_sites():
-    """Two rows may have an R2 of minus a million: no spread of such sites bounds their mean. Of an error it does."""
+    """Two rows may have an R2 of minus a million: no spread of such sites bounds their mean.
+
+    Of an error it does.
+    """
 
     def r2(a, y):
         return np.mean(1 - ((a - y) ** 2).sum(0) / ((y - y.mean(0)) ** 2).sum(0))
@@ -179,7 +211,9 @@ def test_an_r2_of_a_few_rows_is_left_out_at_any_number_of_sites():
 
 
 def test_one_event_at_a_site_is_no_certainty():
-    """Five sites with 20 events and a gain of about 0, and one with a single event, which a ranks first and b last."""
+    """Five sites with 20 events and a gain of about 0, and one with a single event, which a ranks
+    first and b last.
+    """
     draw = stream(5, "events")
     clients = []
     for events in (20, 20, 20, 20, 20, 1):
@@ -201,8 +235,9 @@ def test_one_event_at_a_site_is_no_certainty():
 
 @pytest.mark.parametrize("metric", ["c_index", "r2"])
 def test_a_site_that_defines_little_does_not_void_the_others(metric):
-    """Five sites of 60 rows and one of 2, of noise: of 2 rows no resample defined the metric, and the interval of all
-    had no width."""
+    """Five sites of 60 rows and one of 2, of noise: of 2 rows no resample defined the metric, and
+    the interval of all had no width.
+    """
     kind = {"c_index": "survival", "r2": "regression"}[metric]
     edges = {"edges": (0.5, 1.0, 2.0)} if kind == "survival" else {}
     clients, two = [spread(kind, 60, seed) for seed in range(5)], spread(kind, 2, 9)
@@ -241,32 +276,44 @@ def test_no_sample_that_differs_is_no_proof_of_equality():
 
 
 def test_rows_of_one_patient_are_one_unit():
-    """Ten patients of five rows, all rows of a patient alike: the variance is that of ten values, not of fifty."""
+    """Ten patients of five rows, all rows of a patient alike: the variance is that of ten values,
+    not of fifty.
+    """
     own, patients = stream(6, "patients").normal(0.3, 1, 10), np.repeat(np.arange(10), 5)
     found = of_mean(own[patients], np.zeros(50), groups=patients)
     half = stats.t.ppf(0.975, 9) * stats.sem(own)
-    assert mean_difference([found]).interval == pytest.approx((own.mean() - half, own.mean() + half))
+    assert mean_difference([found]).interval == pytest.approx(
+        (own.mean() - half, own.mean() + half)
+    )
     assert (found.rows, found.units) == (50, 10)
     # The jackknife over patients of the same mean, as of a function that is none, is the same.
-    other = of_function(lambda w: w @ own[patients] / w.sum(1), np.zeros(50, np.int64), groups=patients)
+    other = of_function(
+        lambda w: w @ own[patients] / w.sum(1), np.zeros(50, np.int64), groups=patients
+    )
     assert mean_difference([other]).interval == pytest.approx(mean_difference([found]).interval)
     assert of_mean(own[patients], np.zeros(50), groups=patients // 2).strata == ()
 
 
 def test_a_record_says_which_rows_are_of_one_patient():
-    """Four patients of ten rows each are too few; with forty of one row the ten that are better decide."""
+    """Four patients of ten rows each are too few; with forty of one row the ten that are better
+    decide.
+    """
     a, b = ((votes(right), np.zeros(40, np.int64)) for right in ([1] * 40, [0] * 10 + [1] * 30))
     runs = [record("accuracy", "classes", [answers]) for answers in (a, b)]
     (gain,), _ = gains(*runs)
     assert (gain.verdict, gain.pairs, gain.rows) == ("better", 40, 40)
-    (gain,), _ = gains(*(replace(run, test_groups={0: np.repeat(np.arange(4), 10)}) for run in runs))
+    (gain,), _ = gains(
+        *(replace(run, test_groups={0: np.repeat(np.arange(4), 10)}) for run in runs)
+    )
     assert (gain.ends, gain.pairs, gain.rows) == (None, 4, 40)
     with pytest.raises(DataError, match="groups of client 0"):
         gains(*(replace(run, test_groups={0: np.arange(4)}) for run in runs))
 
 
 def test_patients_with_other_numbers_of_rows_share_as_a_ratio_does():
-    """Sum over sum: Cochran's (6.4.2), sqrt(sum (y - r x)^2 / (G (G - 1))) / mean x, of 8 patients by hand."""
+    """Sum over sum: Cochran's (6.4.2), sqrt(sum (y - r x)^2 / (G (G - 1))) / mean x, of 8 patients
+    by hand.
+    """
     draw = stream(7, "ratio")
     patients = np.repeat(np.arange(8), [1, 2, 3, 4, 1, 2, 3, 4])
     d = draw.normal(size=20) + draw.normal(size=8)[patients]
@@ -281,7 +328,10 @@ def test_patients_with_other_numbers_of_rows_share_as_a_ratio_does():
 def seeds_of(metric, kind, seeds, **about):
     """Runs and bases of several seeds, each a list of clients (a, b, targets)."""
     return [
-        [record(metric, kind, [(np.asarray(c[k], np.float32), c[2]) for c in clients], **about) for clients in seeds]
+        [
+            record(metric, kind, [(np.asarray(c[k], np.float32), c[2]) for c in clients], **about)
+            for clients in seeds
+        ]
         for k in (0, 1)
     ]
 
@@ -294,9 +344,15 @@ def test_one_seed_has_the_numbers_of_one_run():
 
 
 def test_the_spread_between_seeds_widens_the_interval():
-    """Two clients, three seeds, by hand: half^2 = t_cases^2 V_cases + t_2^2 V_seeds, and p is where the half ends at 0."""
+    """Two clients, three seeds, by hand: half^2 = t_cases^2 V_cases + t_2^2 V_seeds, and p is where
+    the half ends at 0.
+    """
     draw = stream(10, "seeds")
-    d = draw.normal(0.4, 1, (2, 50)) + draw.normal(0, 0.1, (3, 2, 50)) + np.array([0.2, 0.0, -0.3])[:, None, None]
+    d = (
+        draw.normal(0.4, 1, (2, 50))
+        + draw.normal(0, 0.1, (3, 2, 50))
+        + np.array([0.2, 0.0, -0.3])[:, None, None]
+    )
     zero = np.zeros((50, 1))
     seeds = [[(zero, np.float32(one)[:, None], zero) for one in np.abs(own)] for own in d]
     _, mean = gains(*seeds_of("mae", "regression", seeds))
@@ -307,7 +363,9 @@ def test_the_spread_between_seeds_widens_the_interval():
     between = d.mean((1, 2)).var(ddof=1) / 3
 
     def half(level):
-        return np.sqrt(stats.t.isf(level / 2, df) ** 2 * parts.sum() + stats.t.isf(level / 2, 2) ** 2 * between)
+        return np.sqrt(
+            stats.t.isf(level / 2, df) ** 2 * parts.sum() + stats.t.isf(level / 2, 2) ** 2 * between
+        )
 
     assert mean.value == pytest.approx(d.mean(), rel=1e-6)
     assert mean.high - mean.value == pytest.approx(half(0.05), rel=1e-6)
@@ -324,10 +382,16 @@ def test_pseudo_values_over_seeds_are_those_of_the_mean_difference(groups):
 
     def area(s, w):
         above = np.sign(s[:20, None] - s[20:]) / 2 + 0.5
-        return np.einsum("ri,ij,rj->r", w[:, :20], above, w[:, 20:]) / (w[:, :20].sum(1) * w[:, 20:].sum(1))
+        return np.einsum("ri,ij,rj->r", w[:, :20], above, w[:, 20:]) / (
+            w[:, :20].sum(1) * w[:, 20:].sum(1)
+        )
 
-    each = [of_function(lambda w, s=s: area(s[0], w) - area(s[1], w), y, 20, groups) for s in scores]
-    mean = of_function(lambda w: np.mean([area(a, w) - area(b, w) for a, b in scores], axis=0), y, 20, groups)
+    each = [
+        of_function(lambda w, s=s: area(s[0], w) - area(s[1], w), y, 20, groups) for s in scores
+    ]
+    mean = of_function(
+        lambda w: np.mean([area(a, w) - area(b, w) for a, b in scores], axis=0), y, 20, groups
+    )
     found = over_seeds(each)
     assert found.value == pytest.approx(mean.value)
     for part, known in zip(found.strata, mean.strata, strict=True):
@@ -340,8 +404,15 @@ def test_seeds_of_other_samples_have_no_gain_together():
     with pytest.raises(ConfigError, match="client 0 has other test samples in other seeds"):
         gains(*seeds_of("accuracy", "classes", [[one], [other]]))
     with pytest.raises(ConfigError, match="1 runs against 2"):
-        gains(*(part[: 1 + k] for k, part in enumerate(seeds_of("accuracy", "classes", [[one], [one]]))))
-    runs, bases = seeds_of("accuracy", "classes", [[one]], data={"fingerprint": "f"}, test_rows=["ab"])
+        gains(
+            *(
+                part[: 1 + k]
+                for k, part in enumerate(seeds_of("accuracy", "classes", [[one], [one]]))
+            )
+        )
+    runs, bases = seeds_of(
+        "accuracy", "classes", [[one]], data={"fingerprint": "f"}, test_rows=["ab"]
+    )
     (gain,), _ = gains(*runs, *bases)
     assert gain.verdict == "better"
     (moved,) = (replace(run, about=run.about | {"test_rows": ["cd"]}) for run in bases)
@@ -353,7 +424,9 @@ def test_seeds_of_other_samples_have_no_gain_together():
 
 
 def test_many_clients_say_something_by_chance_and_jointly_less():
-    """Of p 0.001, 0.03 and 0.04 Holm keeps the first alone: 2 x 0.03 is more than 0.05, and stops before 0.04."""
+    """Of p 0.001, 0.03 and 0.04 Holm keeps the first alone: 2 x 0.03 is more than 0.05, and stops
+    before 0.04.
+    """
     each = [Gain(0.1, 0.01, 0.2, 50, p=p) for p in (0.04, 0.001, 0.03)]
     assert jointly([*each, None, Gain(1, None, None, 2)]) == [LEVEL, "better", LEVEL, None, LEVEL]
 
@@ -373,7 +446,9 @@ def test_gains_of_few_samples_stay_possible(case, n, sites, seed):
         one, other = (compute(name, np.float32(x), y, task) for x in (a, b))
         assert (gain is None) == (one is None or other is None)
         if gain:
-            assert gain.value == pytest.approx(metric.goodness(one) - metric.goodness(other), abs=1e-9)
+            assert gain.value == pytest.approx(
+                metric.goodness(one) - metric.goodness(other), abs=1e-9
+            )
             assert gain.ends is None or gain.pairs >= FEW
     for gain in filter(None, [*each, mean]):
         if gain.ends:
@@ -382,11 +457,15 @@ def test_gains_of_few_samples_stay_possible(case, n, sites, seed):
     if mean:
         left = {one.client for one in mean.left_out}
         assert mean.clients + len(left) == sites
-        assert mean.value == pytest.approx(np.mean([g.value for i, g in enumerate(each) if i not in left]))
+        assert mean.value == pytest.approx(
+            np.mean([g.value for i, g in enumerate(each) if i not in left])
+        )
 
 
 def test_many_samples_are_left_out_in_parts():
-    """1,200 samples of an R2 in 500 parts, against its influence values: of 1 - E e^2 / E s^2 by the delta method."""
+    """1,200 samples of an R2 in 500 parts, against its influence values: of 1 - E e^2 / E s^2 by
+    the delta method.
+    """
     draw = stream(8, "parts")
     truth = draw.normal(size=(1200, 1))
     a, b = (truth + draw.normal(size=(1200, 1)) * size for size in (0.5, 0.8))
@@ -399,12 +478,16 @@ def test_many_samples_are_left_out_in_parts():
 
 
 def test_small_strata_of_a_client_are_taken_together():
-    """Classes of 20, 3 and 2 samples: the rarer ones are one stratum of 5 and need the other, so that 25 are one."""
+    """Classes of 20, 3 and 2 samples: the rarer ones are one stratum of 5 and need the other, so
+    that 25 are one.
+    """
     values = stream(9, "merged").normal(size=25)
     classes = np.repeat([0, 1, 2], [20, 3, 2])
     (one,) = of_function(lambda w: w @ values / w.sum(1), classes).strata
     assert len(one) == 25
-    first, second = of_function(lambda w: w @ values / w.sum(1), np.repeat([0, 1, 2], [15, 4, 6])).strata
+    first, second = of_function(
+        lambda w: w @ values / w.sum(1), np.repeat([0, 1, 2], [15, 4, 6])
+    ).strata
     assert (len(first), len(second)) == (10, 15)
 
 

@@ -10,7 +10,14 @@ from pomona.metrics.score import Score
 from pomona.record.events import read
 from pomona.record.rows import Evaluation
 
-GOOD = {"model": "personal", "when": "trained", "split": "test", "samples": 3, "loss": 0.5, "accuracy": 1.0}
+GOOD = {
+    "model": "personal",
+    "when": "trained",
+    "split": "test",
+    "samples": 3,
+    "loss": 0.5,
+    "accuracy": 1.0,
+}
 DOOR = TypeAdapter(Score)
 
 
@@ -42,7 +49,10 @@ def test_what_no_client_can_have_measured_is_refused(wrong):
 
 
 def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
-    scores = {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5)), 7: Score("personal", "trained", "test", 0)}
+    scores = {
+        4: Score(**GOOD, value=0.25, interval=(0.125, 0.5)),
+        7: Score("personal", "trained", "test", 0),
+    }
     made = Evaluation.of(2, scores, metric_named("auroc"))
     assert (made.round, made.key, made.clients) == (2, scores[4].key, (4, 7))
     assert (made.samples, made.loss, made.value) == ((3, 0), (0.5, None), (0.25, None))
@@ -53,7 +63,9 @@ def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
 
 @pytest.mark.parametrize("column", ["samples", "loss", "accuracy", "value", "interval"])
 def test_every_column_has_a_value_for_each_client(column):
-    made = Evaluation.of(2, {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5))}, metric_named("auroc"))
+    made = Evaluation.of(
+        2, {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5))}, metric_named("auroc")
+    )
     event = {"event": "evaluation", **vars(made), column: [*getattr(made, column)] * 2}
     with pytest.raises(ValueError, match="one value for each client"):
         read(json.dumps(event))

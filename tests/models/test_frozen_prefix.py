@@ -1,4 +1,6 @@
-"""Splitting a network behind its frozen part: the halves equal it; none of the first is trained or random."""
+"""Splitting a network behind its frozen part: the halves equal it; none of the first is trained or
+random.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,11 @@ class Branches(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.deep, self.head = nn.Conv2d(3, 4, 3, 2), nn.Conv2d(4, 2, 3), nn.Linear(4 + 2 * 13 * 13, 5)
+        self.stem, self.deep, self.head = (
+            nn.Conv2d(3, 4, 3, 2),
+            nn.Conv2d(4, 2, 3),
+            nn.Linear(4 + 2 * 13 * 13, 5),
+        )
         self.stem.requires_grad_(False)
 
     def forward(self, x):
@@ -69,7 +75,9 @@ def test_the_halves_are_the_network(name, train, shape):
     own = dict(module.named_parameters())
     for path, parameter in found.rest.named_parameters():
         assert parameter is own[path]
-    assert {p for p, t in own.items() if t.requires_grad} <= dict(found.rest.named_parameters()).keys()
+    assert {p for p, t in own.items() if t.requires_grad} <= dict(
+        found.rest.named_parameters()
+    ).keys()
 
 
 def test_several_features_stand_side_by_side():
@@ -91,17 +99,23 @@ def test_dropout_before_the_head_is_drawn_anew_each_time():
 
 
 def test_what_cannot_be_followed_is_not_cut():
-    assert cut(DropsBefore(functional=True), torch.zeros(1, 6)) is None  # would drop in evaluation too
+    # would drop in evaluation too
+    assert cut(DropsBefore(functional=True), torch.zeros(1, 6)) is None
     assert cut(BranchesOnValues(False), torch.zeros(1, 6)) is None
 
 
 def test_nothing_is_cut_where_the_first_layer_is_trained():
     assert cut(build(ModelSettings(name="cnn"), IMAGE, 10), torch.zeros(1, *IMAGE)) is None
-    assert cut(build(ModelSettings(name="cnn", train=["conv1.*"]), IMAGE, 10), torch.zeros(1, *IMAGE)) is None
+    assert (
+        cut(build(ModelSettings(name="cnn", train=["conv1.*"]), IMAGE, 10), torch.zeros(1, *IMAGE))
+        is None
+    )
 
 
 def test_a_layer_that_mixes_the_batch_is_not_early():
-    module = nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+    module = nn.Sequential(
+        nn.Linear(6, 4).requires_grad_(False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2)
+    )
     found = cut(module, torch.zeros(1, 6))
     assert found.shape == (4,)
     assert [name for name, _ in found.rest.named_buffers()] == [

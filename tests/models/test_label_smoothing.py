@@ -17,12 +17,18 @@ def test_the_loss_is_cross_entropy_with_the_target_mixed_with_all_classes():
     targets = torch.tensor([0, 1, 2, 3, 0, 1])
     mixed = 0.8 * torch.nn.functional.one_hot(targets, 4) + 0.2 / 4
     expected = -(mixed * outputs.log_softmax(1)).sum(1)
-    assert_close(criterion(ModelSettings(label_smoothing=0.2), TASKS["classes"])(outputs, targets), expected)
+    assert_close(
+        criterion(ModelSettings(label_smoothing=0.2), TASKS["classes"])(outputs, targets), expected
+    )
 
 
-@pytest.mark.parametrize(("targets", "loss"), [("regression", "auto"), ("multilabel", "auto"), ("classes", "own:loss")])
+@pytest.mark.parametrize(
+    ("targets", "loss"), [("regression", "auto"), ("multilabel", "auto"), ("classes", "own:loss")]
+)
 def test_it_is_refused_where_it_has_no_meaning(targets, loss):
-    with pytest.raises(ConfigError, match=r"model\.label_smoothing = 0\.1 is for classes and model\.loss = auto"):
+    with pytest.raises(
+        ConfigError, match=r"model\.label_smoothing = 0\.1 is for classes and model\.loss = auto"
+    ):
         criterion(ModelSettings(label_smoothing=0.1, loss=loss), TASKS[targets])
 
 

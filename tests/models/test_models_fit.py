@@ -1,4 +1,6 @@
-"""Misfits are reported before a run: samples, outputs, names; and losses and layers of valid networks."""
+"""Misfits are reported before a run: samples, outputs, names; and losses and layers of valid
+networks.
+"""
 
 from math import prod
 
@@ -68,10 +70,13 @@ def test_misfits_are_named_with_a_remedy(name, shape, vocabulary, says):
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("lenet", 16), ("cnn", 16), ("mcmahan-cnn", 4), ("fomo-cnn", 18), ("small", 4)]
+    ("name", "least"),
+    [("lenet", 16), ("cnn", 16), ("mcmahan-cnn", 4), ("fomo-cnn", 18), ("small", 4)],
 )
 def test_the_least_side_is_where_the_arithmetic_puts_it(name, least):
-    """From 1 back through the layers: times 2 for pooling, plus kernel - 1 - 2 * padding for a convolution."""
+    """From 1 back through the layers: times 2 for pooling, plus kernel - 1 - 2 * padding for a
+    convolution.
+    """
     build(ModelSettings(name=name), (1, least, least), 2)
     with pytest.raises(ConfigError):
         build(ModelSettings(name=name), (1, least - 1, least), 2)
@@ -90,7 +95,10 @@ def test_settings_reject_nonsense(values):
 
 def test_losses_are_per_sample_and_follow_their_formulas():
     outputs = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], dtype=torch.float64)
-    classes, flags = torch.tensor([2, 0]), torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    classes, flags = (
+        torch.tensor([2, 0]),
+        torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64),
+    )
     z, t = outputs.numpy(), flags.numpy()
     expected = {
         "classes": np.log(np.exp(z).sum(1)) - z[[0, 1], [2, 0]],
@@ -98,7 +106,9 @@ def test_losses_are_per_sample_and_follow_their_formulas():
         "regression": ((z - t) ** 2).mean(1),
     }
     for kind, values in expected.items():
-        losses = criterion(ModelSettings(), TASKS[kind])(outputs, classes if kind == "classes" else flags)
+        losses = criterion(ModelSettings(), TASKS[kind])(
+            outputs, classes if kind == "classes" else flags
+        )
         np.testing.assert_allclose(losses.numpy(), values, rtol=1e-12)
 
 

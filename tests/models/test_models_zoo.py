@@ -46,14 +46,21 @@ def lenet5(channels, side):
 
 
 def fomo(classes, side):
-    return conv(3, 32, 3) + conv(32, 64, 3) + conv(64, 64, 3) + fc(side**2 * 64, 64) + fc(64, classes)
+    return (
+        conv(3, 32, 3) + conv(32, 64, 3) + conv(64, 64, 3) + fc(side**2 * 64, 64) + fc(64, classes)
+    )
 
 
 def resnet(classes):
     def block(before, after):
         normalisations = 2 * 2 * after + (2 * after if before != after else 0)
         shortcut = conv(before, after, 1, bias=False) if before != after else 0
-        return conv(before, after, 3, bias=False) + conv(after, after, 3, bias=False) + shortcut + normalisations
+        return (
+            conv(before, after, 3, bias=False)
+            + conv(after, after, 3, bias=False)
+            + shortcut
+            + normalisations
+        )
 
     stages = [(64, 64), (64, 128), (128, 256), (256, 512)]
     stem = conv(3, 64, 7, bias=False) + 2 * 64
@@ -61,7 +68,9 @@ def resnet(classes):
 
 
 def lite(channels, classes):
-    """Each convolution is followed by a normalisation of two numbers a channel; a depthwise one has one input channel."""
+    """Each convolution is followed by a normalisation of two numbers a channel; a depthwise one has
+    one input channel.
+    """
 
     def norm(*convolution):
         return conv(*convolution, bias=False) + 2 * convolution[1]
@@ -71,7 +80,15 @@ def lite(channels, classes):
         widen = norm(before, inside, 1) if factor > 1 else 0
         return widen + norm(1, inside, kernel) + norm(inside, after, 1)
 
-    rows = [(1, 3, 1, 16), (2, 3, 6, 24), (2, 5, 6, 40), (3, 3, 6, 80), (3, 5, 6, 112), (4, 5, 6, 192), (1, 3, 6, 320)]
+    rows = [
+        (1, 3, 1, 16),
+        (2, 3, 6, 24),
+        (2, 5, 6, 40),
+        (3, 3, 6, 80),
+        (3, 5, 6, 112),
+        (4, 5, 6, 192),
+        (1, 3, 6, 320),
+    ]
     total, before = norm(channels, 32, 3), 32
     for repeats, kernel, factor, after in rows:
         for _ in range(repeats):
@@ -85,7 +102,8 @@ def vgg(classes):
     return convolutions + 2 * fc(512, 512) + fc(512, classes)
 
 
-# Sides: 28 -> 24 -> 12 -> 8 -> 4 and 32 -> 28 -> 14 -> 10 -> 5 without padding, 28 -> 14 -> 7 with; 32 -> 15 -> 6 -> 4.
+# Sides: 28 -> 24 -> 12 -> 8 -> 4 and 32 -> 28 -> 14 -> 10 -> 5 without padding, 28 -> 14 -> 7 with;
+# 32 -> 15 -> 6 -> 4.
 SIZES = [
     ("lenet", (1, 28, 28), 10, two_convolutions(1, 10, (20, 50), 500, 4), 431_080),
     ("lenet", (3, 28, 28), 9, two_convolutions(3, 9, (20, 50), 500, 4), 431_579),
@@ -104,7 +122,13 @@ SIZES = [
     ("efficientnet-lite0", (3, 224, 224), 1000, lite(3, 1000), 4_652_008),
     ("efficientnet-lite0", (1, 28, 28), 5, lite(1, 5), None),
     ("vgg11", (3, 32, 32), 10, vgg(10), None),
-    ("small", (1, 8, 8), 10, conv(1, 8, 3) + conv(8, 16, 3) + fc(2 * 2 * 16, 32) + fc(32, 10), None),
+    (
+        "small",
+        (1, 8, 8),
+        10,
+        conv(1, 8, 3) + conv(8, 16, 3) + fc(2 * 2 * 16, 32) + fc(32, 10),
+        None,
+    ),
     ("mlp", (30,), 2, fc(30, 64) + fc(64, 2), None),
     ("logistic", (1, 28, 28), 10, fc(28 * 28, 10), None),
 ]
@@ -119,7 +143,11 @@ def test_numbers_of_parameters(name, shape, classes, derived, published):
 
 def test_fasttext_has_its_published_size():
     module = build(ModelSettings(name="fasttext"), (200,), 4, vocabulary=98_635)
-    assert sum(p.numel() for p in module.parameters()) == 98_635 * 32 + fc(32, 32) + fc(32, 4) == 3_157_508
+    assert (
+        sum(p.numel() for p in module.parameters())
+        == 98_635 * 32 + fc(32, 32) + fc(32, 4)
+        == 3_157_508
+    )
 
 
 @pytest.mark.parametrize("hidden", [(), (5,), (7, 3)])
@@ -137,14 +165,19 @@ def test_outputs_have_one_row_a_sample(name, shape):
     module = build(ModelSettings(name=name), shape, 7).eval()
     with torch.no_grad():
         for batch in (1, 2, 3):
-            outputs = module(torch.randn(batch, *shape, generator=torch.Generator().manual_seed(batch)))
+            outputs = module(
+                torch.randn(batch, *shape, generator=torch.Generator().manual_seed(batch))
+            )
             assert outputs.shape == (batch, 7)
             assert outputs.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet18", "vgg11", "mlp", "logistic"])
 def test_networks_for_any_size_take_a_single_pixel(name):
-    assert build(ModelSettings(name=name), (1, 1, 1), 3).eval()(torch.ones(2, 1, 1, 1)).shape == (2, 3)
+    assert build(ModelSettings(name=name), (1, 1, 1), 3).eval()(torch.ones(2, 1, 1, 1)).shape == (
+        2,
+        3,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -173,7 +206,9 @@ def relu_first(module, x):
     return x
 
 
-@pytest.mark.parametrize("name", ["lenet", "lenet5", "cnn", "mcmahan-cnn", "fomo-cnn", "small", "resnet18", "vgg11"])
+@pytest.mark.parametrize(
+    "name", ["lenet", "lenet5", "cnn", "mcmahan-cnn", "fomo-cnn", "small", "resnet18", "vgg11"]
+)
 def test_pooling_before_relu_changes_nothing(name):
     module = build(ModelSettings(name=name), (3, 32, 32), 10, seed=3).eval()
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -191,7 +226,9 @@ def test_resnet_matches_the_equations_of_its_paper():
     module = build(ModelSettings(name="resnet18"), (3, 32, 32), 10).eval()
     x = torch.randn(2, 64, 8, 8, generator=torch.Generator().manual_seed(1))
     for block, shape in ((module.layer1[0], (2, 64, 8, 8)), (module.layer2[0], (2, 128, 4, 4))):
-        inner = block.residual.bn2(block.residual.conv2(functional.relu(block.residual.bn1(block.residual.conv1(x)))))
+        inner = block.residual.bn2(
+            block.residual.conv2(functional.relu(block.residual.bn1(block.residual.conv1(x))))
+        )
         y = functional.relu(inner + (block.shortcut(x) if shape[1] != 64 else x))
         assert y.shape == shape
         assert torch.equal(block(x), y)
@@ -214,7 +251,9 @@ def test_initial_weights_follow_the_seed_alone(name):
     first = build(settings, shape, 2, vocabulary, 1, outputs).state_dict()
     torch.rand(3)  # somebody else draws
     torch.set_rng_state(before)
-    again, other = (build(settings, shape, 2, vocabulary, seed, outputs).state_dict() for seed in (1, 2))
+    again, other = (
+        build(settings, shape, 2, vocabulary, seed, outputs).state_dict() for seed in (1, 2)
+    )
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert any(not torch.equal(first[k], other[k]) for k in first)
@@ -223,10 +262,15 @@ def test_initial_weights_follow_the_seed_alone(name):
 def test_a_network_is_ready_to_train_and_its_statistics_untouched():
     module = build(ModelSettings(name="resnet18"), (3, 16, 16), 2)
     assert all(m.training for m in module.modules())
-    assert all(int(m.num_batches_tracked) == 0 for m in module.modules() if isinstance(m, nn.BatchNorm2d))
+    assert all(
+        int(m.num_batches_tracked) == 0 for m in module.modules() if isinstance(m, nn.BatchNorm2d)
+    )
     assert all(p.requires_grad and p.grad is None for p in module.parameters())
 
 
 def test_settings_and_listings_need_no_torch():
-    code = "import sys, pomona.models as m; m.ModelSettings(); list(m.MODELS); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, pomona.models as m; m.ModelSettings(); list(m.MODELS); sys.exit('torch' "
+        "in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

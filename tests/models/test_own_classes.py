@@ -1,4 +1,6 @@
-"""A network named as module:Class: ``model.args`` are its constructor's arguments, with one-line errors for misfits."""
+"""A network named as module:Class: ``model.args`` are its constructor's arguments, with one-line
+errors for misfits.
+"""
 
 import sys
 import types
@@ -18,12 +20,20 @@ class Tower(nn.Module):
     """Flat images -> widths -> outputs, with the named activation."""
 
     def __init__(
-        self, inputs: int, widths: list[int], *, outputs: int = 10, activation: str = "relu", bias: bool = True
+        self,
+        inputs: int,
+        widths: list[int],
+        *,
+        outputs: int = 10,
+        activation: str = "relu",
+        bias: bool = True,
     ):
         super().__init__()
         sides = [inputs, *widths]
         self.flat = nn.Flatten()
-        self.body = nn.ModuleList(nn.Linear(a, b, bias=bias) for a, b in zip(sides, widths, strict=False))
+        self.body = nn.ModuleList(
+            nn.Linear(a, b, bias=bias) for a, b in zip(sides, widths, strict=False)
+        )
         self.act = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]()
         self.head = nn.Linear(sides[-1], outputs)
 
@@ -47,7 +57,12 @@ def towers(monkeypatch):
 def test_each_argument_arrives():
     module = build(ModelSettings(name="towers:Tower", args=ARGS), (1, 8, 8), 10)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert shapes == {"body.0.weight": (7, 64), "body.1.weight": (5, 7), "head.weight": (10, 5), "head.bias": (10,)}
+    assert shapes == {
+        "body.0.weight": (7, 64),
+        "body.1.weight": (5, 7),
+        "head.weight": (10, 5),
+        "head.bias": (10,),
+    }
     assert isinstance(module.act, nn.Tanh)
     x = torch.randn(2, 1, 8, 8)
     a, b = (layer.weight for layer in module.body)
@@ -74,7 +89,9 @@ def test_an_argument_that_does_not_fit_is_one_line(change, says):
 
 
 def test_an_argument_that_is_missing_is_one_line():
-    with pytest.raises(ConfigError, match=r"towers:Tower cannot be built \(.*'inputs'.*\); see model\.args"):
+    with pytest.raises(
+        ConfigError, match=r"towers:Tower cannot be built \(.*'inputs'.*\); see model\.args"
+    ):
         build(ModelSettings(name="towers:Tower", args={"widths": [3]}), (1, 8, 8), 10)
 
 
@@ -92,7 +109,9 @@ class Auxiliary(nn.Sequential):
 
 def test_what_a_network_returns_is_looked_at_in_both_modes(monkeypatch):
     monkeypatch.setattr(sys.modules["towers"], "Auxiliary", Auxiliary, raising=False)
-    with pytest.raises(ConfigError, match=r"towers:Auxiliary in training mode returns a tuple; .* set model\.args"):
+    with pytest.raises(
+        ConfigError, match=r"towers:Auxiliary in training mode returns a tuple; .* set model\.args"
+    ):
         build(ModelSettings(name="towers:Auxiliary"), (1, 8, 8), 10)
     found = build(ModelSettings(name="towers:Auxiliary", args={"heads": 1}), (1, 8, 8), 10)
     assert found.training
@@ -105,6 +124,10 @@ def test_a_run_of_a_class_with_arguments_ends_in_models_that_answer(tmp_path):
     settings = {"clients": 2, "rounds": 1, "lr": 0.1, "workers": 1, "data": {"train_limit": 40}}
     result = pomona.run(Config(model=model, **settings), tmp_path / "run")
     assert sorted(result.models[0]) == ["body.1.weight", "head.bias", "head.weight"]
-    answering = PersonalModel.load(tmp_path / "run" / "models" / "client-00.safetensors", own_code=True)
+    answering = PersonalModel.load(
+        tmp_path / "run" / "models" / "client-00.safetensors", own_code=True
+    )
     assert answering.about.network.args == ARGS
-    assert torch.equal(answering.module.state_dict()["head.weight"], result.models[0]["head.weight"])
+    assert torch.equal(
+        answering.module.state_dict()["head.weight"], result.models[0]["head.weight"]
+    )

@@ -18,9 +18,13 @@ def integers(shape, seed=0):
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.25, 0.75])
-@pytest.mark.parametrize(("sides", "size"), [((11, 7), (4, 3)), ((5, 9), (5, 2)), ((6, 5, 7), (3, 5, 2))])
+@pytest.mark.parametrize(
+    ("sides", "size"), [((11, 7), (4, 3)), ((5, 9), (5, 2)), ((6, 5, 7), (3, 5, 2))]
+)
 def test_what_sees_single_pixels_gives_the_same_through_any_windows(sides, size, overlap):
-    """Small integers: sums of equal outputs and their means are exact in float32, so that the bits are the same."""
+    """Small integers: sums of equal outputs and their means are exact in float32, so that the bits
+    are the same.
+    """
     network = (nn.Conv2d, nn.Conv3d)[len(sides) - 2](2, 3, 1)
     with torch.no_grad():
         for k, part in enumerate(network.parameters()):
@@ -33,7 +37,9 @@ def test_what_sees_single_pixels_gives_the_same_through_any_windows(sides, size,
 
 
 def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
-    """Sides 10 and 7 in steps of 3 (overlap 1 of 4): windows begin at 0, 3, 6 and at 0, 3; of two images 12 in all."""
+    """Sides 10 and 7 in steps of 3 (overlap 1 of 4): windows begin at 0, 3, 6 and at 0, 3; of two
+    images 12 in all.
+    """
     monkeypatch.setattr(sliding_window, "PIXELS_AT_ONCE", 5 * 16)
     seen = []
 
@@ -45,13 +51,24 @@ def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
     made = whole(network, PatchSettings(size=(4, 4)))(images)
     assert [shape[0] for shape in seen] == [5, 5, 2]
     assert {shape[1:] for shape in seen} == {(1, 4, 4)}
-    # A row's first three pixels lie in the window of columns 0 to 3 alone; the fourth is the mean of both windows.
+    # A row's first three pixels lie in the window of columns 0 to 3 alone; the fourth is the mean
+    # of both windows.
     row = images[0, 0, 0]
-    assert made[0, 0, 0].tolist() == [row[3], row[2], row[1], (row[0] + row[6]) / 2, row[5], row[4], row[3]]
+    assert made[0, 0, 0].tolist() == [
+        row[3],
+        row[2],
+        row[1],
+        (row[0] + row[6]) / 2,
+        row[5],
+        row[4],
+        row[3],
+    ]
 
 
 def test_one_window_as_large_as_the_image_changes_no_bit():
-    network = build(ModelSettings(name="unet", width=4, depth=1), (1, 8, 8), 3, seed=1, output_shape=(3, 8, 8)).eval()
+    network = build(
+        ModelSettings(name="unet", width=4, depth=1), (1, 8, 8), 3, seed=1, output_shape=(3, 8, 8)
+    ).eval()
     images = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         assert torch.equal(whole(network, PatchSettings(size=(8, 8)))(images), network(images))
@@ -96,7 +113,11 @@ def test_overlaps_have_bounds(overlap):
 @pytest.mark.parametrize(
     ("network", "size", "words"),
     [
-        ({"name": "unet", "depth": 3}, (16, 4), r"halves the sides 3 times, but a patch has shape \(1, 16, 4\)"),
+        (
+            {"name": "unet", "depth": 3},
+            (16, 4),
+            r"halves the sides 3 times, but a patch has shape \(1, 16, 4\)",
+        ),
         (
             {"name": "monai:UNet", "args": {"channels": [4, 8, 16], "strides": [2, 2]}},
             (16, 10),
@@ -112,5 +133,7 @@ def test_a_patch_that_a_network_cannot_halve_is_a_line(network, size, words):
 
 def test_without_monai_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"^model.patch needs monai; install Pomona with its extra monai$"):
+    with pytest.raises(
+        ConfigError, match=r"^model.patch needs monai; install Pomona with its extra monai$"
+    ):
         whole(nn.Identity(), PatchSettings(size=(8, 8)))

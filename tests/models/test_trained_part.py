@@ -59,8 +59,18 @@ def test_a_network_may_freeze_its_own_parameters(monkeypatch):
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        (["conv9.*"], r"model\.train: 'conv9\.\*' matches no parameter of the network; the last of its 8: .*fc2\.bias"),
-        ({"lora": {"on": ["relu1"]}}, r"model\.train\.lora\.on: relu1 is a ReLU; LoRA applies to linear layers"),
+        (
+            ["conv9.*"],
+            (
+                r"model\.train: 'conv9\.\*' matches no parameter of the network; the last of its "
+                r"8: "
+                r".*fc2\.bias"
+            ),
+        ),
+        (
+            {"lora": {"on": ["relu1"]}},
+            r"model\.train\.lora\.on: relu1 is a ReLU; LoRA applies to linear layers",
+        ),
         ({"lora": {"on": ["nowhere"]}}, r"model\.train\.lora\.on: 'nowhere' matches no layer"),
         ({"lora": {"on": ["fc2"], "rank": 6}}, r"rank = 6, but fc2 has a weight of rank 5 at most"),
     ],
@@ -71,7 +81,9 @@ def test_what_cannot_be_trained_is_said_in_one_line(train, message):
 
 
 def test_a_network_with_nothing_to_train_is_refused(monkeypatch):
-    made = types.SimpleNamespace(make=lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(256, 5)).requires_grad_(False))
+    made = types.SimpleNamespace(
+        make=lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(256, 5)).requires_grad_(False)
+    )
     monkeypatch.setitem(sys.modules, "own_network", made)
     with pytest.raises(ConfigError, match="nothing is trained, all parameters are frozen"):
         network(name="own_network:make")
@@ -79,15 +91,23 @@ def test_a_network_with_nothing_to_train_is_refused(monkeypatch):
 
 def test_frozen_statistics_stay_and_frozen_dropout_is_off():
     module = nn.Sequential(
-        nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)), nn.Dropout(0.5), nn.Linear(3, 2)
+        nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)),
+        nn.Dropout(0.5),
+        nn.Linear(3, 2),
     )
     module[0].requires_grad_(False)
     assert list(evaluated(module)) == [module[0]]
     assert [path for path, _ in active(module)] == ["", "1", "2"]
-    assert {"0.1.running_mean", "0.1.running_var", "0.1.num_batches_tracked"} <= frozen(module).keys()
+    assert {"0.1.running_mean", "0.1.running_var", "0.1.num_batches_tracked"} <= frozen(
+        module
+    ).keys()
     assert not ParameterSpace(module).has_statistics
     training_mode(module)()
-    assert [module[0][1].training, module[0][2].training, module[1].training] == [False, False, True]
+    assert [module[0][1].training, module[0][2].training, module[1].training] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_lora_starts_as_the_network_was_and_merges_into_it():
@@ -95,7 +115,14 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
     plain = network()
     module = network(train={"lora": {"rank": 2, "alpha": 6, "on": ["conv2", "fc1"]}})
     x = torch.randn(4, *SHAPE)
-    names = ["conv2.a.weight", "conv2.b.weight", "fc1.a.weight", "fc1.b.weight", "fc2.weight", "fc2.bias"]
+    names = [
+        "conv2.a.weight",
+        "conv2.b.weight",
+        "fc1.a.weight",
+        "fc1.b.weight",
+        "fc2.weight",
+        "fc2.bias",
+    ]
     assert trained(module) == names
     changes = [part for part in module.modules() if isinstance(part, Lora)]
     assert [part.scale for part in changes] == [3, 3]
@@ -114,7 +141,9 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_lora_beside_layers_that_are_not_called(training):
-    """Attention reads the weight of its output layer, and in evaluation mode those of the whole block."""
+    """Attention reads the weight of its output layer, and in evaluation mode those of the whole
+    block.
+    """
     block = nn.TransformerEncoderLayer(8, 2, dim_feedforward=6, dropout=0.0, batch_first=True)
     changed = deepcopy(block)
     insert(changed, 2, 0.5, ("self_attn.out_proj", "linear1"))
@@ -123,7 +152,9 @@ def test_lora_beside_layers_that_are_not_called(training):
     for part in (changed.self_attn.out_proj, changed.linear1):
         nn.init.normal_(part.b.weight)
     (found := changed(x)).square().sum().backward()
-    assert [name for name, p in changed.named_parameters() if p.grad is not None and p.grad.any()] == trained(changed)
+    assert [
+        name for name, p in changed.named_parameters() if p.grad is not None and p.grad.any()
+    ] == trained(changed)
     assert not torch.allclose(found, block(x), atol=0.01)
     with torch.no_grad():
         torch.testing.assert_close(changed(x), found)  # in evaluation mode by PyTorch's fast path
@@ -142,12 +173,16 @@ def test_first_weights_come_from_a_file(weights):
     module = network(init=weights, init_skip=["fc*"])
     fresh = network()
     for name, tensor in module.state_dict().items():
-        assert torch.equal(tensor, fresh.state_dict()[name] if name.startswith("fc") else there[name])
+        assert torch.equal(
+            tensor, fresh.state_dict()[name] if name.startswith("fc") else there[name]
+        )
 
 
 def test_a_pinned_file_is_that_file_or_refused(weights):
     network(init=weights, init_sha256=read(weights).sha256)
-    with pytest.raises(ConfigError, match=r"holds other weights: their hash is [0-9a-f]{64}, expected 0{64}"):
+    with pytest.raises(
+        ConfigError, match=r"holds other weights: their hash is [0-9a-f]{64}, expected 0{64}"
+    ):
         network(init=weights, init_sha256="0" * 64)
     with pytest.raises(ConfigError, match=r"model\.init names no file"):
         network(init_sha256="0" * 64)
@@ -170,7 +205,9 @@ def test_weights_that_do_not_fit_are_named_line_by_line(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"not weights at all", (10**12).to_bytes(8, "little") + b"{}"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 7, b"not weights at all", (10**12).to_bytes(8, "little") + b"{}"]
+)
 def test_a_file_that_holds_no_weights_is_one_line(tmp_path, content):
     (tmp_path / "w").write_bytes(content)
     with pytest.raises(ConfigError, match=r"model\.init: .* holds no weights"):
@@ -191,5 +228,7 @@ def test_whole_numbers_are_no_weights(tmp_path):
     tensors = network().state_dict()
     tensors["fc1.bias"] = tensors["fc1.bias"].to(torch.int8)
     save_file(tensors, tmp_path / "w")
-    with pytest.raises(ConfigError, match=r"fc1\.bias holds torch\.int8, the network's numbers are torch\.float32"):
+    with pytest.raises(
+        ConfigError, match=r"fc1\.bias holds torch\.int8, the network's numbers are torch\.float32"
+    ):
         network(init=tmp_path / "w")

@@ -24,8 +24,16 @@ def test_a_logit_for_each_class_of_each_pixel(shape, depth):
 
 def test_its_levels_are_its_layers_from_input_to_output():
     module = UNet(1, 2, 2, width=4, depth=2)
-    assert [path for path, _ in layers(module)] == ["down.0", "down.1", "down.2", "up.0", "up.1", "head"]
-    # A level: two 3x3 convolutions without bias, GroupNorm of two numbers a channel; 1x1 to the classes.
+    assert [path for path, _ in layers(module)] == [
+        "down.0",
+        "down.1",
+        "down.2",
+        "up.0",
+        "up.1",
+        "head",
+    ]
+    # A level: two 3x3 convolutions without bias, GroupNorm of two numbers a channel; 1x1 to the
+    # classes.
     levels = [(1, 4), (4, 8), (8, 16), (8 + 16, 8), (4 + 8, 4)]
     expected = sum(9 * a * b + 9 * b * b + 4 * b for a, b in levels) + 4 * 2 + 2
     assert sum(p.numel() for p in module.parameters()) == expected
@@ -44,12 +52,18 @@ def test_stacked_models_are_those_one_by_one():
     x = torch.randn(3, 2, 1, 8, 8)
     together = vmap(lambda w, x: functional_call(module, w, (x,)))(W, x)
     for k in range(3):
-        torch.testing.assert_close(together[k], functional_call(module, {n: w[k] for n, w in W.items()}, (x[k],)))
+        torch.testing.assert_close(
+            together[k], functional_call(module, {n: w[k] for n, w in W.items()}, (x[k],))
+        )
 
 
 @pytest.mark.parametrize(
     ("shape", "vocabulary", "words"),
-    [((5,), 0, "takes images or volumes"), ((5,), 9, "takes images or volumes"), ((1, 7, 8), 0, "lower model.depth")],
+    [
+        ((5,), 0, "takes images or volumes"),
+        ((5,), 9, "takes images or volumes"),
+        ((1, 7, 8), 0, "lower model.depth"),
+    ],
 )
 def test_what_it_does_not_take(shape, vocabulary, words):
     with pytest.raises(ConfigError, match=words):
@@ -58,11 +72,17 @@ def test_what_it_does_not_take(shape, vocabulary, words):
 
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("background", [True, False])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 def test_the_loss_is_monais(rank, background):
     losses = pytest.importorskip("monai.losses")
     theirs = losses.DiceCELoss(
-        to_onehot_y=True, softmax=True, include_background=background, smooth_nr=1e-5, smooth_dr=1e-5
+        to_onehot_y=True,
+        softmax=True,
+        include_background=background,
+        smooth_nr=1e-5,
+        smooth_dr=1e-5,
     )
     ours = cross_entropy_dice if background else cross_entropy_foreground_dice
     outputs = torch.randn(4, 3, *[6] * rank)
@@ -77,7 +97,9 @@ def test_the_loss_is_monais(rank, background):
 def test_soft_targets_that_are_one_class_are_that_class():
     outputs, truth = torch.randn(2, 3, 5, 5), torch.randint(3, (2, 5, 5))
     soft = torch.nn.functional.one_hot(truth, 3).movedim(-1, 1).float()
-    torch.testing.assert_close(cross_entropy_dice(outputs, soft), cross_entropy_dice(outputs, truth))
+    torch.testing.assert_close(
+        cross_entropy_dice(outputs, soft), cross_entropy_dice(outputs, truth)
+    )
 
 
 def test_the_loss_of_a_perfect_answer_and_of_a_wrong_one():

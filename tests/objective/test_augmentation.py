@@ -116,7 +116,10 @@ def test_a_rotation_turns_by_its_angle_whatever_the_sides():
     assert_close(seen, x.flip(2, 3), atol=1e-5, rtol=1e-5)
     assert torch.equal(masks, y.flip(1, 2))
     point = torch.zeros(1, 1, 9, 31)
-    point[0, 0, 4, 19] = 1  # 4 to the right of the centre: 4 above it after a quarter turn, in pixels and not in shares
+    point[0, 0, 4, 19] = (
+        # 4 to the right of the centre: 4 above it after a quarter turn, in pixels and not in shares
+        1
+    )
     seen, _ = augmented(["rotate:90"], point, torch.zeros(1), [Fixed()])
     assert_close(seen[0, 0, 0, 15], torch.tensor(1.0), atol=1e-4, rtol=0)
 
@@ -151,7 +154,9 @@ def test_targets_that_are_no_masks_stay(targets):
     assert augmented(ALL, x, targets, draws(5))[1] is targets
 
 
-@pytest.mark.parametrize("text", ["flop", "crop:", "crop:-1", "crop:nan", "flip:2", "noise:inf", "crop:four", "", ":"])
+@pytest.mark.parametrize(
+    "text", ["flop", "crop:", "crop:-1", "crop:nan", "flip:2", "noise:inf", "crop:four", "", ":"]
+)
 def test_an_unknown_change_is_refused_in_a_line(text):
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         parsed(text)
@@ -173,11 +178,15 @@ def test_tables_texts_and_turned_volumes_are_refused():
 
 
 def resident(augment=ALL, n=24):
-    images = torch.randint(0, 256, (n, 8, 8, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    images = torch.randint(
+        0, 256, (n, 8, 8, 1), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
     rows = [torch.arange(n - 1, n // 2 - 1, -1), torch.arange(n // 2)]  # one client's rows descend
     splits = dict.fromkeys(("train", "validation", "test"), rows)
     moments = torch.tensor([127.5]), torch.tensor([70.0])
-    return DeviceDataset(images, torch.arange(n) % 4, *moments, splits, "classes", augment=tuple(augment))
+    return DeviceDataset(
+        images, torch.arange(n) % 4, *moments, splits, "classes", augment=tuple(augment)
+    )
 
 
 def network():
@@ -188,7 +197,9 @@ def network():
 def built(engine=TorchObjective, data=None):
     module = network()
     space = ParameterSpace(module)
-    objective = engine(module, space, data or resident(), criterion(ModelSettings(), TASKS["classes"]))
+    objective = engine(
+        module, space, data or resident(), criterion(ModelSettings(), TASKS["classes"])
+    )
     return objective, space.pack(module)
 
 
@@ -203,7 +214,12 @@ def test_a_samples_view_does_not_depend_on_who_is_beside_it():
     for part in (own[3:5], own[[7]], own.flip(0)):
         places = [own.tolist().index(i) for i in part.tolist()]
         assert torch.equal(data.seen(part, views()[0])[0], whole[places])
-    for other in (views(1)[0], views(0, 2)[0], View(0, 1, 1, "training", 0), View(0, 0, 1, "ala", 0)):
+    for other in (
+        views(1)[0],
+        views(0, 2)[0],
+        View(0, 1, 1, "training", 0),
+        View(0, 0, 1, "ala", 0),
+    ):
         assert not torch.equal(data.seen(own, other)[0], whole)
 
 
@@ -236,10 +252,14 @@ def test_two_passes_over_one_batch_see_the_same():
 
 
 def test_a_private_sample_moves_the_sum_by_at_most_the_norm(tmp_path):
-    """One view a sample, which does not depend on the others of a batch: leaving one out takes one clipped term away."""
+    """One view a sample, which does not depend on the others of a batch: leaving one out takes one
+    clipped term away.
+    """
     inner, row = built()
     module = network()
-    settings = Privacy(delta=1e-5, noise_multiplier=1.0, max_grad_norm=0.3, seed=1, acknowledge=("metrics",))
+    settings = Privacy(
+        delta=1e-5, noise_multiplier=1.0, max_grad_norm=0.3, seed=1, acknowledge=("metrics",)
+    )
     objective = PrivateObjective(inner, module, ParameterSpace(module), settings, tmp_path, chunk=4)
     own, view = inner.data.rows["train"][0], views()[0]
     _, total = objective.clipped_sum(row, own, view)
@@ -248,11 +268,15 @@ def test_a_private_sample_moves_the_sum_by_at_most_the_norm(tmp_path):
         rest = torch.cat([own[:k], own[k + 1 :]])
         gone = total - objective.clipped_sum(row, rest, view)[1]
         assert gone.norm() <= 0.3 * (1 + 1e-6)
-        assert_close(gone, objective.clipped_sum(row, own[k : k + 1], view)[1], atol=1e-8, rtol=1e-6)
+        assert_close(
+            gone, objective.clipped_sum(row, own[k : k + 1], view)[1], atol=1e-8, rtol=1e-6
+        )
 
 
 def test_what_a_private_client_draws_is_secret_and_the_same_again(tmp_path):
-    settings = Privacy(delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=1, acknowledge=("metrics",))
+    settings = Privacy(
+        delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=1, acknowledge=("metrics",)
+    )
     found = []
     for folder, seed in (("a", 1), ("a", 1), ("b", 2)):
         inner, row = built()
@@ -270,7 +294,9 @@ RUN = {"model": "small", "rounds": 3, "augment": ["flip", "crop", "rotate", "noi
 
 
 def told(result):
-    return [(e.round, e.key, e.loss, e.accuracy) for e in result.evaluations], [r.loss for r in result.rounds]
+    return [(e.round, e.key, e.loss, e.accuracy) for e in result.evaluations], [
+        r.loss for r in result.rounds
+    ]
 
 
 @pytest.mark.parametrize("method", representatives(["fedavg", "apfl"], ["fedavg"]))
@@ -288,7 +314,9 @@ def test_workers_and_a_resumed_run_give_the_same(tmp_path, method):
 
 def test_features_are_not_kept_of_samples_that_change():
     settings = {"model": {"name": "small", "train": "head"}}
-    kept, changed = (Scenario.prepare(tiny("fedavg", **settings, augment=a)) for a in ([], ["flip"]))
+    kept, changed = (
+        Scenario.prepare(tiny("fedavg", **settings, augment=a)) for a in ([], ["flip"])
+    )
     assert kept.keeps_features
     assert not changed.keeps_features
     assert changed.resident.x.dtype == torch.uint8

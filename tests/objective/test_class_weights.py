@@ -1,4 +1,6 @@
-"""Class weights: the loss by its definition, on every engine, and weights from each client's own counts."""
+"""Class weights: the loss by its definition, on every engine, and weights from each client's own
+counts.
+"""
 
 import numpy as np
 import pytest
@@ -44,17 +46,23 @@ def test_the_mass_of_a_target_multiplies_the_loss_of_its_sample(smoothing):
 
 def test_masses_of_labels_are_positive_weights_of_pytorchs_loss():
     y, w, z = (outputs(6, 1) > 0).float(), torch.tensor([0.5, 1.0, 2.0, 4.0]), outputs(6)
-    expected = nn.functional.binary_cross_entropy_with_logits(z, y, pos_weight=w, reduction="none").mean(1)
+    expected = nn.functional.binary_cross_entropy_with_logits(
+        z, y, pos_weight=w, reduction="none"
+    ).mean(1)
     assert_close(criterion(ModelSettings(), TASKS["multilabel"])(z, masses(y, w)), expected)
 
 
 def test_balanced_weights_are_those_of_scikit_learn_on_the_clients_own_classes():
-    y, rows = torch.tensor([0, 0, 0, 1, 1, 3, 0, 2, 2, 2]), [torch.arange(7), torch.arange(7, 10), torch.arange(0)]
+    y, rows = (
+        torch.tensor([0, 0, 0, 1, 1, 3, 0, 2, 2, 2]),
+        [torch.arange(7), torch.arange(7, 10), torch.arange(0)],
+    )
     found = weights_of(BALANCED, y, rows, K)
     for own, w in zip(rows[:2], found, strict=False):
         held = np.unique(y[own])
         assert_close(
-            w[held].numpy(), compute_class_weight("balanced", classes=held, y=y[own].numpy()).astype(np.float32)
+            w[held].numpy(),
+            compute_class_weight("balanced", classes=held, y=y[own].numpy()).astype(np.float32),
         )
         assert w[y[own]].mean() == pytest.approx(1)
     assert found[2].tolist() == [1, 1, 1, 1]
@@ -68,7 +76,9 @@ def test_balanced_weights_of_labels_are_no_over_yes():
 
 @pytest.fixture
 def engines(tmp_path):
-    """Three engines on two clients with their own weights, one private without noise and clipping."""
+    """Three engines on two clients with their own weights, one private without noise and
+    clipping.
+    """
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(12, 5, generator=generator)
     y = torch.randint(0, K, (12,), generator=generator)
@@ -80,9 +90,15 @@ def engines(tmp_path):
     space = ParameterSpace(module)
     loss = criterion(ModelSettings(), TASKS["classes"])
     loop = TorchObjective(module, space, data, loss)
-    unclipped = Privacy(delta=1e-5, noise_multiplier=0, max_grad_norm=1e6, seed=1, acknowledge=("metrics",))
+    unclipped = Privacy(
+        delta=1e-5, noise_multiplier=0, max_grad_norm=1e6, seed=1, acknowledge=("metrics",)
+    )
     private = PrivateObjective(loop, module, space, unclipped, tmp_path)
-    return {"loop": loop, "stacked": StackedObjective(module, space, data, loss), "private": private}, module, space
+    return (
+        {"loop": loop, "stacked": StackedObjective(module, space, data, loss), "private": private},
+        module,
+        space,
+    )
 
 
 def by_hand(module, row, space, data, client):
@@ -107,7 +123,9 @@ def test_engines_take_each_clients_own_weights_in_training_alone(engines, engine
         loss, g = by_hand(module, row, space, data, client)
         assert_close(losses[client], loss)
         assert_close(G[client], g)
-    expected = nn.functional.cross_entropy(module(data.x[indices[0]]), data.y[indices[0]], reduction="none")
+    expected = nn.functional.cross_entropy(
+        module(data.x[indices[0]]), data.y[indices[0]], reduction="none"
+    )
     assert_close(objective.losses(row, 0, "test"), expected)
 
 
@@ -144,7 +162,8 @@ def test_runs_of_methods_that_know_nothing_of_it_change(method):
     )
     assert plain.rounds[0].loss != weighted.rounds[0].loss
     untrained = [
-        [(e.key, e.loss) for e in run.evaluations if e.round == 0 and e.model == "global"] for run in (plain, weighted)
+        [(e.key, e.loss) for e in run.evaluations if e.round == 0 and e.model == "global"]
+        for run in (plain, weighted)
     ]
     assert untrained[0] == untrained[1]
 

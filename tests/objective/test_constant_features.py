@@ -14,12 +14,16 @@ from pomona.objective.objective import ConstantFeatures
 from pomona.scenario import Scenario
 from problems import tiny
 
-pytestmark = pytest.mark.skipif(find_spec("pomona_native") is None, reason="needs the package pomona-native")
+pytestmark = pytest.mark.skipif(
+    find_spec("pomona_native") is None, reason="needs the package pomona-native"
+)
 ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1, "engine": "native"}
 
 
 def objective_of(name, **over):
-    scenario = Scenario.prepare(tiny("fedavg", model=ModelSettings(name=name), engine="native", **over))
+    scenario = Scenario.prepare(
+        tiny("fedavg", model=ModelSettings(name=name), engine="native", **over)
+    )
     return scenario.objective(), scenario.initial()
 
 
@@ -78,5 +82,8 @@ def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(mo
     ]
     # In round 2 the stage takes six epochs over each batch of which five need no lower layers.
     config = tiny("fedala", {"layers": layers}, **ROUNDS)
-    sizes = [round(FedALA().sample_share * len(c.train)) for c in Scenario.prepare(config).partition.clients]
+    sizes = [
+        round(FedALA().sample_share * len(c.train))
+        for c in Scenario.prepare(config).partition.clients
+    ]
     assert more - fewer == 5 * sum(-(-n // config.batch_size) for n in sizes)

@@ -1,4 +1,6 @@
-"""Custom networks of all kinds: every path gives plain PyTorch's gradient, or the network is refused in one line."""
+"""Custom networks of all kinds: every path gives plain PyTorch's gradient, or the network is
+refused in one line.
+"""
 
 import os
 import sys
@@ -65,9 +67,15 @@ NETWORKS = {
     ),
     "group norm first": lambda: chain(nn.GroupNorm(1, 2), nn.Conv2d(2, 4, 3), width=4 * 36),
     "layer norm": lambda: chain(nn.Conv2d(2, 4, 3), nn.LayerNorm([4, 6, 6]), width=4 * 36),
-    "instance norm": lambda: chain(nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), width=4 * 36),
-    "pooled": lambda: chain(nn.Conv2d(2, 4, 3), nn.PReLU(4), nn.GELU(), nn.AdaptiveAvgPool2d(2), width=16),
-    "depthwise": lambda: chain(nn.Conv2d(2, 4, 3, groups=2), nn.Tanh(), nn.AvgPool2d(2), width=4 * 9),
+    "instance norm": lambda: chain(
+        nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), width=4 * 36
+    ),
+    "pooled": lambda: chain(
+        nn.Conv2d(2, 4, 3), nn.PReLU(4), nn.GELU(), nn.AdaptiveAvgPool2d(2), width=16
+    ),
+    "depthwise": lambda: chain(
+        nn.Conv2d(2, 4, 3, groups=2), nn.Tanh(), nn.AvgPool2d(2), width=4 * 9
+    ),
 }
 
 
@@ -75,7 +83,14 @@ def resident():
     draw = stream(1, "layers")
     x = draw.integers(0, 256, (SAMPLES, SIDE, SIDE, 2)).astype(np.uint8)
     dataset = Dataset(
-        "noise", "image", x, draw.integers(0, CLASSES, SAMPLES), tuple("abc"), SAMPLES, (127.5,), (127.5,)
+        "noise",
+        "image",
+        x,
+        draw.integers(0, CLASSES, SAMPLES),
+        tuple("abc"),
+        SAMPLES,
+        (127.5,),
+        (127.5,),
     )
     rows = ClientRows(np.arange(SAMPLES), np.arange(0), np.arange(2))
     return DeviceDataset.of(dataset, Partition((rows,), {}), "classes")
@@ -83,7 +98,9 @@ def resident():
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
-    """Loop, stacked and private (without noise, nothing clipped), against a backward pass through the module itself."""
+    """Loop, stacked and private (without noise, nothing clipped), against a backward pass through
+    the module itself.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(4)
         plain, module = NETWORKS[name](), NETWORKS[name]()
@@ -107,16 +124,29 @@ def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
         "private": (private.clipped_sum(row, index)[1] / SAMPLES).float(),
     }
     for path, G in gradients.items():
-        assert_close(G, expected, atol=2e-6, rtol=1e-4, msg=lambda told, path=path: f"{path}: {told}")
+        assert_close(
+            G, expected, atol=2e-6, rtol=1e-4, msg=lambda told, path=path: f"{path}: {told}"
+        )
 
 
 @pytest.mark.parametrize("engine", [TorchObjective, StackedObjective])
 def test_products_with_the_hessian_are_the_gradients_differences(engine):
-    """On a smooth network in float64: (g(w + t z) - g(w - t z)) / 2 t, off by t^2 and by rounding over t."""
+    """On a smooth network in float64: (g(w + t z) - g(w - t z)) / 2 t, off by t^2 and by rounding
+    over t.
+    """
     module = chain(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.AvgPool2d(2), width=27).double()
-    space, data, index = ParameterSpace(module), resident(), [torch.arange(SAMPLES), torch.arange(3)]
+    space, data, index = (
+        ParameterSpace(module),
+        resident(),
+        [torch.arange(SAMPLES), torch.arange(3)],
+    )
     double = replace(data, shift=data.shift.double(), scale=data.scale.double())
-    objective = engine(module, space, double, lambda o, y: nn.functional.cross_entropy(o.double(), y, reduction="none"))
+    objective = engine(
+        module,
+        space,
+        double,
+        lambda o, y: nn.functional.cross_entropy(o.double(), y, reduction="none"),
+    )
     draw = torch.Generator().manual_seed(3)
     W = space.pack(module).double().repeat(2, 1)
     Z = torch.randn(2, space.size, generator=draw, dtype=torch.float64)
@@ -125,9 +155,16 @@ def test_products_with_the_hessian_are_the_gradients_differences(engine):
 
 
 def test_products_with_the_hessian_are_refused_under_privacy():
-    privacy = {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5, "acknowledge": ["sample-counts", "metrics"]}
+    privacy = {
+        "noise_multiplier": 1,
+        "max_grad_norm": 1,
+        "delta": 1e-5,
+        "acknowledge": ["sample-counts", "metrics"],
+    }
     with pytest.raises(ConfigError, match="products with a Hessian"):
-        pomona.run(tiny("per-fedavg", {"order": "exact"}, privacy={**privacy, "epsilon_budget": 1e6}))
+        pomona.run(
+            tiny("per-fedavg", {"order": "exact"}, privacy={**privacy, "epsilon_budget": 1e6})
+        )
 
 
 # What is refused; the functions below are named as a user names them.
@@ -163,13 +200,22 @@ def own(monkeypatch):
 @pytest.mark.parametrize("private", [False, True], ids=["plain", "private"])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_frozen_parameters_are_in_no_model_on_every_path(rows, private):
-    privacy = {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5, "acknowledge": ["sample-counts", "metrics"]}
+    privacy = {
+        "noise_multiplier": 1,
+        "max_grad_norm": 1,
+        "delta": 1e-5,
+        "acknowledge": ["sample-counts", "metrics"],
+    }
     over = {"privacy": {**privacy, "epsilon_budget": 1e6}} if private else {}
-    run = pomona.run(tiny("fedavg", model={"name": "tests_layers:frozen"}, rows_per_call=rows, **over))
+    run = pomona.run(
+        tiny("fedavg", model={"name": "tests_layers:frozen"}, rows_per_call=rows, **over)
+    )
     assert all(not any(name.startswith("1.") for name in model) for model in run.models.values())
 
 
-@pytest.mark.parametrize("name", ["os:getcwd", "tests_layers:Net", "tests_layers:instance", "os:sep", "..above:Net"])
+@pytest.mark.parametrize(
+    "name", ["os:getcwd", "tests_layers:Net", "tests_layers:instance", "os:sep", "..above:Net"]
+)
 def test_what_is_no_family_is_refused_in_one_line(name):
     assert os.sep
     with pytest.raises(ConfigError) as told:

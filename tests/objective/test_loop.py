@@ -29,7 +29,9 @@ def rows(*numbers):
 
 
 def problem(model="small", buffers="local", precision="fp32"):
-    dataset = Dataset("noise", "image", IMAGES, LABELS.astype(np.int64), tuple("abcde"), 40, (127.5,), (127.5,))
+    dataset = Dataset(
+        "noise", "image", IMAGES, LABELS.astype(np.int64), tuple("abcde"), 40, (127.5,), (127.5,)
+    )
     clients = (
         ClientRows(np.arange(0, 15), np.arange(15, 18), np.arange(18, 20)),
         ClientRows(np.arange(20, 35), rows(), np.arange(35, 40)),
@@ -37,7 +39,9 @@ def problem(model="small", buffers="local", precision="fp32"):
     module = build(ModelSettings(name=model), (1, 16, 16), 5, seed=3)
     space = ParameterSpace(module, buffers)
     data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
-    return TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision), space
+    return TorchObjective(
+        module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision
+    ), space
 
 
 def reference(model, indices):
@@ -58,7 +62,9 @@ def test_gradients_are_pytorchs(model):
     losses, G = objective.gradient(row.repeat(2, 1), [torch.tensor(index), torch.tensor([0, 1])])
     assert_close(losses[0], loss)
     for entry in space.parameters:
-        assert_close(entry.view(G[0]), dict(module.named_parameters())[entry.name].grad, atol=1e-6, rtol=1e-4)
+        assert_close(
+            entry.view(G[0]), dict(module.named_parameters())[entry.name].grad, atol=1e-6, rtol=1e-4
+        )
     assert not torch.equal(G[0], G[1])
 
 
@@ -99,7 +105,9 @@ def test_bf16_is_close_and_leaves_rows_in_float32():
 
 
 def test_local_statistics_belong_to_the_model_and_the_clients_own_data():
-    """BatchNorm after one layer sees, in evaluation, exactly the mean and variance of the client's training samples."""
+    """BatchNorm after one layer sees, in evaluation, exactly the mean and variance of the client's
+    training samples.
+    """
 
     class Normed(nn.Module):
         def __init__(self):
@@ -152,7 +160,12 @@ def test_layers_are_contiguous_and_in_order():
     assert space.size == 431_080
     assert [e.start for e in space.entries[1:]] == [e.stop for e in space.entries[:-1]]
     assert space.entries[-1].stop == space.size
-    assert [s.stop - s.start for s in space.layers] == [20 * 26, 50 * (20 * 25 + 1), 500 * (50 * 16 + 1), 10 * 501]
+    assert [s.stop - s.start for s in space.layers] == [
+        20 * 26,
+        50 * (20 * 25 + 1),
+        500 * (50 * 16 + 1),
+        10 * 501,
+    ]
     assert len(ParameterSpace(build(ModelSettings(name="resnet18"), (3, 32, 32), 10)).layers) == 6
 
 
@@ -177,9 +190,13 @@ def test_steps_are_the_first_batches_of_as_many_epochs_as_they_take(n, size, ste
 
 
 def test_a_lone_last_sample_joins_the_batch_before_it_where_a_step_needs_two():
-    sizes = [len(b) for b in shuffled(torch.arange(9), Passes(1), 4, stream(0, "training"), least=2)]
+    sizes = [
+        len(b) for b in shuffled(torch.arange(9), Passes(1), 4, stream(0, "training"), least=2)
+    ]
     assert sizes == [4, 5]
-    assert [len(b) for b in shuffled(torch.arange(1), Passes(1), 4, stream(0, "training"), least=2)] == [1]
+    assert [
+        len(b) for b in shuffled(torch.arange(1), Passes(1), 4, stream(0, "training"), least=2)
+    ] == [1]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
@@ -187,5 +204,7 @@ def test_ragged_clients_are_an_active_prefix(lengths):
     lengths = sorted(lengths, reverse=True)
     streams = [iter([torch.tensor([k])] * n) for k, n in enumerate(lengths)]
     steps = list(in_step(streams, "training"))
-    assert [len(s.indices) for s in steps] == [sum(n > t for n in lengths) for t in range(max(lengths))]
+    assert [len(s.indices) for s in steps] == [
+        sum(n > t for n in lengths) for t in range(max(lengths))
+    ]
     assert [s.step for s in steps] == list(range(len(steps)))

@@ -11,7 +11,9 @@ KINDS = native.kinds()
 
 
 def rows(n, N, d, seed=0):
-    """Weights (n, N), own places (n,), copies (N, d), cores and gradients (n, d), moments (n, d)."""
+    """Weights (n, N), own places (n,), copies (N, d), cores and gradients (n, d), moments (n,
+    d).
+    """
     draw = torch.Generator().manual_seed(seed)
     randn = lambda *shape: torch.randn(*shape, generator=draw)  # noqa: E731
     own = torch.randint(0, N, (n,), generator=draw)
@@ -72,7 +74,13 @@ def test_whole_numbers_are_mixed_without_error():
     """Also where all copies are one row in memory, as they are before anybody has trained."""
     draw = torch.Generator().manual_seed(1)
     whole = lambda *shape: torch.randint(-3, 4, shape, generator=draw).float()  # noqa: E731
-    p, own, copies, cores, g = whole(4, 5), torch.tensor([4, 0, 2, 2]), whole(5, 3001), whole(4, 3001), whole(4, 3001)
+    p, own, copies, cores, g = (
+        whole(4, 5),
+        torch.tensor([4, 0, 2, 2]),
+        whole(5, 3001),
+        whole(4, 3001),
+        whole(4, 3001),
+    )
     made, slopes = torch.empty(4, 3001), torch.empty(4, 5)
     package, same = native.load(KINDS[0]), copies[1].expand(5, -1)
     for held, each in ((copies, banks(own, copies, cores)), (same, banks(own, same, cores))):
@@ -96,7 +104,9 @@ SPOILT = [
 ]
 
 
-@pytest.mark.parametrize("spoilt", [*SPOILT, {"made": torch.zeros(2, 6)}, {"made": torch.zeros(1, 5)}])
+@pytest.mark.parametrize(
+    "spoilt", [*SPOILT, {"made": torch.zeros(2, 6)}, {"made": torch.zeros(1, 5)}]
+)
 def test_the_door_to_mixing_refuses(spoilt):
     good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
     good |= {"cores": torch.zeros(2, 5), "made": torch.zeros(2, 5)}
@@ -119,7 +129,11 @@ def test_the_door_to_mixing_refuses(spoilt):
 )
 def test_the_door_to_moving_refuses(spoilt):
     good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
-    good |= {"cores": torch.zeros(2, 5), "gradients": torch.zeros(2, 5), "moments": torch.zeros(2, 5)}
+    good |= {
+        "cores": torch.zeros(2, 5),
+        "gradients": torch.zeros(2, 5),
+        "moments": torch.zeros(2, 5),
+    }
     good |= {"slopes": torch.zeros(2, 3), "lr": 0.1, "momentum": 0.5, "decay": 0.0}
     native.load(KINDS[0]).move(**good)
     with pytest.raises((ValueError, TypeError)):
@@ -130,14 +144,23 @@ ROOM = torch.zeros(6, 5)  # for rows that share memory
 
 
 def test_the_door_refuses_to_write_over_what_it_reads():
-    good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": ROOM[:3], "cores": ROOM[3:5]}
+    good = {
+        "weights": torch.zeros(2, 3),
+        "own": torch.tensor([0, 2]),
+        "copies": ROOM[:3],
+        "cores": ROOM[3:5],
+    }
     package, apart = native.load(KINDS[0]), torch.zeros(2, 5)
     package.mix(**good, made=apart)
     for made in (ROOM[3:5], ROOM[4:6], ROOM[:2], ROOM[2:4]):
         with pytest.raises(ValueError, match=r"made.* shares memory"):
             package.mix(**good, made=made)
     rates = {"lr": 0.1, "momentum": 0.5, "decay": 0.0}
-    good |= {"gradients": torch.zeros(2, 5), "moments": torch.zeros(2, 5), "slopes": torch.zeros(2, 3)} | rates
+    good |= {
+        "gradients": torch.zeros(2, 5),
+        "moments": torch.zeros(2, 5),
+        "slopes": torch.zeros(2, 3),
+    } | rates
     package.move(**good)
     package.move(**(good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]}))
     package.move(**(good | {"momentum": 0.0, "moments": good["cores"]}))  # unused without momentum
@@ -154,6 +177,9 @@ def test_the_door_refuses_to_write_over_what_it_reads():
     for slopes in (ROOM.view(-1)[13:19].view(2, 3), ROOM.view(-1)[15:21].view(2, 3)):
         with pytest.raises(ValueError, match="shares memory"):
             package.products(**of, slopes=slopes)
-    for spoilt in ({"slopes": torch.zeros(2, 2)}, {"slopes": good["slopes"], "gradients": torch.zeros(2, 4)}):
+    for spoilt in (
+        {"slopes": torch.zeros(2, 2)},
+        {"slopes": good["slopes"], "gradients": torch.zeros(2, 4)},
+    ):
         with pytest.raises(ValueError, match="each client"):
             package.products(**(of | spoilt))

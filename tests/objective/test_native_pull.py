@@ -1,4 +1,6 @@
-"""Steps of the native engine with a pull, on part of a row, and above frozen layers: against float64."""
+"""Steps of the native engine with a pull, on part of a row, and above frozen layers: against
+float64.
+"""
 
 import pytest
 import torch
@@ -29,13 +31,19 @@ class Problem:
         draw = torch.Generator().manual_seed(0)
         x = torch.randint(0, 256, (30, 20, 20, 3), generator=draw, dtype=torch.uint8)
         shift, scale = torch.full((3,), 127.5), torch.full((3,), 70.0)
-        self.data = DeviceDataset(x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes")
+        self.data = DeviceDataset(
+            x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes"
+        )
         self.space = ParameterSpace(self.module)
         step = NativeNetwork.of(self.module, self.space, self.data, cross_entropy, bf16, kind)
         self.loop = NativeObjective(self.module, self.space, self.data, cross_entropy, step)
-        self.W = torch.stack([self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20])
+        self.W = torch.stack(
+            [self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20]
+        )
         self.batch = [torch.arange(6), torch.arange(9, 20)]
-        self.near, self.beside = (torch.randn(2, self.space.size, generator=draw) / 10 for _ in range(2))
+        self.near, self.beside = (
+            torch.randn(2, self.space.size, generator=draw) / 10 for _ in range(2)
+        )
 
     def gradient(self, row, index):
         leaf = row.double().clone().requires_grad_()
@@ -68,7 +76,9 @@ def test_a_pull_is_part_of_the_gradient(kind, momentum, parts):
         losses = problem.loop.step(W, problem.batch, v, round_of(momentum, 0.01), pull=pull)
         wanted, g = problem.gradients(at)
         assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
-        extra = (weight * (at - problem.near) if near else 0) + (problem.beside.double() if beside else 0)
+        extra = (weight * (at - problem.near) if near else 0) + (
+            problem.beside.double() if beside else 0
+        )
         speed = momentum * speed + g + extra + 0.01 * at
         at = at - LR * speed
     assert_close(W.double(), at, atol=2e-6, rtol=2e-6)
@@ -117,8 +127,13 @@ def test_features_are_those_that_came_first():
     first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, kept=kept)
     other = problem.W.clone()
     other[:, :above] += 1
-    assert torch.equal(problem.loop.gradient(other, problem.batch, above=above, views=views, kept=kept)[1], first[1])
-    assert not torch.equal(problem.loop.gradient(other, problem.batch, above=above, views=views)[1], first[1])
+    assert torch.equal(
+        problem.loop.gradient(other, problem.batch, above=above, views=views, kept=kept)[1],
+        first[1],
+    )
+    assert not torch.equal(
+        problem.loop.gradient(other, problem.batch, above=above, views=views)[1], first[1]
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -130,7 +145,9 @@ def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
     held = copies if shared else torch.stack([copies, copies.flip(0)])
     p, cores = torch.rand(2, N, generator=draw), problem.W.clone()
     own = nn.functional.one_hot(torch.tensor([1, 3]), N).bool()
-    losses, slopes = problem.loop.mixed_step(Mixture(p, own, held, cores), problem.batch, cores[:, :0], round_of())
+    losses, slopes = problem.loop.mixed_step(
+        Mixture(p, own, held, cores), problem.batch, cores[:, :0], round_of()
+    )
 
     def value(weights, k):
         seen = Mixture(weights, own, held.double(), problem.W.double())
@@ -139,7 +156,9 @@ def test_slopes_are_finite_differences_of_the_loss_in_the_weights(shared):
     for k in range(2):
         loss, g = value(p.double(), k)
         assert losses[k].item() == pytest.approx(loss, abs=1e-5)
-        assert_close(cores[k].double(), problem.W[k] - LR * p[k, own[k]].double() * g, atol=2e-6, rtol=2e-6)
+        assert_close(
+            cores[k].double(), problem.W[k] - LR * p[k, own[k]].double() * g, atol=2e-6, rtol=2e-6
+        )
         for j in range(N):
             up, down = p.double().clone(), p.double().clone()
             up[k, j] += 1e-5

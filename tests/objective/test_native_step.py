@@ -25,7 +25,9 @@ from pomona.objective.pytorch import TorchObjective
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
 KINDS = native.kinds()
 HEAD = nn.Flatten(), nn.Linear(2, 2)
-BOUND = 5e-6  # relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand terms
+# relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand
+# terms
+BOUND = 5e-6
 
 
 def samples(n, shape, seed=0, kind=np.uint8):
@@ -94,7 +96,12 @@ def test_gradients_are_those_of_float64(model, shape, batch, kind):
     channels_first = (shape[-1], *shape[:-1])
     module = build(ModelSettings(name=model), channels_first, 3, seed=1)
     data = samples(40, shape, seed=batch)
-    close(module, data, torch.randperm(40, generator=torch.Generator().manual_seed(batch))[:batch], kind)
+    close(
+        module,
+        data,
+        torch.randperm(40, generator=torch.Generator().manual_seed(batch))[:batch],
+        kind,
+    )
 
 
 sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -105,10 +112,14 @@ sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
     st.booleans(), st.booleans(), st.integers(5, 12), st.sampled_from(KINDS),
 )  # fmt: skip
 @settings(max_examples=120, deadline=None)
-def test_geometry_is_pytorchs(channels, width, kernel, stride, padding, window, hop, rectified, bias, side, kind):
-    """Two convolutions, so that one passes gradients on, with pooling that may overlap or leave gaps.
+def test_geometry_is_pytorchs(
+    channels, width, kernel, stride, padding, window, hop, rectified, bias, side, kind
+):
+    """Two convolutions, so that one passes gradients on, with pooling that may overlap or leave
+    gaps.
 
-    Of small whole numbers: both sides agree exactly on which is largest in a window, and which are above zero.
+    Of small whole numbers: both sides agree exactly on which is largest in a window, and which are
+    above zero.
     """
     layers = [
         nn.Conv2d(channels, width, 2, bias=bias),
@@ -130,7 +141,9 @@ def test_geometry_is_pytorchs(channels, width, kernel, stride, padding, window, 
     data = DeviceDataset(x, torch.arange(6) % 3, torch.zeros(1), torch.ones(1), {}, "classes")
     index = torch.tensor([4, 0, 4])
     with torch.no_grad():  # by a power of two, so that no class is certain
-        module[-1].weight /= 2 ** module(x[index].movedim(-1, 1)).abs().max().clamp_min(1).log2().ceil()
+        module[-1].weight /= (
+            2 ** module(x[index].movedim(-1, 1)).abs().max().clamp_min(1).log2().ceil()
+        )
     close(module, data, index, kind)
 
 
@@ -142,7 +155,9 @@ def test_whole_numbers_are_computed_without_error(kind):
     for parameter in module.parameters():
         parameter.data = torch.randint(-1, 2, parameter.shape, generator=draw).float()
     x = torch.randint(-1, 2, (9, 20, 20, 3), generator=draw).float()
-    data = DeviceDataset(x, torch.arange(9) % 3, torch.zeros(1), torch.ones(1), {"train": []}, "classes")
+    data = DeviceDataset(
+        x, torch.arange(9) % 3, torch.zeros(1), torch.ones(1), {"train": []}, "classes"
+    )
     index = torch.tensor([8, 1, 1, 5, 0])
     found = step_of(module, data, kind).outputs(ParameterSpace(module).pack(module), index)
     assert torch.equal(found.double(), module.double()(x[index].movedim(-1, 1).double()))
@@ -151,7 +166,13 @@ def test_whole_numbers_are_computed_without_error(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
     draw = torch.Generator().manual_seed(4)
-    layers = nn.Conv2d(4, 6, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 4 * 5, 5)
+    layers = (
+        nn.Conv2d(4, 6, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 4 * 5, 5),
+    )
     module = nn.Sequential(*layers)
     for parameter in module.parameters():
         parameter.data = torch.randn(parameter.shape, generator=draw)
@@ -159,16 +180,21 @@ def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
     x, y = data.gather(torch.arange(8))
     made, row = step_of(module, data, kind, bf16=True), ParameterSpace(module).pack(module)
     weight, bias = (p.detach().double() for p in layers[0].parameters())
-    hidden = nn.functional.conv2d(x.bfloat16().double(), weight.bfloat16().double(), bias, padding=1)
+    hidden = nn.functional.conv2d(
+        x.bfloat16().double(), weight.bfloat16().double(), bias, padding=1
+    )
     wanted = nn.functional.linear(
-        layers[3](nn.functional.max_pool2d(hidden, 2).relu()), *(p.detach().double() for p in layers[4].parameters())
+        layers[3](nn.functional.max_pool2d(hidden, 2).relu()),
+        *(p.detach().double() for p in layers[4].parameters()),
     )
     assert_close(made.outputs(row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
     g = torch.empty_like(row)
     loss = made.gradient(row, g, made.resident(torch.arange(8)))
     assert loss == pytest.approx(nn.functional.cross_entropy(wanted, y).item(), abs=1e-5)
     exact = exactly(module, data, torch.arange(8))[1]
-    assert (g - exact).norm() <= 0.05 * exact.norm()  # bf16 has 8 bits; a window's largest number may be another
+    assert (
+        g - exact
+    ).norm() <= 0.05 * exact.norm()  # bf16 has 8 bits; a window's largest number may be another
 
 
 def sgd_round(momentum=0.0, decay=0.0):
@@ -184,17 +210,25 @@ def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
     loop = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
     W, moments = space.pack(module).unsqueeze(0), torch.zeros(1, space.size)
     round_ = sgd_round(momentum, decay)
-    precise = nn.Sequential(*build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2).double().children())
-    optimizer = torch.optim.SGD(precise.parameters(), lr=0.05, momentum=momentum, weight_decay=decay)
+    precise = nn.Sequential(
+        *build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2).double().children()
+    )
+    optimizer = torch.optim.SGD(
+        precise.parameters(), lr=0.05, momentum=momentum, weight_decay=decay
+    )
     for index in torch.arange(30).split(6):
         losses = loop.step(W, [index], moments if momentum else moments[:, :0], round_)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(precise(data.gather(index)[0].double()), data.target(index))
+        loss = nn.functional.cross_entropy(
+            precise(data.gather(index)[0].double()), data.target(index)
+        )
         loss.backward()
         optimizer.step()
         assert losses[0].item() == pytest.approx(loss.item(), abs=1e-6)
     moved = torch.cat([e.view(W[0]).flatten() for e in space.parameters]).double()
-    assert_close(moved, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6)
+    assert_close(
+        moved, torch.cat([p.flatten() for p in precise.parameters()]).detach(), atol=2e-6, rtol=2e-6
+    )
 
 
 def test_a_step_of_another_optimizer_is_that_of_the_gradients():
@@ -206,7 +240,9 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     for optimizer in (Adam(name="adam"), Optimizer(max_grad_norm=1.0)):
         round_ = replace(sgd_round(), optimizer=optimizer)
         stepped, expected = W.clone(), W.clone()
-        losses = objective.step(stepped, batch, optimizer_state(W[:, part], round_), round_, part=part)
+        losses = objective.step(
+            stepped, batch, optimizer_state(W[:, part], round_), round_, part=part
+        )
         wanted, G = objective.gradient(W, batch, above=part.start)
         optimizer_step(expected[:, part], G[:, part], optimizer_state(W[:, part], round_), round_)
         assert torch.equal(losses, wanted)
@@ -216,7 +252,9 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
 
 def test_nothing_is_computed_below_what_is_asked_for():
     module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(8, (20, 20, 3))
-    loop = NativeObjective(module, ParameterSpace(module), data, cross_entropy, step_of(module, data))
+    loop = NativeObjective(
+        module, ParameterSpace(module), data, cross_entropy, step_of(module, data)
+    )
     W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
     loss, whole = loop.gradient(W, batch)
     for layer in loop.layers:
@@ -228,7 +266,10 @@ def test_nothing_is_computed_below_what_is_asked_for():
 
 
 def test_a_sample_has_the_same_outputs_beside_any_others():
-    module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(40, (20, 20, 3))
+    module, data = (
+        build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1),
+        samples(40, (20, 20, 3)),
+    )
     made, row = step_of(module, data), ParameterSpace(module).pack(module)
     together = made.outputs(row, torch.arange(40))
     alone = torch.cat([made.outputs(row, torch.tensor([i])) for i in range(40)])
@@ -238,7 +279,10 @@ def test_a_sample_has_the_same_outputs_beside_any_others():
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
-    module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(40, (20, 20, 3))
+    module, data = (
+        build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1),
+        samples(40, (20, 20, 3)),
+    )
     made, space = step_of(module, data, bf16=bf16), ParameterSpace(module)
     row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
     together = made.outputs(row, batch[1]), made.below(row, batch, above)
@@ -251,9 +295,19 @@ def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
 
 def test_outputs_are_those_of_any_number_of_samples():
     """Maps of 2^21 numbers: 64 samples are 2^27, what a call takes."""
-    layers = nn.Conv2d(1, 32, 1), nn.ReLU(), nn.Conv2d(32, 2, 8, 8), nn.Flatten(), nn.Linear(2 * 32 * 32, 3)
+    layers = (
+        nn.Conv2d(1, 32, 1),
+        nn.ReLU(),
+        nn.Conv2d(32, 2, 8, 8),
+        nn.Flatten(),
+        nn.Linear(2 * 32 * 32, 3),
+    )
     module, data = nn.Sequential(*layers), samples(2, (256, 256, 1))
-    made, row, index = step_of(module, data), ParameterSpace(module).pack(module), torch.arange(65) % 2
+    made, row, index = (
+        step_of(module, data),
+        ParameterSpace(module).pack(module),
+        torch.arange(65) % 2,
+    )
     assert made.most == 64
     assert torch.equal(made.outputs(row, index), made.outputs(row, torch.arange(2))[index])
     beside = made.shift, made.scale
@@ -269,8 +323,15 @@ def test_evaluation_and_features_are_pytorchs():
     row = space.pack(module)
     by_torch = TorchObjective(module, space, data, cross_entropy)
     by_native = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
-    assert_close(by_native.outputs(row, 0, "test")[0], by_torch.outputs(row, 0, "test")[0], atol=1e-5, rtol=1e-5)
-    assert_close(by_native.losses(row, 0, "test"), by_torch.losses(row, 0, "test"), atol=1e-5, rtol=1e-5)
+    assert_close(
+        by_native.outputs(row, 0, "test")[0],
+        by_torch.outputs(row, 0, "test")[0],
+        atol=1e-5,
+        rtol=1e-5,
+    )
+    assert_close(
+        by_native.losses(row, 0, "test"), by_torch.losses(row, 0, "test"), atol=1e-5, rtol=1e-5
+    )
     assert torch.equal(by_native.features(row, 0, "test"), by_torch.features(row, 0, "test"))
     other = lambda outputs, y: nn.functional.cross_entropy(outputs, y, reduction="none") * 2  # noqa: E731
     loss, G = by_native.gradient(row.unsqueeze(0), [torch.arange(5)], other)
@@ -283,7 +344,9 @@ def test_a_diverged_model_has_no_finite_loss():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(8, (9, 9, 3))
     made, row = step_of(module, data), ParameterSpace(module).pack(module)
     row[7] = torch.nan
-    assert not np.isfinite(made.gradient(row, torch.empty_like(row), made.resident(torch.arange(4))))
+    assert not np.isfinite(
+        made.gradient(row, torch.empty_like(row), made.resident(torch.arange(4)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -294,15 +357,33 @@ def test_a_diverged_model_has_no_finite_loss():
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (4,), "last layer"),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), (4,), "ReLU"),
         (nn.Linear(4, 2), (4,), "sequence"),
-        (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 2)), (4, 4, 2), "Conv2d"),
-        (nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.Flatten(), nn.Linear(2, 2)), (5, 5, 2), "Conv2d"),
-        (nn.Sequential(nn.Conv2d(2, 2, 2), nn.MaxPool2d(2, 1, 1), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "MaxPool"),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten(), nn.Linear(8, 2)),
+            (4, 4, 2),
+            "Conv2d",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 3, dilation=2), nn.Flatten(), nn.Linear(2, 2)),
+            (5, 5, 2),
+            "Conv2d",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 2), nn.MaxPool2d(2, 1, 1), nn.Flatten(), nn.Linear(8, 2)),
+            (2, 2, 2),
+            "MaxPool",
+        ),
         (nn.Sequential(nn.Linear(2, 2), nn.Flatten(), nn.Linear(8, 2)), (2, 2, 2), "Linear"),
-        (nn.Sequential(nn.Conv2d(2, 2, 1), nn.MaxPool2d(1, 2), nn.MaxPool2d(2), *HEAD), (4, 4, 2), "MaxPool"),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 1), nn.MaxPool2d(1, 2), nn.MaxPool2d(2), *HEAD),
+            (4, 4, 2),
+            "MaxPool",
+        ),
     ],
 )
 def test_other_networks_are_left_to_pytorch(module, shape, why):
-    found = NativeNetwork.of(module, ParameterSpace(module), samples(4, shape), cross_entropy, False)
+    found = NativeNetwork.of(
+        module, ParameterSpace(module), samples(4, shape), cross_entropy, False
+    )
     assert isinstance(found, str)
     assert why in found
 
@@ -310,7 +391,9 @@ def test_other_networks_are_left_to_pytorch(module, shape, why):
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
     space = ParameterSpace(module)
-    assert "cross-entropy" in NativeNetwork.of(module, space, data, nn.functional.cross_entropy, False)
+    assert "cross-entropy" in NativeNetwork.of(
+        module, space, data, nn.functional.cross_entropy, False
+    )
     wide = samples(4, (2, 2, 3), kind=np.float64)
     assert "float64" in NativeNetwork.of(module, space, wide, cross_entropy, False)
 
@@ -348,7 +431,10 @@ class Door:
         {"index": torch.tensor([6, 0])},
         {"index": torch.tensor([0, -1])},
         {"index": torch.tensor([0, 1], dtype=torch.int32)},
-        {"index": torch.tensor([], dtype=torch.int64), "targets": torch.tensor([], dtype=torch.int64)},
+        {
+            "index": torch.tensor([], dtype=torch.int64),
+            "targets": torch.tensor([], dtype=torch.int64),
+        },
         {"targets": torch.tensor([0])},
         {"targets": torch.tensor([0, 3])},
         {"targets": torch.tensor([-1, 0])},
@@ -407,7 +493,12 @@ def test_sizes_are_taken_or_refused(shape, outputs, kernel, stride, padding, win
 def test_layers_stand_in_order():
     network = native.load(KINDS[0]).Network(4, 5, 2)
     with pytest.raises(ValueError, match="last layer"):
-        network.gradient(*[torch.zeros(9)] * 2, torch.zeros(1, 4, 5, 2), *[torch.tensor([0])] * 2, *[torch.ones(1)] * 2)
+        network.gradient(
+            *[torch.zeros(9)] * 2,
+            torch.zeros(1, 4, 5, 2),
+            *[torch.tensor([0])] * 2,
+            *[torch.ones(1)] * 2,
+        )
     network.linear(3, True, 0, -1)
     with pytest.raises(ValueError, match="begin behind"):
         network.linear(3, True, 119, -1)
@@ -419,9 +510,13 @@ def test_layers_stand_in_order():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_may_follow_after_a_call(kind):
-    """Of whole numbers, so that outputs are exact; and wider than what was last, whose memory it must not use."""
+    """Of whole numbers, so that outputs are exact; and wider than what was last, whose memory it
+    must not use.
+    """
     draw = torch.Generator().manual_seed(5)
-    first, second, x = (torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)])
+    first, second, x = (
+        torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)]
+    )
     row, sides = torch.cat([first.flatten(), second.flatten()]), (torch.zeros(1), torch.ones(1))
     network = native.load(kind).Network(1, 1, 4)
     network.linear(3, False, 0, -1)

@@ -30,9 +30,16 @@ LOSS = criterion(ModelSettings(), TASKS["classes"])
 
 
 def resident(clients=2, n=40):
-    images = np.random.Generator(np.random.Philox(1)).integers(0, 256, (n, 16, 16, 1), dtype=np.uint8)
-    dataset = Dataset("noise", "image", images, np.arange(n) % 5, tuple("abcde"), n, (127.5,), (127.5,))
-    own = [ClientRows(part[:-4], part[-4:-2], part[-2:]) for part in np.array_split(np.arange(n), clients)]
+    images = np.random.Generator(np.random.Philox(1)).integers(
+        0, 256, (n, 16, 16, 1), dtype=np.uint8
+    )
+    dataset = Dataset(
+        "noise", "image", images, np.arange(n) % 5, tuple("abcde"), n, (127.5,), (127.5,)
+    )
+    own = [
+        ClientRows(part[:-4], part[-4:-2], part[-2:])
+        for part in np.array_split(np.arange(n), clients)
+    ]
     return DeviceDataset.of(dataset, Partition(tuple(own), {}), "classes")
 
 
@@ -41,7 +48,9 @@ def network(name="small", **settings):
 
 
 def autograd(module, data, index):
-    """The gradient of the mean loss at the module's own values, by plain PyTorch: name -> tensor."""
+    """The gradient of the mean loss at the module's own values, by plain PyTorch: name ->
+    tensor.
+    """
     x, y = data.gather(index)
     module.train()
     LOSS(module(x), y).mean().backward()
@@ -139,7 +148,9 @@ def test_frozen_batch_normalisation_is_private(tmp_path):
 
 
 def test_frozen_statistics_are_used_as_they_came():
-    """Outputs of a head on frozen BatchNorm are those of the module in evaluation mode; none are estimated."""
+    """Outputs of a head on frozen BatchNorm are those of the module in evaluation mode; none are
+    estimated.
+    """
     body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten()).requires_grad_(False)
     body[1].running_mean += 0.3
     body[1].running_var *= 2

@@ -1,4 +1,6 @@
-"""Patches in training: their positions, their random draws, and identical patches on every engine."""
+"""Patches in training: their positions, their random draws, and identical patches on every
+engine.
+"""
 
 from dataclasses import replace
 
@@ -28,7 +30,9 @@ def scenario(folder, size=(4, 6), volume=False, **over):
     path = archive(folder / "masks.npz", side=8, volume=volume)
     base = settings(path)
     network = {"name": "masks:pixelwise", **over.pop("model", {})}
-    return Scenario.prepare(resolve(base, {"model": {**network, "patch": {"size": list(size)}}, **over}))
+    return Scenario.prepare(
+        resolve(base, {"model": {**network, "patch": {"size": list(size)}}, **over})
+    )
 
 
 def starts(sides, size, draw):
@@ -36,7 +40,9 @@ def starts(sides, size, draw):
 
 
 def test_every_place_within_an_image_is_as_likely_as_any_other():
-    """3 x 2 places for a patch (3, 3) of an image (5, 4); the counts of 6000 draws are within 5 deviations."""
+    """3 x 2 places for a patch (3, 3) of an image (5, 4); the counts of 6000 draws are within 5
+    deviations.
+    """
     count = torch.zeros(3, 2)
     for k in range(6000):
         count[starts((5, 4), (3, 3), View(0, 1, 1, "training", 0).generator(k))] += 1
@@ -60,7 +66,8 @@ def test_a_patch_is_cut_where_its_own_stream_says_and_its_mask_with_it(volume, d
         x, y = data.seen(index, view)
         assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
         for k in range(len(index)):
-            inside = window(masks.shape[1:], size, view and view.generator(2 + k))  # their places among its own
+            # their places among its own
+            inside = window(masks.shape[1:], size, view and view.generator(2 + k))
             assert torch.equal(x[k], images[(k, slice(None), *inside)])
             assert torch.equal(y[k], masks[(k, *inside)])
 
@@ -70,7 +77,10 @@ def test_augmentation_draws_on_from_where_the_patch_stopped(tmp_path):
     index = data.rows["train"][0]
     x, y = data.seen(index, VIEW)
     plain, masks = replace(data, augment=()).seen(index, VIEW)
-    turned = [[axis for axis in (2, 1) if draw.random() < 0.5] for draw in _after_their_patches(len(index))]
+    turned = [
+        [axis for axis in (2, 1) if draw.random() < 0.5]
+        for draw in _after_their_patches(len(index))
+    ]
     assert len({tuple(axes) for axes in turned}) > 1
     for k, axes in enumerate(turned):
         assert torch.equal(x[k], plain[k].flip(axes))
@@ -90,7 +100,12 @@ def test_a_samples_patch_does_not_depend_on_who_is_beside_it(tmp_path):
     whole, _ = data.seen(own, VIEW)
     for part in ([3, 4], [0], list(range(len(own)))[::-1]):
         assert torch.equal(data.seen(own[part], VIEW)[0], whole[part])
-    for other in (replace(VIEW, seed=8), replace(VIEW, round=3), replace(VIEW, step=4), replace(VIEW, purpose="ala")):
+    for other in (
+        replace(VIEW, seed=8),
+        replace(VIEW, round=3),
+        replace(VIEW, step=4),
+        replace(VIEW, purpose="ala"),
+    ):
         assert not torch.equal(data.seen(own, other)[0], whole)
 
 
@@ -104,8 +119,12 @@ def test_engines_see_the_same_patches(tmp_path):
     indices = [ready.resident.rows["train"][c][: 4 - c] for c in (0, 1)]
     views = [replace(VIEW, client=c) for c in (0, 1)]
     for asked in (views, None):
-        assert_close(loop.gradient(W, indices, views=asked), stacked.gradient(W, indices, views=asked))
-    assert not torch.allclose(loop.gradient(W, indices)[1], loop.gradient(W, indices, views=views)[1])
+        assert_close(
+            loop.gradient(W, indices, views=asked), stacked.gradient(W, indices, views=asked)
+        )
+    assert not torch.allclose(
+        loop.gradient(W, indices)[1], loop.gradient(W, indices, views=views)[1]
+    )
     assert_close(stacked.losses(W[0], 0, "train"), loop.losses(W[0], 0, "train"))
 
 
@@ -113,26 +132,32 @@ def test_a_private_image_counts_for_no_more_than_the_norm(tmp_path):
     """One patch an image: without one image the sum lacks one clipped term."""
     ready, norm = scenario(tmp_path), 0.05
     module, space = ready._seen_network()
-    said = Privacy(delta=1e-5, noise_multiplier=1.0, max_grad_norm=norm, seed=1, acknowledge=("metrics",))
+    said = Privacy(
+        delta=1e-5, noise_multiplier=1.0, max_grad_norm=norm, seed=1, acknowledge=("metrics",)
+    )
     private = PrivateObjective(ready.objective(), module, space, said, tmp_path, chunk=4)
     own, row = ready.resident.rows["train"][0], ready.initial()
     _, total = private.clipped_sum(row, own, VIEW)
     for k in range(len(own)):
         rest = torch.cat([own[:k], own[k + 1 :]])
         gone = total - private.clipped_sum(row, rest, VIEW)[1]
-        assert 0.9 * norm < gone.norm() <= norm * (1 + 1e-6)  # the gradients are longer than the norm
+        # the gradients are longer than the norm
+        assert 0.9 * norm < gone.norm() <= norm * (1 + 1e-6)
 
 
 def test_where_a_private_clients_patches_lie_is_secret_and_the_same_again(tmp_path):
     ready, found = scenario(tmp_path), []
     module, space = ready._seen_network()
     for folder, seed in (("a", 1), ("a", 1), ("b", 2)):
-        said = Privacy(delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=seed, acknowledge=("metrics",))
+        said = Privacy(
+            delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=seed, acknowledge=("metrics",)
+        )
         private = PrivateObjective(ready.objective(), module, space, said, tmp_path / folder)
         training = LocalTraining(private, (0,), None, a_round(batch_size=100))
         found.append(training.gradient(ready.initial()[None], next(training.steps(1))[0])[1])
     assert torch.equal(found[0], found[1])
-    assert not torch.allclose(found[0], found[2])  # all samples, without noise, in either case: the patches differ
+    # all samples, without noise, in either case: the patches differ
+    assert not torch.allclose(found[0], found[2])
 
 
 def test_evaluation_is_of_whole_images_and_losses_are_those_of_its_outputs(tmp_path):

@@ -1,4 +1,6 @@
-"""The range test: closed forms on quadratics, the selection, and first runs that learn with the rate it finds."""
+"""The range test: closed forms on quadratics, the selection, and first runs that learn with the
+rate it finds.
+"""
 
 from math import inf
 
@@ -17,9 +19,13 @@ FULL = steps_of(pomona.Config(batch_size=10**6))
 
 
 def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
-    """One client, one sample a: w - a shrinks by (1 - lr) a step; the last round's STEPS losses are averaged."""
+    """One client, one sample a: w - a shrinks by (1 - lr) a step; the last round's STEPS losses are
+    averaged.
+    """
     a = torch.tensor([[3.0, -4.0]], dtype=torch.float64)  # ||a||^2 / 2 = 12.5 at w = 0
-    found = range_test(Quadratics(a, [[0]]), torch.zeros(2, dtype=torch.float64), [1], FULL, (0.1, 0.5))
+    found = range_test(
+        Quadratics(a, [[0]]), torch.zeros(2, dtype=torch.float64), [1], FULL, (0.1, 0.5)
+    )
     for rate, loss in zip(found.rates, found.losses, strict=True):
         before = (ROUNDS - 1) * STEPS
         expected = sum(12.5 * (1 - rate) ** (2 * (before + k)) for k in range(STEPS)) / STEPS
@@ -28,7 +34,9 @@ def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
 
 
 def test_momentum_and_weight_decay_are_those_of_the_run():
-    """The same closed form with w <- w - lr (v), v <- m v + (w - a) + wd w, written out for one number."""
+    """The same closed form with w <- w - lr (v), v <- m v + (w - a) + wd w, written out for one
+    number.
+    """
     a, m, wd, rate = 1.0, 0.5, 0.25, 0.125
     losses, w = [], 0.0
     for _ in range(ROUNDS):
@@ -39,7 +47,11 @@ def test_momentum_and_weight_decay_are_those_of_the_run():
             w -= rate * v
     problem = Quadratics(torch.tensor([[a]], dtype=torch.float64), [[0]])
     found = range_test(
-        problem, torch.zeros(1, dtype=torch.float64), [1], steps_of(pomona.Config(momentum=m, weight_decay=wd)), (rate,)
+        problem,
+        torch.zeros(1, dtype=torch.float64),
+        [1],
+        steps_of(pomona.Config(momentum=m, weight_decay=wd)),
+        (rate,),
     )
     assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-12)
 
@@ -56,17 +68,25 @@ def test_adams_steps_are_pytorchs_and_start_anew_in_each_round():
             optimizer.step()
             losses.append(loss.item())
     steps = steps_of(pomona.Config(optimizer={"name": "adamw"}, weight_decay=0.1, batch_size=10**6))
-    found = range_test(Quadratics(a[None], [[0]]), torch.zeros(2, dtype=torch.float64), [1], steps, (rate,))
+    found = range_test(
+        Quadratics(a[None], [[0]]), torch.zeros(2, dtype=torch.float64), [1], steps, (rate,)
+    )
     assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "max_grad_norm": 1.0}])
 def test_a_run_with_another_optimizer_settles_a_rate_of_its_own(optimizer):
     config = pomona.Config(
-        method={"name": "fedavg"}, rounds=4, clients=3, data={"name": "digits", "train_limit": 300}, optimizer=optimizer
+        method={"name": "fedavg"},
+        rounds=4,
+        clients=3,
+        data={"name": "digits", "train_limit": 300},
+        optimizer=optimizer,
     )
     result = pomona.run(config)
-    assert result.config["lr"] in ((0.003, 0.01, 0.03) if optimizer["name"] == "adamw" else (0.1, 0.3, 1.0, 3.0))
+    assert result.config["lr"] in (
+        (0.003, 0.01, 0.03) if optimizer["name"] == "adamw" else (0.1, 0.3, 1.0, 3.0)
+    )
     losses = [row.loss for row in result.rounds]
     assert sum(losses[-1]) < 0.9 * sum(losses[0])
     assert set(ADAPTIVE_RATES) & {0.0003, 0.001, 0.003} == {0.0003, 0.001, 0.003}
@@ -77,7 +97,9 @@ def test_a_rate_beyond_stability_is_infinite_and_none_above_it_is_tried():
     calls = []
     inner = problem.gradient
     problem.gradient = lambda W, indices, **_: (calls.append(1), inner(W, indices))[1]
-    found = range_test(problem, torch.zeros(5, dtype=torch.float64), [2, 2, 2], FULL, (0.1, 4.0, 5.0))
+    found = range_test(
+        problem, torch.zeros(5, dtype=torch.float64), [2, 2, 2], FULL, (0.1, 4.0, 5.0)
+    )
     assert found.losses[1:] == (inf, inf)
     assert len(calls) == 2 * 3 * ROUNDS * STEPS
     assert found.chosen == 0.1
@@ -96,14 +118,19 @@ def test_clients_without_samples_take_no_part_and_their_number_is_bounded():
     problem.rows[0] = []
     asked = set()
     inner = problem.gradient
-    problem.gradient = lambda W, indices, **_: (asked.update(indices[0].tolist()), inner(W, indices))[1]
+    problem.gradient = lambda W, indices, **_: (
+        asked.update(indices[0].tolist()),
+        inner(W, indices),
+    )[1]
     range_test(problem, torch.zeros(5, dtype=torch.float64), [0] + [2] * 39, FULL, (0.1,))
     assert {k // 2 for k in asked} <= set(range(1, 40))
     assert len({k // 2 for k in asked}) == 6
 
 
 def test_a_run_settles_the_rate_before_it_starts_and_records_the_number():
-    config = pomona.Config(method={"name": "fedavg"}, rounds=1, clients=3, data={"name": "digits", "train_limit": 200})
+    config = pomona.Config(
+        method={"name": "fedavg"}, rounds=1, clients=3, data={"name": "digits", "train_limit": 200}
+    )
     result = pomona.run(config)
     assert config.lr == "auto"
     assert result.config["lr"] in (0.01, 0.03, 0.1, 0.3, 1.0)

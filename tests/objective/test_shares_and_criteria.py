@@ -39,19 +39,27 @@ def test_the_whole_share_draws_nothing():
 def test_passes_over_a_share_keep_to_one_part_and_see_it_once_an_epoch():
     problem = quadratics(3, samples=10)
     training = LocalTraining(problem, (0, 1, 2), None, a_round(batch_size=4))
-    steps = [[i.tolist() for i in batch.indices] for (batch,) in training.steps(2, purpose="ala", share=0.5)]
+    steps = [
+        [i.tolist() for i in batch.indices]
+        for (batch,) in training.steps(2, purpose="ala", share=0.5)
+    ]
     assert [len(indices[0]) for indices in steps] == [4, 1, 4, 1]
     for k in range(3):
         first, second = (sorted(steps[t][k] + steps[t + 1][k]) for t in (0, 2))
         assert first == second
         assert len(set(first)) == 5
         assert set(first) <= set(problem.rows[k])
-    again = [[i.tolist() for i in batch.indices] for (batch,) in training.steps(2, purpose="ala", share=0.5)]
+    again = [
+        [i.tolist() for i in batch.indices]
+        for (batch,) in training.steps(2, purpose="ala", share=0.5)
+    ]
     assert again == steps
 
 
 def test_a_criterion_a_row_is_called_with_its_own_samples(scenario):
-    """Row k's own function, here (k + 1) times the run's loss: losses and gradients scale by k + 1."""
+    """Row k's own function, here (k + 1) times the run's loss: losses and gradients scale by k +
+    1.
+    """
     objective = scenario.objective()
     W = torch.stack([scenario.initial(), scenario.initial(5)])
     indices = [objective.data.rows["train"][c][:6] for c in (0, 1)]
@@ -106,9 +114,13 @@ def test_features_of_an_empty_split_are_empty(scenario):
 
 @pytest.mark.parametrize("buffers", ["local", "average"])
 def test_norms_are_the_parameters_of_normalisation_layers(scenario, buffers):
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3), nn.LayerNorm(3), nn.Linear(3, 10))
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3), nn.LayerNorm(3), nn.Linear(3, 10)
+    )
     space = ParameterSpace(module, buffers)
-    objective = TorchObjective(module, space, scenario.objective().data, nn.functional.cross_entropy)
+    objective = TorchObjective(
+        module, space, scenario.objective().data, nn.functional.cross_entropy
+    )
     marked = torch.zeros(space.trained)
     for part in objective.norms:
         marked[part] = 1

@@ -1,4 +1,6 @@
-"""The stacked objective against the loop: same losses, same gradients, whatever the padding and the chunks."""
+"""The stacked objective against the loop: same losses, same gradients, whatever the padding and the
+chunks.
+"""
 
 from copy import deepcopy
 
@@ -39,14 +41,26 @@ class Double(DeviceDataset):
 
 def resident(side, kind=Double):
     generator = torch.Generator().manual_seed(5)
-    image, own = (torch.randint(0, 256, (SAMPLES, side, side, 1), generator=generator, dtype=torch.uint8), 127.5)
+    image, own = (
+        torch.randint(0, 256, (SAMPLES, side, side, 1), generator=generator, dtype=torch.uint8),
+        127.5,
+    )
     rows = [torch.arange(k, SAMPLES, len(RAGGED)) for k in range(len(RAGGED))]
     splits = dict.fromkeys(("train", "validation", "test"), rows)
-    return kind(image, torch.arange(SAMPLES) % CLASSES, torch.tensor([own]), torch.tensor([own]), splits, "classes")
+    return kind(
+        image,
+        torch.arange(SAMPLES) % CLASSES,
+        torch.tensor([own]),
+        torch.tensor([own]),
+        splits,
+        "classes",
+    )
 
 
 def texts():
-    tokens = torch.randint(0, TOKENS, (SAMPLES, 9), generator=torch.Generator().manual_seed(6), dtype=torch.int32)
+    tokens = torch.randint(
+        0, TOKENS, (SAMPLES, 9), generator=torch.Generator().manual_seed(6), dtype=torch.int32
+    )
     images = resident(1)
     return Double(tokens, images.y, None, None, images.rows, "classes")
 
@@ -65,7 +79,9 @@ def engines(module, data, buffers="local", dtype=torch.float64, rows=5, **settin
 
 def network(name, side=16):
     shape = (9,) if name == "fasttext" else (1, side, side)
-    return build(ModelSettings(name=name), shape, CLASSES, TOKENS if name == "fasttext" else 0, seed=3)
+    return build(
+        ModelSettings(name=name), shape, CLASSES, TOKENS if name == "fasttext" else 0, seed=3
+    )
 
 
 def batches(lengths=RAGGED):
@@ -77,7 +93,12 @@ def same(loop, stack, W, indices, criteria=None, **close):
     V = W.clone()
     losses, G = loop.gradient(W, indices, criteria)
     others, H = stack.gradient(V, indices, criteria)
-    assert (H.shape, H.dtype, others.shape, others.dtype) == (G.shape, G.dtype, losses.shape, losses.dtype)
+    assert (H.shape, H.dtype, others.shape, others.dtype) == (
+        G.shape,
+        G.dtype,
+        losses.shape,
+        losses.dtype,
+    )
     assert_close(others, losses, atol=1e-6, rtol=1e-6)
     assert_close(H, G, **({"atol": 1e-10, "rtol": 1e-7} | close))
     assert_close(V, W)
@@ -101,7 +122,12 @@ def test_backpropagation_stops_where_the_loops_does():
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_gradients_are_the_loops_in_single_precision(name):
-    same(*engines(network(name), resident(16, DeviceDataset), dtype=torch.float32), batches(), atol=2e-6, rtol=1e-4)
+    same(
+        *engines(network(name), resident(16, DeviceDataset), dtype=torch.float32),
+        batches(),
+        atol=2e-6,
+        rtol=1e-4,
+    )
 
 
 def test_gradients_of_texts_are_the_loops_and_padding_tokens_stay():
@@ -113,10 +139,20 @@ def test_gradients_of_texts_are_the_loops_and_padding_tokens_stay():
 
 
 @pytest.mark.parametrize("buffers", ["local", "average"])
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True, track_running_stats=True)])
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True, track_running_stats=True)]
+)
 def test_batch_statistics_are_each_rows_own(buffers, norm):
-    """Rows of unequal batches are normalised by their true samples, and statistics in a row move as in the loop."""
-    steps = nn.Conv2d(1, 3, 5, stride=3), deepcopy(norm), nn.ReLU(), nn.Flatten(), nn.Linear(48, CLASSES)
+    """Rows of unequal batches are normalised by their true samples, and statistics in a row move as
+    in the loop.
+    """
+    steps = (
+        nn.Conv2d(1, 3, 5, stride=3),
+        deepcopy(norm),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(48, CLASSES),
+    )
     loop, stack, W = engines(nn.Sequential(*steps), resident(16), buffers)
     before = W.clone()
     same(loop, stack, W, batches(), atol=1e-8)
@@ -129,10 +165,14 @@ def test_a_resnet_is_the_loops():
 
 
 def test_normalising_networks_are_never_padded(monkeypatch):
-    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False), nn.Linear(256, CLASSES))
+    module = nn.Sequential(
+        nn.Flatten(), nn.BatchNorm1d(256, track_running_stats=False), nn.Linear(256, CLASSES)
+    )
     loop, stack, W = engines(module, resident(16))
     shapes = []
-    monkeypatch.setattr(stacked, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i))
+    monkeypatch.setattr(
+        stacked, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i)
+    )
     same(loop, stack, W, batches())
     assert shapes == [[7, 7], [4], [10], [5]]
 
@@ -142,8 +182,12 @@ def test_padding_repeats_a_rows_own_first_sample(lengths):
     indices = [torch.arange(length) + 10 * k for k, length in enumerate(lengths)]
     index, real = padded(indices)
     assert index.shape == real.shape == (len(lengths), max(lengths))
-    assert [row[r].tolist() for row, r in zip(index, real, strict=True)] == [i.tolist() for i in indices]
-    assert all((row[~r] == 10 * k).all() for k, (row, r) in enumerate(zip(index, real, strict=True)))
+    assert [row[r].tolist() for row, r in zip(index, real, strict=True)] == [
+        i.tolist() for i in indices
+    ]
+    assert all(
+        (row[~r] == 10 * k).all() for k, (row, r) in enumerate(zip(index, real, strict=True))
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "small"])
@@ -174,18 +218,24 @@ def test_any_cohort_in_any_memory(lengths, memory):
 
 
 def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
-    """Logistic regression keeps its inputs, its log-probabilities and the targets; the backward pass counts as much."""
+    """Logistic regression keeps its inputs, its log-probabilities and the targets; the backward
+    pass counts as much.
+    """
     a_sample = 4 * 256 + 4 * CLASSES + 8
     module, data = network("logistic"), resident(16, DeviceDataset)
     _, whole, W = engines(module, data, dtype=torch.float32)
     expected = whole.gradient(W, batches())
     for rows, chunks in ((1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (3, [3, 2]), (5, [5])):
-        _, stack, W = engines(module, data, dtype=torch.float32, memory=int((rows + 0.5) * 2 * 10 * a_sample))
+        _, stack, W = engines(
+            module, data, dtype=torch.float32, memory=int((rows + 0.5) * 2 * 10 * a_sample)
+        )
         assert stack.rows_at_once(W, 10) == rows
         assert stack.rows_at_once(W, 5) > rows
         sizes = []
         with monkeypatch.context() as patch:
-            patch.setattr(stacked, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i))
+            patch.setattr(
+                stacked, "padded", lambda i, sizes=sizes: sizes.append(len(i)) or padded(i)
+            )
             assert_close(stack.gradient(W, batches()), expected)
         assert sizes == chunks
 
@@ -198,9 +248,17 @@ def test_what_a_pass_keeps_grows_linearly_with_the_batch(name):
 
 
 def test_another_loss_a_sample_or_a_row():
-    """A criterion of the call replaces the run's own; one of its own a row also sees features, of true samples only."""
+    """A criterion of the call replaces the run's own; one of its own a row also sees features, of
+    true samples only.
+    """
     loop, stack, W = engines(network("small"), resident(16))
-    same(loop, stack, W, batches(), lambda outputs, y: 3 * loop.criterion(outputs, y) + outputs.square().sum(1))
+    same(
+        loop,
+        stack,
+        W,
+        batches(),
+        lambda outputs, y: 3 * loop.criterion(outputs, y) + outputs.square().sum(1),
+    )
 
     def of_row(k):
         def loss(outputs, targets, features):
@@ -216,17 +274,26 @@ def test_another_loss_a_sample_or_a_row():
 
 
 def test_evaluation_is_the_loops():
-    module = nn.Sequential(nn.Flatten(), nn.Linear(256, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES))
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(256, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)
+    )
     loop, stack, W = engines(module, resident(16))
     for what in ("outputs", "features", "losses"):
-        assert_close(getattr(stack, what)(W[0], 1, "test"), getattr(loop, what)(W[0], 1, "test"), atol=0, rtol=0)
+        assert_close(
+            getattr(stack, what)(W[0], 1, "test"),
+            getattr(loop, what)(W[0], 1, "test"),
+            atol=0,
+            rtol=0,
+        )
     assert_close(stack.tensors(W[0], 1), loop.tensors(W[0], 1), atol=0, rtol=0)
     for what in ("least_batch", "layers", "norms"):
         assert getattr(stack, what) == getattr(loop, what)
 
 
 def test_bf16_is_close_and_leaves_rows_in_float32():
-    _, stack, W = engines(network("mlp"), resident(16, DeviceDataset), dtype=torch.float32, precision="bf16")
+    _, stack, W = engines(
+        network("mlp"), resident(16, DeviceDataset), dtype=torch.float32, precision="bf16"
+    )
     exact, _, _ = engines(network("mlp"), resident(16, DeviceDataset), dtype=torch.float32)
     (losses, G), (others, H) = exact.gradient(W, batches()), stack.gradient(W, batches())
     assert H.dtype == torch.float32
@@ -263,7 +330,9 @@ METHOD_TABLE = [
 
 @pytest.mark.parametrize(("name", "settings"), METHOD_TABLE)
 def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, settings):
-    """Ragged clients, longest first, as an active prefix; one call on either engine, and on the loop one row a call."""
+    """Ragged clients, longest first, as an active prefix; one call on either engine, and on the
+    loop one row a call.
+    """
     scenario = Scenario.prepare(tiny(name, settings, model={"name": "small"}))
     method, loop = METHODS[name](**settings).method(), scenario.objective()
     stack = StackedObjective(scenario.module(), loop.space, loop.data, loop.criterion)
@@ -275,7 +344,8 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
 
     def trained(objective, ids):
         state = method.client.start(scenario.initial, roster, ids, 0)
-        down = method.server.down(server, longest_first, roster, round_)  # what is there depends on who takes part
+        # what is there depends on who takes part
+        down = method.server.down(server, longest_first, roster, round_)
         copies = KeptCopies.alone(method.client.keeps, scenario.initial)
         copies.begin(longest_first, roster, None)
         places = [longest_first.index(i) for i in ids]

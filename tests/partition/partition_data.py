@@ -13,9 +13,13 @@ NO_VALIDATION = data_settings(validation_share=0)
 
 
 def table(train: list[int], test: list[int], **changes: Any) -> Dataset:
-    """A table with ``train[c]`` training and ``test[c]`` test rows of class c, shuffled; x is the row number."""
+    """A table with ``train[c]`` training and ``test[c]`` test rows of class c, shuffled; x is the
+    row number.
+    """
     rng = np.random.default_rng(len(train) + sum(train))
-    y = np.concatenate([rng.permutation(np.repeat(np.arange(len(part)), part)) for part in (train, test)])
+    y = np.concatenate(
+        [rng.permutation(np.repeat(np.arange(len(part)), part)) for part in (train, test)]
+    )
     fields = {
         "name": "rows",
         "kind": "table",
@@ -31,7 +35,14 @@ def images(count: int, height: int, width: int, channels: int = 1) -> Dataset:
     """Random images of two classes, three quarters of them for training."""
     rng = np.random.default_rng(count)
     x = rng.integers(0, 256, (count, height, width, channels), dtype=np.uint8)
-    return Dataset("pictures", "image", x, np.arange(count, dtype=np.int64) % 2, ("even", "odd"), count * 3 // 4)
+    return Dataset(
+        "pictures",
+        "image",
+        x,
+        np.arange(count, dtype=np.int64) % 2,
+        ("even", "odd"),
+        count * 3 // 4,
+    )
 
 
 def divided(dataset: Dataset, recipe: PartitionSettings, clients: int, seed: int = 0) -> Partition:

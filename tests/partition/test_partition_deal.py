@@ -8,15 +8,21 @@ from hypothesis import strategies as st
 from pomona.core.rng import stream
 from pomona.partition.allocate import deal, sample
 
-labels_of = st.lists(st.integers(0, 4), max_size=80).map(lambda values: np.array(values, dtype=np.int64))
+labels_of = st.lists(st.integers(0, 4), max_size=80).map(
+    lambda values: np.array(values, dtype=np.int64)
+)
 seeds = st.integers(0, 2**32)
 
 
 @st.composite
 def share_tables(draw, full):
-    """Tables for 1 to 9 clients and 5 classes with many zeros; a class's shares sum to 1, or to less unless full."""
+    """Tables for 1 to 9 clients and 5 classes with many zeros; a class's shares sum to 1, or to
+    less unless full.
+    """
     clients = draw(st.integers(1, 9))
-    weights = np.array(draw(st.lists(st.integers(0, 3), min_size=5 * clients, max_size=5 * clients)), dtype=float)
+    weights = np.array(
+        draw(st.lists(st.integers(0, 3), min_size=5 * clients, max_size=5 * clients)), dtype=float
+    )
     weights = weights.reshape(clients, 5)
     weights[0, weights.sum(axis=0) == 0] = 1
     rest = 0 if full else np.array(draw(st.lists(st.integers(0, 5), min_size=5, max_size=5)))
@@ -65,7 +71,9 @@ def test_whole_shares_are_exact_for_every_offset():
 
 
 def test_rounding_errors_of_the_shares_lose_no_row():
-    """0.7 + 0.1 + 0.1 + 0.1 is 0.9999999999999999, but ten rows are ten rows even where the offset is 0."""
+    """0.7 + 0.1 + 0.1 + 0.1 is 0.9999999999999999, but ten rows are ten rows even where the offset
+    is 0.
+    """
     shares = np.array([[0.7], [0.1], [0.1], [0.1]])
     assert np.cumsum(shares)[-1] < 1
     no_offset = SimpleNamespace(permutation=lambda rows: rows, random=lambda: 0.0)
@@ -74,17 +82,26 @@ def test_rounding_errors_of_the_shares_lose_no_row():
 
 
 def test_rounding_favours_nobody():
-    """One row, three equal shares: each client's number of wins in n deals is Binomial(n, 1/3), here within 5 sigma."""
+    """One row, three equal shares: each client's number of wins in n deals is Binomial(n, 1/3),
+    here within 5 sigma.
+    """
     n = 900
     wins = sum(
-        np.array([len(rows) for rows in deal(np.zeros(1, np.int64), np.full((3, 1), 1 / 3), stream(seed, "t"))])
+        np.array(
+            [
+                len(rows)
+                for rows in deal(np.zeros(1, np.int64), np.full((3, 1), 1 / 3), stream(seed, "t"))
+            ]
+        )
         for seed in range(n)
     )
     assert wins.sum() == n
     assert np.all(np.abs(wins - n / 3) < 5 * np.sqrt(n * (1 / 3) * (2 / 3)))
 
 
-@pytest.mark.parametrize("shares", [np.array([[0.7], [0.7]]), np.array([[1.5], [-0.5]]), np.array([[np.nan]])])
+@pytest.mark.parametrize(
+    "shares", [np.array([[0.7], [0.7]]), np.array([[1.5], [-0.5]]), np.array([[np.nan]])]
+)
 def test_what_is_no_table_of_shares_is_refused(shares):
     with pytest.raises(ValueError, match="shares"):
         deal(np.zeros(3, dtype=np.int64), shares, stream(0, "t"))
@@ -106,7 +123,9 @@ def test_a_sample_is_stratified_and_of_exact_size(labels, share, seed):
 def test_every_row_is_sampled_equally_often():
     """Each of 7 rows is in a sample of 3 with probability 3/7."""
     n, labels = 1400, np.array([0, 0, 0, 0, 1, 1, 2])
-    drawn = np.bincount(np.concatenate([sample(labels, 3, stream(seed, "t")) for seed in range(n)]), minlength=7)
+    drawn = np.bincount(
+        np.concatenate([sample(labels, 3, stream(seed, "t")) for seed in range(n)]), minlength=7
+    )
     assert np.all(np.abs(drawn - n * 3 / 7) < 5 * np.sqrt(n * (3 / 7) * (4 / 7)))
 
 

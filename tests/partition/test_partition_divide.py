@@ -12,21 +12,34 @@ from pydantic import TypeAdapter, ValidationError
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings
 from pomona.data.dataset import Owners
-from pomona.partition import RECIPES, Dirichlet, Groups, Iid, Natural, PartitionSettings, Pathological, divide
+from pomona.partition import (
+    RECIPES,
+    Dirichlet,
+    Groups,
+    Iid,
+    Natural,
+    PartitionSettings,
+    Pathological,
+    divide,
+)
 from pomona.partition.divergence import label_counts
 from pomona.partition.groups import Group, apply_turns
 
 
 def test_pooled_rows_are_split_anew_and_stratified():
     data = table([100, 50, 50], [0, 50, 50])
-    made = divide(data, data_settings(split="pooled", test_share=0.2, validation_share=0), Iid(), 1, 0)
+    made = divide(
+        data, data_settings(split="pooled", test_share=0.2, validation_share=0), Iid(), 1, 0
+    )
     assert np.array_equal(label_counts(made, data, "train"), [[80, 80, 80]])
     assert np.array_equal(label_counts(made, data, "test"), [[20, 20, 20]])
 
 
 @pytest.mark.parametrize(("train", "test"), [([50, 50], [0, 0]), ([0, 0], [50, 50])])
 def test_rows_of_one_kind_are_split(train, test):
-    made = divide(table(train, test), data_settings(test_share=0.3, validation_share=0), Iid(), 1, 0)
+    made = divide(
+        table(train, test), data_settings(test_share=0.3, validation_share=0), Iid(), 1, 0
+    )
     assert (sizes(made), sizes(made, "test")) == ([70], [30])
 
 
@@ -45,7 +58,9 @@ def test_limits_are_exact_and_stratified(train_limit, test_limit):
 @given(st.floats(0, 0.99), st.integers(1, 6), st.integers(0, 2**32))
 def test_validation_is_a_share_of_each_clients_training_rows(share, clients, seed):
     data = table([30, 20, 10], [6, 6, 6])
-    without, made = (divide(data, data_settings(validation_share=s), Iid(), clients, seed) for s in (0, share))
+    without, made = (
+        divide(data, data_settings(validation_share=s), Iid(), clients, seed) for s in (0, share)
+    )
     for whole, client in zip(without.clients, made.clients, strict=True):
         assert np.array_equal(np.union1d(client.train, client.validation), whole.train)
         assert np.array_equal(client.test, whole.test)
@@ -55,16 +70,27 @@ def test_validation_is_a_share_of_each_clients_training_rows(share, clients, see
         assert abs(len(client.validation) - wanted) <= 1
         for c in range(3):
             rate = len(client.validation) / len(whole.train)
-            assert abs(np.sum(data.y[client.validation] == c) - rate * np.sum(data.y[whole.train] == c)) < 1
+            assert (
+                abs(
+                    np.sum(data.y[client.validation] == c) - rate * np.sum(data.y[whole.train] == c)
+                )
+                < 1
+            )
 
 
 def test_a_client_with_one_row_trains_on_it():
     made = divide(table([3], [0]), data_settings(validation_share=0.5, test_share=0.3), Iid(), 2, 0)
-    assert (sizes(made), sizes(made, "validation"), sizes(made, "test").count(1)) == ([1, 1], [0, 0], 1)
+    assert (sizes(made), sizes(made, "validation"), sizes(made, "test").count(1)) == (
+        [1, 1],
+        [0, 0],
+        1,
+    )
 
 
 def test_a_client_without_training_rows_is_named():
-    with pytest.raises(DataError, match=r"client \d has no training rows; every class is dealt out in equal shares"):
+    with pytest.raises(
+        DataError, match=r"client \d has no training rows; every class is dealt out in equal shares"
+    ):
         divided(table([3, 0], [3, 0]), Iid(), 4)
     with pytest.raises(DataError, match="no training rows"):
         divided(table([0], [0]), Iid(), 1)
@@ -79,7 +105,9 @@ def test_targets_without_classes():
     data = table([20], [10], y=np.linspace(0, 1, 30, dtype=np.float32)[:, None], classes=())
     assert sizes(divided(data, Iid(), 4)) == [5] * 4
     assert sum(sizes(divided(data, Dirichlet(beta=1, min_size=1), 4))) == 20
-    with pytest.raises(ConfigError, match=r"'pathological' needs classes.*: dirichlet, file, iid, natural"):
+    with pytest.raises(
+        ConfigError, match=r"'pathological' needs classes.*: dirichlet, file, iid, natural"
+    ):
         divided(data, Pathological(), 4)
 
 
@@ -87,11 +115,14 @@ def owned(roles):
     """Two classes; ``roles[i]`` is the text of owner i's rows: t train, v validation, e test."""
     text = "".join(roles)
     client = np.repeat(np.arange(len(roles)), [len(r) for r in roles])
-    order = np.argsort(np.array([letter == "e" for letter in text]), kind="stable")  # training rows come first
+    # training rows come first
+    order = np.argsort(np.array([letter == "e" for letter in text]), kind="stable")
     role = np.array(["tve".index(letter) for letter in text], dtype=np.int8)[order]
     owners = Owners(tuple(f"silo-{i}" for i in range(len(roles))), client[order], role)
     y = np.arange(len(text), dtype=np.int64) % 2
-    return table([len(text) - text.count("e")], [text.count("e")], y=y, classes=("a", "b"), owners=owners)
+    return table(
+        [len(text) - text.count("e")], [text.count("e")], y=y, classes=("a", "b"), owners=owners
+    )
 
 
 def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
@@ -104,7 +135,9 @@ def test_natural_keeps_every_row_with_its_owner_and_in_its_part():
 
 
 def test_natural_draws_the_parts_that_an_owner_lacks():
-    """Owner 0 lacks a test part: round(0.25 * 8) = 2 rows; owner 1 a validation part: round(0.5 * 6) = 3."""
+    """Owner 0 lacks a test part: round(0.25 * 8) = 2 rows; owner 1 a validation part: round(0.5 *
+    6) = 3.
+    """
     data = owned(["t" * 8 + "v" * 8, "t" * 6 + "ee"])
     made = divide(data, data_settings(validation_share=0.5, test_share=0.25), Natural(), 2, 0)
     parts = [(len(c.train), len(c.validation), len(c.test)) for c in made.clients]
@@ -114,7 +147,9 @@ def test_natural_draws_the_parts_that_an_owner_lacks():
 
 def test_natural_pooled_splits_inside_each_owner():
     data = owned(["tttvveeeee", "tttttttttttttttttttt"])
-    made = divide(data, data_settings(split="pooled", test_share=0.2, validation_share=0), Natural(), 2, 0)
+    made = divide(
+        data, data_settings(split="pooled", test_share=0.2, validation_share=0), Natural(), 2, 0
+    )
     assert (sizes(made), sizes(made, "test")) == ([8, 16], [2, 4])
 
 
@@ -202,7 +237,10 @@ def test_the_recipe_is_recorded_and_names_the_settings():
 
 def test_the_name_chooses_the_recipe():
     adapter = TypeAdapter(PartitionSettings)
-    minimal = {"groups": {"groups": [{"clients": 1, "classes": [0], "n_train": 1}]}, "file": {"path": "p.json"}}
+    minimal = {
+        "groups": {"groups": [{"clients": 1, "classes": [0], "n_train": 1}]},
+        "file": {"path": "p.json"},
+    }
     for name, kind in RECIPES.items():
         assert type(adapter.validate_python({"name": name, **minimal.get(name, {})})) is kind
         assert kind.__doc__

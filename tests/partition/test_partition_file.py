@@ -49,11 +49,20 @@ def client(key, change):
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (client("train", lambda mine, other: [*mine, 80]), "client 1, train: row 80 is not among the 80 rows"),
+        (
+            client("train", lambda mine, other: [*mine, 80]),
+            "client 1, train: row 80 is not among the 80 rows",
+        ),
         (client("test", lambda mine, other: [-1, *mine]), "client 1, test: row -1 is not among"),
-        (client("test", lambda mine, other: mine[::-1]), "client 1, test: row numbers are not in ascending order"),
+        (
+            client("test", lambda mine, other: mine[::-1]),
+            "client 1, test: row numbers are not in ascending order",
+        ),
         (client("train", lambda mine, other: [mine[0], *mine]), "not in ascending order"),
-        (client("train", lambda mine, other: sorted([other[0], *mine])), "client 1, train: row .* is held twice"),
+        (
+            client("train", lambda mine, other: sorted([other[0], *mine])),
+            "client 1, train: row .* is held twice",
+        ),
         (client("train", lambda mine, other: []), "client 1 has no training rows"),
         (client("train", lambda mine, other: None), "not a partition file"),
         (client("train", lambda mine, other: "rows"), "not a partition file"),
@@ -62,7 +71,10 @@ def client(key, change):
         (lambda body: body.update(groups=[0]), "groups has 1 entries for 3 clients"),
         (lambda body: body.update(turns=[0, 1]), "turns has 2 entries"),
         (lambda body: body.update(turns=[0, 1, 4]), "0, 1, 2 or 3 quarter turns"),
-        (lambda body: body["recipe"].update(fingerprint="0" * 64), "made from other data .fingerprint 000000000000,"),
+        (
+            lambda body: body["recipe"].update(fingerprint="0" * 64),
+            "made from other data .fingerprint 000000000000,",
+        ),
         (lambda body: body["recipe"].pop("fingerprint"), "made from other data"),
     ],
 )
@@ -105,13 +117,25 @@ def test_what_is_no_file(tmp_path):
         ("1" * 5000, "no JSON"),
         ("null", "Input should be"),
         ("\xff", "no JSON"),
-        ('{"format": "pomona-partition-1", "recipe": {}, "groups": [], "turns": [], "clients": [[1]]}', "clients.0"),
         (
-            '{"format": "pomona-partition-1", "recipe": {}, "groups": [1e999], "turns": [], "clients": []}',
+            (
+                '{"format": "pomona-partition-1", "recipe": {}, "groups": [], "turns": [], '
+                '"clients": '
+                "[[1]]}"
+            ),
+            "clients.0",
+        ),
+        (
+            (
+                '{"format": "pomona-partition-1", "recipe": {}, "groups": [1e999], "turns": [], '
+                '"clients": []}'
+            ),
             "groups.0 = inf",
         ),
         (
-            '{"format": "pomona-partition-1", "recipe": {}, "groups": [' + "9" * 400 + '], "turns": [], "clients": []}',
+            '{"format": "pomona-partition-1", "recipe": {}, "groups": ['
+            + "9" * 400
+            + '], "turns": [], "clients": []}',
             "groups.0",
         ),
     ],

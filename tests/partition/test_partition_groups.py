@@ -1,4 +1,6 @@
-"""Groups of rows, and rows with dates: no split separates a group, and the latest rows are for testing."""
+"""Groups of rows, and rows with dates: no split separates a group, and the latest rows are for
+testing.
+"""
 
 from dataclasses import replace
 
@@ -27,9 +29,19 @@ def grouped(sizes, owners=None, times=None, seed=0):
     x = draw.normal(size=(len(y), 2)).astype(np.float32)
     owned = None
     if owners:
-        owned = Owners(tuple("abc"[:owners]), (number % owners).astype(np.int64), np.zeros(len(y), np.int8))
+        owned = Owners(
+            tuple("abc"[:owners]), (number % owners).astype(np.int64), np.zeros(len(y), np.int8)
+        )
     return Dataset(
-        "made", "table", x, y, ("0", "1"), len(y), owners=owned, groups=RowGroups("who", number), times=times
+        "made",
+        "table",
+        x,
+        y,
+        ("0", "1"),
+        len(y),
+        owners=owned,
+        groups=RowGroups("who", number),
+        times=times,
     )
 
 
@@ -38,14 +50,17 @@ def held(made, number):
     return [[set(number[getattr(c, part)].tolist()) for part in PARTS] for c in made.clients]
 
 
-@pytest.mark.parametrize(("recipe", "owners"), [(Iid(), None), (Dirichlet(beta=1.0, min_size=4), None), (Natural(), 3)])
+@pytest.mark.parametrize(
+    ("recipe", "owners"), [(Iid(), None), (Dirichlet(beta=1.0, min_size=4), None), (Natural(), 3)]
+)
 def test_a_group_is_in_one_part_of_one_client(recipe, owners):
     data = grouped([1 + k % 5 for k in range(90)], owners)
     made = divide(data, data_settings(test_share=0.2, validation_share=0.2), recipe, 3, 0)
     sets = [part for client in held(made, data.groups.number) for part in client]
     assert sum(map(len, sets)) == len(set().union(*sets)) == 90
     tested = sum(len(part) for client in held(made, data.groups.number) for part in client[2:])
-    assert tested == pytest.approx(0.2 * 90, abs=3)  # a share of groups; each of three owners rounds its own
+    # a share of groups; each of three owners rounds its own
+    assert tested == pytest.approx(0.2 * 90, abs=3)
 
 
 def test_the_same_identifier_at_two_owners_is_two_groups():
@@ -57,10 +72,13 @@ def test_the_same_identifier_at_two_owners_is_two_groups():
 def test_data_that_tear_a_group_themselves_are_refused():
     data = grouped([3] * 4)
     with pytest.raises(
-        DataError, match=r"of 4 groups of who have rows in several of training, validation and test, first"
+        DataError,
+        match=r"of 4 groups of who have rows in several of training, validation and test, first",
     ):
         divide(replace(data, n_train=7), data_settings(), Iid(), 1, 0)
-    made = divide(replace(data, n_train=7), data_settings(split="pooled", test_share=0.25), Iid(), 1, 0)
+    made = divide(
+        replace(data, n_train=7), data_settings(split="pooled", test_share=0.25), Iid(), 1, 0
+    )
     assert len(made.clients[0].test) == 3
 
 
@@ -83,7 +101,9 @@ def test_a_group_goes_where_its_latest_row_goes():
 
 
 def visits(patients=160, rows=6):
-    """Blood values that identify each patient, and a random label per patient: new patients cannot be predicted."""
+    """Blood values that identify each patient, and a random label per patient: new patients cannot
+    be predicted.
+    """
     draw = stream(5, "test")
     lines = ["patient,day,a,b,c,d,hospital,sick"]
     for p in range(patients):
@@ -96,8 +116,17 @@ def visits(patients=160, rows=6):
 
 def ward(tmp_path, **data):
     (tmp_path / "visits.csv").write_text(visits())
-    own = {"name": "csv", "path": str(tmp_path / "visits.csv"), "label_column": "sick", "client_column": "hospital"}
-    settings = {"data": {**own, **data}, "method": {"name": "separate"}, "model": {"name": "mlp", "hidden": [64]}}
+    own = {
+        "name": "csv",
+        "path": str(tmp_path / "visits.csv"),
+        "label_column": "sick",
+        "client_column": "hospital",
+    }
+    settings = {
+        "data": {**own, **data},
+        "method": {"name": "separate"},
+        "model": {"name": "mlp", "hidden": [64]},
+    }
     return resolve({**settings, "rounds": 1, "lr": 0.2, "workers": 1})
 
 
@@ -134,13 +163,18 @@ def test_groups_are_kept_with_predictions(tmp_path):
 
 
 def test_a_table_split_by_date(tmp_path):
-    scenario = Scenario.prepare(ward(tmp_path, time_column="day", drop_columns=["patient"], validation_share=0))
+    scenario = Scenario.prepare(
+        ward(tmp_path, time_column="day", drop_columns=["patient"], validation_share=0)
+    )
     days = scenario.dataset.times
     assert scenario.dataset.columns == ("a", "b", "c", "d")
     for client in scenario.partition.clients:
         assert days[client.train].max() <= days[client.test].min()
     wrong = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
-    with pytest.raises(DataError, match=r"time column hospital: 960 of 960 are neither dates .*, first 'H0' in line 2"):
+    with pytest.raises(
+        DataError,
+        match=r"time column hospital: 960 of 960 are neither dates .*, first 'H0' in line 2",
+    ):
         read(data_settings(name="csv", path=tmp_path / "visits.csv", **wrong))
 
 
@@ -160,11 +194,20 @@ def test_owners_and_groups_of_arrays_are_arrays_beside_them(tmp_path):
 
 def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_path):
     np.savez(
-        tmp_path / "a.npz", x=stream(0, "t").normal(size=(40, 2)), y=np.arange(40) % 2, client=["N"] * 20 + ["S"] * 20
+        tmp_path / "a.npz",
+        x=stream(0, "t").normal(size=(40, 2)),
+        y=np.arange(40) % 2,
+        client=["N"] * 20 + ["S"] * 20,
     )
-    run = {"data": {"name": "npz", "path": str(tmp_path / "a.npz")}, "lr": 0.1, "model": {"name": "logistic"}}
+    run = {
+        "data": {"name": "npz", "path": str(tmp_path / "a.npz")},
+        "lr": 0.1,
+        "model": {"name": "logistic"},
+    }
     scenario = Scenario.prepare(resolve(run))
     assert (scenario.names, scenario.config.partition) == (["N", "S"], Natural())
-    assert Scenario.prepare(resolve(run, {"partition": "iid", "clients": 4})).names == [f"client {k}" for k in range(4)]
+    assert Scenario.prepare(resolve(run, {"partition": "iid", "clients": 4})).names == [
+        f"client {k}" for k in range(4)
+    ]
     alone = Scenario.prepare(resolve(run, {"clients": 1}))
     assert (alone.names, len(alone.partition.clients[0].test)) == (["client 0"], 8)

@@ -38,16 +38,21 @@ def test_clusters_are_the_blobs_and_clients_share_them():
 
 def test_the_seed_decides():
     data, _ = blobs()
-    first, second, third = (divided(data, Latent(distributions=4), 6, seed).sha256 for seed in (0, 0, 1))
+    first, second, third = (
+        divided(data, Latent(distributions=4), 6, seed).sha256 for seed in (0, 0, 1)
+    )
     assert first == second != third
 
 
 def test_shuffled_targets_permute_pairs_only():
     data, _ = blobs()
     own, shuffled = (
-        divide(data, data_settings(), Latent(distributions=4, shuffle_targets=s), 8, 3) for s in (False, True)
+        divide(data, data_settings(), Latent(distributions=4, shuffle_targets=s), 8, 3)
+        for s in (False, True)
     )
-    pairs = [[(c.validation.tolist(), c.test.tolist()) for c in made.clients] for made in (own, shuffled)]
+    pairs = [
+        [(c.validation.tolist(), c.test.tolist()) for c in made.clients] for made in (own, shuffled)
+    ]
     assert [c.train.tolist() for c in own.clients] == [c.train.tolist() for c in shuffled.clients]
     assert pairs[0] != pairs[1]
     assert sorted(pairs[0]) == sorted(pairs[1])
@@ -73,7 +78,9 @@ def test_targets_are_in_the_partitions_file(tmp_path):
 
 @pytest.mark.parametrize("kind", ["image", "table"])
 def test_a_network_separates_what_it_learns(kind):
-    """Classes are told apart by one bright pixel; in the hidden layer the two form the two clusters."""
+    """Classes are told apart by one bright pixel; in the hidden layer the two form the two
+    clusters.
+    """
     rng = np.random.default_rng(1)
     y = np.arange(400, dtype=np.int64) % 2
     x = rng.integers(0, 60, (400, 8, 8, 1), dtype=np.uint8)
@@ -82,7 +89,9 @@ def test_a_network_separates_what_it_learns(kind):
         x = x.reshape(400, -1).astype(np.float32)
     data = Dataset("squares", kind, x, y, ("dark", "bright"), 300, (30.0,), (60.0,))
     before = torch.get_rng_state()
-    made = divide(data, NO_VALIDATION, Latent(distributions=2, embedding="network", components=8), 2, 0)
+    made = divide(
+        data, NO_VALIDATION, Latent(distributions=2, embedding="network", components=8), 2, 0
+    )
     assert torch.equal(torch.get_rng_state(), before)
     assert [len(set(y[c.train])) for c in made.clients] == [1, 1]
     assert sizes(made) == [150, 150]
@@ -91,7 +100,9 @@ def test_a_network_separates_what_it_learns(kind):
 def test_the_network_is_seeded():
     data, _ = blobs()
     rows = np.arange(120)
-    once, twice, other = (network(open_task(data, NO_VALIDATION, False, 4, s), rows, 1) for s in (0, 0, 1))
+    once, twice, other = (
+        network(open_task(data, NO_VALIDATION, False, 4, s), rows, 1) for s in (0, 0, 1)
+    )
     assert once.shape == (120, 128)
     assert once.dtype == np.float32
     assert np.array_equal(once, twice)

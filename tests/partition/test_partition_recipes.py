@@ -29,7 +29,8 @@ def test_pathological_hands_out_whole_permutations(clients, n_classes, data, bal
     assert np.all((owned.sum(axis=1) >= 1) & (owned.sum(axis=1) <= k))
     totals = shares.sum(axis=0)
     assert np.allclose(totals[owned.any(axis=0)], 1)
-    if n_classes % k == 0:  # no client straddles two permutations: k classes each, owners within one of each other
+    # no client straddles two permutations: k classes each, owners within one of each other
+    if n_classes % k == 0:
         assert np.all(owned.sum(axis=1) == k)
         owners = owned.sum(axis=0)
         assert owners.max() - owners.min() <= 1
@@ -39,7 +40,9 @@ def test_pathological_hands_out_whole_permutations(clients, n_classes, data, bal
 
 
 def test_pathological_of_apple_on_a_small_vector():
-    """12 clients, 10 classes: two whole permutations (20 places) and 4 of a third, so 2 owners for 6, 3 for 4."""
+    """12 clients, 10 classes: two whole permutations (20 places) and 4 of a third, so 2 owners for
+    6, 3 for 4.
+    """
     data = table([100] * 10, [50] * 10)
     made = divided(data, Pathological(), 12)
     train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
@@ -53,14 +56,20 @@ def test_pathological_of_apple_on_a_small_vector():
 
 
 def test_pathological_repeats_a_class_only_across_permutations():
-    """Three classes, two a client: client 1 of 3 takes the end of one permutation and the start of the next."""
-    per_client = np.array([(pathological_table(3, 3, 2, False, stream(s, "t")) > 0).sum(axis=1) for s in range(60)])
+    """Three classes, two a client: client 1 of 3 takes the end of one permutation and the start of
+    the next.
+    """
+    per_client = np.array(
+        [(pathological_table(3, 3, 2, False, stream(s, "t")) > 0).sum(axis=1) for s in range(60)]
+    )
     assert np.all(per_client[:, [0, 2]] == 2)
     assert set(per_client[:, 1]) == {1, 2}
 
 
 def test_a_class_drawn_twice_counts_twice():
-    """Six clients, three classes, two each: 12 places, 4 of each class; who has 2 of the 4 gets one half."""
+    """Six clients, three classes, two each: 12 places, 4 of each class; who has 2 of the 4 gets one
+    half.
+    """
     doubled = 0
     for seed in range(30):
         shares = pathological_table(6, 3, 2, True, stream(seed, "t"))
@@ -77,13 +86,17 @@ def test_pathological_leaves_out_classes_that_nobody_drew():
 
 
 def test_pathological_shares_are_random_unless_balanced():
-    random, equal = (pathological_table(4, 2, 1, balanced, stream(1, "t")) for balanced in (False, True))
+    random, equal = (
+        pathological_table(4, 2, 1, balanced, stream(1, "t")) for balanced in (False, True)
+    )
     assert np.allclose(equal[equal > 0], 0.5)
     assert len(np.unique(random[random > 0].round(6))) == 4
 
 
 def test_classes_in_order_form_groups_of_four():
-    """FedALA: 20 clients, 10 classes, 2 each: ceil(20 / 10 * 2) = 4 owners a class, so five groups of four."""
+    """FedALA: 20 clients, 10 classes, 2 each: ceil(20 / 10 * 2) = 4 owners a class, so five groups
+    of four.
+    """
     shares = classes_table(20, 10, 2, False, stream(0, "t"))
     expected = np.kron(np.eye(5), np.ones((4, 2)))
     assert np.array_equal(shares > 0, expected > 0)
@@ -106,14 +119,18 @@ def test_classes_shares_are_shares(clients, n_classes, data, seed):
         assert np.all(owned)
 
 
-@pytest.mark.parametrize("recipe", [Pathological(classes_per_client=3), Classes(classes_per_client=3)])
+@pytest.mark.parametrize(
+    "recipe", [Pathological(classes_per_client=3), Classes(classes_per_client=3)]
+)
 def test_more_classes_a_client_than_there_are(recipe):
     with pytest.raises(ConfigError, match=r"classes_per_client = 3.* 2 classes"):
         divided(table([10, 10], [5, 5]), recipe, 2)
 
 
 def test_practical_is_ten_small_shards_one_middle_and_one_large():
-    """APPLE: of 1000 rows a class 800, 100 and ten times 10; of 100 test rows 80, 10, ten times 1, likewise."""
+    """APPLE: of 1000 rows a class 800, 100 and ten times 10; of 100 test rows 80, 10, ten times 1,
+    likewise.
+    """
     data = table([1000] * 4, [100] * 4)
     made = divided(data, Practical(), 12)
     train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
@@ -138,12 +155,18 @@ def test_shards_of_few_clients():
 
 
 FEDAMP = Groups(
-    groups=(Group(clients=2, classes=(0, 1), n_train=100), Group(clients=3, classes=(2,), n_train=50)), n_test=10
+    groups=(
+        Group(clients=2, classes=(0, 1), n_train=100),
+        Group(clients=3, classes=(2,), n_train=50),
+    ),
+    n_test=10,
 )
 
 
 def test_groups_have_exact_sizes_and_dominating_shares():
-    """Group 0: 80 rows of 2 classes (40 each), 20 of 2 others (10 each); group 1: 40 of 1, 10 of 3 others (3, 3, 4)."""
+    """Group 0: 80 rows of 2 classes (40 each), 20 of 2 others (10 each); group 1: 40 of 1, 10 of 3
+    others (3, 3, 4).
+    """
     data = table([500] * 4, [100] * 4)
     made = divided(data, FEDAMP, 5)
     train, test = label_counts(made, data, "train"), label_counts(made, data, "test")
@@ -164,7 +187,9 @@ def test_the_rows_left_over_are_drawn():
 
 
 def test_groups_use_up_the_data_exactly():
-    """One client that dominates in both of two classes, with as many rows as there are: 6 of each."""
+    """One client that dominates in both of two classes, with as many rows as there are: 6 of
+    each.
+    """
     recipe = Groups(groups=(Group(clients=1, classes=(0, 1), n_train=12),), n_test=4)
     made = divided(table([6, 6], [2, 2]), recipe, 1)
     assert sizes(made) == [12]
@@ -200,7 +225,9 @@ def test_dirichlet_columns_sum_to_one(clients, beta, cap, seed):
 
 
 def test_dirichlet_of_large_beta_is_nearly_uniform():
-    """Dirichlet(b 1_n) has mean 1/n and deviation sqrt((1/n)(1 - 1/n) / (n b + 1)): 0.0014 for n = 5, b = 2^14."""
+    """Dirichlet(b 1_n) has mean 1/n and deviation sqrt((1/n)(1 - 1/n) / (n b + 1)): 0.0014 for n =
+    5, b = 2^14.
+    """
     shares = dirichlet_table(5, np.full(50, 100), 2.0**14, False, stream(0, "t"))
     assert np.all(np.abs(shares - 1 / 5) < 6 * np.sqrt(0.2 * 0.8 / (5 * 2**14 + 1)))
 
@@ -211,7 +238,9 @@ def test_dirichlet_of_small_beta_gives_a_class_to_one_client():
 
 
 def test_dirichlet_has_the_variance_of_its_beta():
-    """n = 4, b = 0.5: variance (1/4)(3/4)/(4 * 0.5 + 1) = 1/16; the mean over 4000 draws comes within 10 %."""
+    """n = 4, b = 0.5: variance (1/4)(3/4)/(4 * 0.5 + 1) = 1/16; the mean over 4000 draws comes
+    within 10 %.
+    """
     shares = dirichlet_table(4, np.ones(4000, dtype=np.int64), 0.5, False, stream(0, "t"))
     assert np.isclose(np.mean((shares - 0.25) ** 2), 1 / 16, rtol=0.1)
 
@@ -238,7 +267,8 @@ def test_dirichlet_keeps_its_smallest_size(clients, min_size, seed):
 
 def test_dirichlet_gives_up_with_what_it_reached():
     with pytest.raises(
-        DataError, match=r"in 7 tries .* 40 training rows .* 8 clients 5 rows .*smallest client with \d"
+        DataError,
+        match=r"in 7 tries .* 40 training rows .* 8 clients 5 rows .*smallest client with \d",
     ):
         divided(table([20, 20], [2, 2]), Dirichlet(beta=0.01, min_size=5, tries=7), 8)
 
@@ -252,19 +282,25 @@ def test_default_smallest_size_is_half_the_mean_for_little_data():
 @settings(deadline=None, max_examples=30)
 @given(
     st.sampled_from([Iid(), Pathological(), Classes(), Practical(), Dirichlet(beta=0.5)]),
-    st.integers(3, 9),  # with two clients, pathological and classes may give whole classes only, whatever the seed
+    st.integers(
+        3, 9
+    ),  # with two clients, pathological and classes may give whole classes only, whatever the seed
     st.integers(0, 2**32),
 )
 def test_every_recipe_divides_each_row_at_most_once_and_by_its_seed(recipe, clients, seed):
     data = table([70, 83, 60, 91], [20, 17, 25, 31])
     try:
-        made, again, other = (divide(data, NO_VALIDATION, recipe, clients, s) for s in (seed, seed, seed + 1))
+        made, again, other = (
+            divide(data, NO_VALIDATION, recipe, clients, s) for s in (seed, seed, seed + 1)
+        )
     except DataError as fault:
         assert "no training rows" in str(fault)  # a random share below one row  # noqa: PT017
         return
     assert made.sha256 == again.sha256
     assert [c.train.tolist() for c in made.clients] != [c.train.tolist() for c in other.clients]
-    train, test = (np.concatenate([getattr(c, part) for c in made.clients]) for part in ("train", "test"))
+    train, test = (
+        np.concatenate([getattr(c, part) for c in made.clients]) for part in ("train", "test")
+    )
     assert len(np.unique(train)) == len(train)
     assert len(np.unique(test)) == len(test)
     assert np.all(train < data.n_train)

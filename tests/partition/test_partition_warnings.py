@@ -21,20 +21,26 @@ def said(dataset, clients=2, **fields):
 
 def test_data_without_oddities_need_no_remark():
     assert said(PLAIN) == []
-    assert said(PLAIN, notes=("cat: 1 file .txt is not read (a.txt)",)) == ["cat: 1 file .txt is not read (a.txt)"]
+    assert said(PLAIN, notes=("cat: 1 file .txt is not read (a.txt)",)) == [
+        "cat: 1 file .txt is not read (a.txt)"
+    ]
 
 
 def test_classes():
     assert said(table([30], [10])) == [
         "all rows are of class class-0: there is nothing to learn, and accuracy is 100 %"
     ]
-    assert said(table([0, 30, 30], [0, 10, 10])) == ["no row is of class class-0; numbers of classes start at 0"]
+    assert said(table([0, 30, 30], [0, 10, 10])) == [
+        "no row is of class class-0; numbers of classes start at 0"
+    ]
     assert said(table([30, 30, 2], [10, 10, 1])) == [
-        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. If they are typing "
+        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. "
+        "If they are typing "
         "errors, correct the rows"
     ]
     assert said(PLAIN, classes=("Yes", "yes")) == [
-        "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; write them "
+        "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; "
+        "write them "
         "alike if they are one"
     ]
     many = table([1] * 30, [1] * 10 + [0] * 20)
@@ -51,18 +57,22 @@ def test_flags_that_are_never_or_always_set():
 
 
 def test_columns_that_number_the_rows():
-    """Of 80 rows: a number of each row, one of every two, halves, one that is missing once, and a permutation."""
+    """Of 80 rows: a number of each row, one of every two, halves, one that is missing once, and a
+    permutation.
+    """
     rows = np.arange(80, dtype=np.float32)
     gaps = np.where(rows == 40, np.nan, rows)
     x = np.stack([rows + 7000, rows // 2, rows / 2, gaps, rows[::-1]], axis=1).astype(np.float32)
     names = ("pid", "visit", "lactate", "bed", "line")
     lines = said(PLAIN, x=x, columns=names)
     assert lines == [
-        "columns 'pid', 'line' have a different whole number in every row: if they are identifiers, leave them out with "
+        "columns 'pid', 'line' have a different whole number in every row: if they are "
+        "identifiers, leave them out with "
         "data.drop_columns"
     ]
     assert said(PLAIN, x=x[:, :4], columns=names[:4]) == [
-        "column 'pid' has a different whole number in every row: if it is an identifier, leave it out with "
+        "column 'pid' has a different whole number in every row: if it is an identifier, leave it "
+        "out with "
         "data.drop_columns"
     ]
     few = table([10, 10], [4, 5])
@@ -84,7 +94,8 @@ def owned(counts):
         ((10, 1, 10), ["1 of 3 clients have no test rows and are in no mean: site-1"]),
         ((10, *[1] * 7), ["7 of 8 clients have no test rows and are in no mean: "
                           "site-1, site-2, site-3, site-4, site-5 and 2 more"]),
-        ((1,) * 10, ["no client has test rows, so no test figures; give more rows a client, or test rows of their own"]),
+        ((1,) * 10, [("no client has test rows, so no test figures; give more rows a client, or "
+                     "test rows of their own")]),
     ],
 )  # fmt: skip
 def test_clients_without_test_rows(counts, lines):
@@ -93,9 +104,14 @@ def test_clients_without_test_rows(counts, lines):
 
 
 def test_iid_says_how_many_clients_it_can_serve():
-    """Each class is dealt within one row of its equal share, so that the largest class has a row for each of 30."""
+    """Each class is dealt within one row of its equal share, so that the largest class has a row
+    for each of 30.
+    """
     data = table([30, 20], [10, 10])
     assert all(len(c.train) for c in divide(data, NO_VALIDATION, Iid(), 30, 0).clients)
-    advice = "no training rows; every class is dealt out in equal shares, so use at most as many clients as the largest"
+    advice = (
+        "no training rows; every class is dealt out in equal shares, so use at most as many "
+        "clients as the largest"
+    )
     with pytest.raises(DataError, match=advice):
         divide(data, NO_VALIDATION, Iid(), 51, 0)

@@ -1,4 +1,6 @@
-"""Published draws: the sizes that follow from their description, and row by row those of the published programs."""
+"""Published draws: the sizes that follow from their description, and row by row those of the
+published programs.
+"""
 
 import json
 import os
@@ -17,7 +19,21 @@ MNIST = (
     [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
     [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
 )
-APPLE_FIGURE = [10914, 6605, 5485, 1131, 596, 5775, 1132, 10118, 1122, 596, 5848, 10629]  # of APPLE's repository
+# of APPLE's repository
+APPLE_FIGURE = [
+    10914,
+    6605,
+    5485,
+    1131,
+    596,
+    5775,
+    1132,
+    10118,
+    1122,
+    596,
+    5848,
+    10629,
+]
 
 
 def test_apples_practical_draw_has_the_sizes_of_its_published_figure():
@@ -26,7 +42,10 @@ def test_apples_practical_draw_has_the_sizes_of_its_published_figure():
     made = divided(data, Practical(draw="published"), 12)
     assert sizes(made) == APPLE_FIGURE
     train = label_counts(made, data, "train")
-    assert np.all(np.sort(train, axis=0) == np.sort(np.outer([0.01] * 10 + [0.1, 0.8], MNIST[0]).astype(int), axis=0))
+    assert np.all(
+        np.sort(train, axis=0)
+        == np.sort(np.outer([0.01] * 10 + [0.1, 0.8], MNIST[0]).astype(int), axis=0)
+    )
 
 
 def test_apples_pathological_draw_has_two_classes_a_client_and_all_owners():
@@ -35,7 +54,8 @@ def test_apples_pathological_draw_has_two_classes_a_client_and_all_owners():
     train = label_counts(made, data, "train")
     assert np.all((train > 0).sum(axis=1) == 2)
     assert sorted((train > 0).sum(axis=0)) == [2] * 6 + [3] * 4
-    assert np.all(np.array(MNIST[0]) - train.sum(axis=0) <= 3)  # rounding leaves less than a row an owner
+    # rounding leaves less than a row an owner
+    assert np.all(np.array(MNIST[0]) - train.sum(axis=0) <= 3)
 
 
 @pytest.mark.parametrize("recipe", [Dirichlet(draw="pfllib"), Classes(draw="pfllib")])
@@ -55,7 +75,10 @@ NIID_LABELS = [4064, 9701, 4927, 8078, 4873, 4685, 5938, 4062, 5635, 8037]
 
 @pytest.mark.parametrize(
     ("recipe", "expected"),
-    [(Dirichlet(draw="niid-bench", beta=0.5), NIID_DIRICHLET), (Classes(draw="niid-bench"), NIID_LABELS)],
+    [
+        (Dirichlet(draw="niid-bench", beta=0.5), NIID_DIRICHLET),
+        (Classes(draw="niid-bench"), NIID_LABELS),
+    ],
 )
 def test_niid_bench_divides_training_rows_in_the_sizes_that_its_program_gives(recipe, expected):
     """Sizes on MNIST of a program written from its description with NumPy alone."""
@@ -64,7 +87,9 @@ def test_niid_bench_divides_training_rows_in_the_sizes_that_its_program_gives(re
     assert sizes(made) == expected
     assert sorted(row for c in made.clients for row in c.train) == list(range(data.n_train))
     assert [len(c.test) for c in made.clients] == [1000] * 10
-    assert sorted(row for c in made.clients for row in c.test) == list(range(data.n_train, len(data)))
+    assert sorted(row for c in made.clients for row in c.test) == list(
+        range(data.n_train, len(data))
+    )
 
 
 def test_two_labels_of_niid_bench_are_the_clients_own_and_another_in_equal_parts():
@@ -95,16 +120,23 @@ def test_a_published_draw_is_the_same_for_every_seed(recipe):
 def test_validation_is_held_out_of_the_training_rows():
     data = table(*MNIST)
     whole = divided(data, Practical(draw="published"), 12)
-    made = divide(data, data_settings(validation_share=0.15), Practical(draw="published"), 12, seed=0)
+    made = divide(
+        data, data_settings(validation_share=0.15), Practical(draw="published"), 12, seed=0
+    )
     for all_rows, client in zip(whole.clients, made.clients, strict=True):
-        assert np.array_equal(np.sort(np.concatenate([client.train, client.validation])), all_rows.train)
+        assert np.array_equal(
+            np.sort(np.concatenate([client.train, client.validation])), all_rows.train
+        )
         assert len(client.validation) == round(0.15 * len(all_rows.train))
         assert np.array_equal(client.test, all_rows.test)
 
 
 def test_settings_that_a_published_draw_does_not_have_are_refused():
     data = table([300] * 10, [60] * 10)
-    for recipe in (Pathological(draw="published", balanced=True), Classes(draw="pfllib", balanced=True)):
+    for recipe in (
+        Pathological(draw="published", balanced=True),
+        Classes(draw="pfllib", balanced=True),
+    ):
         with pytest.raises(ConfigError, match=r"leave out partition\.balanced"):
             divided(data, recipe, 12)
     with pytest.raises(ConfigError, match="set clients = 12"):
@@ -130,9 +162,16 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_rows_are_those_of_the_published_programs(name, real_data):
-    folder = Path(os.environ.get("POMONA_PUBLISHED_PARTITIONS", real_data.parent / "reference/published_partitions"))
+    folder = Path(
+        os.environ.get(
+            "POMONA_PUBLISHED_PARTITIONS", real_data.parent / "reference/published_partitions"
+        )
+    )
     if not (folder / f"{name}.json").is_file():
-        pytest.skip("needs the rows of the published programs: set POMONA_PUBLISHED_PARTITIONS to their folder")
+        pytest.skip(
+            "needs the rows of the published programs: set POMONA_PUBLISHED_PARTITIONS to their "
+            "folder"
+        )
     source, recipe, clients = FILES[name]
     settings = data_settings(name=source, validation_share=0)
     made = divide(read(settings), settings, recipe, clients, seed=0)

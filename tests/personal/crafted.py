@@ -8,7 +8,10 @@ from safetensors.torch import save_file
 from pomona.record import model_file
 from pomona.record.model_metadata import ModelMetadata
 
-WEIGHTS = {"fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "fc1.bias": torch.tensor([0.5, -0.5])}
+WEIGHTS = {
+    "fc1.weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    "fc1.bias": torch.tensor([0.5, -0.5]),
+}
 ABOUT = ModelMetadata(
     client="A", model="personal, trained", network={"name": "logistic"}, kind="table", input_shape=(2,), outputs=2,
     vocabulary=0, words=(), targets="classes", classes=("no", "yes"), labels=(), columns=("age", "dose"),
@@ -18,13 +21,17 @@ ABOUT = ModelMetadata(
 
 
 def tree(**changes):
-    """The metadata of a valid file, with changes; without a dtype samples have the first of their kind."""
+    """The metadata of a valid file, with changes; without a dtype samples have the first of their
+    kind.
+    """
     return {**ABOUT.model_dump(mode="json", exclude={"dtype"}), **changes}
 
 
 def craft(path, said, tensors=WEIGHTS):
     """A file with this content, and its correct hash."""
-    save_file(tensors, path, {"pomona": json.dumps({**said, "sha256": model_file.seal(said, tensors)})})
+    save_file(
+        tensors, path, {"pomona": json.dumps({**said, "sha256": model_file.seal(said, tensors)})}
+    )
     return path
 
 

@@ -1,4 +1,6 @@
-"""Damaged model files and inputs give a one-line error or a correct answer, never a silently different one."""
+"""Damaged model files and inputs give a one-line error or a correct answer, never a silently
+different one.
+"""
 
 import io
 import json
@@ -17,12 +19,16 @@ from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
 
 ROWS = np.array([[3.0, 5.0], [-1.0, 40.0]], np.float32)
-QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @st.composite
 def damages(draw):
-    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a piece."""
+    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a
+    piece.
+    """
     start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
     new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 4))
 
@@ -50,7 +56,9 @@ def answered(path, rows=ROWS):
 
 
 def test_every_byte_of_a_model_is_guarded(tmp_path):
-    """One bit of each byte flips: the file is refused, or answers as before (a blank of the header)."""
+    """One bit of each byte flips: the file is refused, or answers as before (a blank of the
+    header).
+    """
     path = good(tmp_path / "m")
     kept, before = path.read_bytes(), answered(path)
     for at in range(len(kept)):
@@ -67,10 +75,21 @@ def test_a_damaged_model_is_refused_or_answers_as_before(tmp_path, damage):
     assert answered(path) in (None, before)
 
 
-NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([2**31, 2**53, 2**63, 10**30, -1, 0, 1, 2, 3, 1e308]))
+NUMBERS = st.one_of(
+    st.integers(),
+    st.floats(),
+    st.sampled_from([2**31, 2**53, 2**63, 10**30, -1, 0, 1, 2, 3, 1e308]),
+)
 VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=8) | st.sampled_from(["mlp", "resnet18", "image", "text"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "hidden", "a"]), inner),
+    st.none()
+    | st.booleans()
+    | NUMBERS
+    | st.text(max_size=8)
+    | st.sampled_from(["mlp", "resnet18", "image", "text"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["name", "hidden", "a"]), inner)
+    ),
     max_leaves=6,
 )
 EDITS = st.dictionaries(st.sampled_from([*tree(), "more"]), VALUES, min_size=1, max_size=3)

@@ -62,7 +62,13 @@ WANTED = [[3.0, 5.0], [30.0, 0.5]]
         " dose , age \n5,3\n\n0.5,30\n",
         "site,age,dose\n7,3,5\n8,30,0.5\n",
     ],
-    ids=["the training file", "reversed", "the model's columns, turned", "blanks", "a client of numbers"],
+    ids=[
+        "the training file",
+        "reversed",
+        "the model's columns, turned",
+        "blanks",
+        "a client of numbers",
+    ],
 )
 def test_columns_are_found_by_name(tmp_path, table, text):
     samples = read(write(tmp_path / "a.csv", text), table.about)
@@ -74,8 +80,13 @@ def test_columns_are_found_by_name(tmp_path, table, text):
 def test_a_table_without_names_is_taken_in_order_and_that_is_said(tmp_path, table, capsys):
     samples = read(write(tmp_path / "a.csv", "3,5\n30,0.5\n"), table.about)
     assert samples.x.tolist() == WANTED
-    assert "has no header; its columns are taken in the order of the training (age, dose)" in samples.note
-    code, out, err = call(capsys, "predict", tmp_path / "m.safetensors", tmp_path / "a.csv", "--json")
+    assert (
+        "has no header; its columns are taken in the order of the training (age, dose)"
+        in samples.note
+    )
+    code, out, err = call(
+        capsys, "predict", tmp_path / "m.safetensors", tmp_path / "a.csv", "--json"
+    )
     assert code == 0
     assert len(json.loads(out)) == 2
     assert err == f"note: {samples.note}\n"
@@ -90,7 +101,9 @@ def test_a_model_without_names_takes_columns_in_order_and_says_so(tmp_path):
 
 def test_names_that_are_numbers_are_names(tmp_path):
     numbered = PersonalModel.load(good(tmp_path / "n", columns=("1", "0"), others=("y",)))
-    assert read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == WANTED
+    assert (
+        read(write(tmp_path / "a.csv", "0,1\n5,3\n0.5,30\n"), numbered.about).x.tolist() == WANTED
+    )
     assert read(write(tmp_path / "b.csv", "3,5\n30,0.5\n"), numbered.about).x.tolist() == WANTED
     (tmp_path / "wide.csv").write_text("3,5\n30,0.5\n", encoding="utf-16")
     assert read(tmp_path / "wide.csv", numbered.about).x.tolist() == WANTED
@@ -107,7 +120,10 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("3,5,1\n", "3 columns, the model takes 2 (age, dose); give a header with their names"),
         ("3\n", "1 columns, the model takes 2"),
         ("age,dose\n3,5\n1,2,3\n1\n", "line 3: 3 cells, not 2"),
-        ("age,dose\n3,x\n1,nan\n", "column dose: 1 of 2 are not finite numbers, first 'x' in line 2"),
+        (
+            "age,dose\n3,x\n1,nan\n",
+            "column dose: 1 of 2 are not finite numbers, first 'x' in line 2",
+        ),
         ("age,dose\n3,1e39\n", "column dose: 1 of 1 are not finite numbers, first '1e39'"),
         ("age,dose\n", "no rows below its header"),
         ("", "is empty"),
@@ -120,9 +136,14 @@ def test_a_table_that_does_not_fit_is_told_by_name(tmp_path, table, text, told):
     assert str(fault.value).startswith(str(tmp_path / "a.csv"))
 
 
-def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turned(tmp_path, capsys):
+def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turned(
+    tmp_path, capsys
+):
     draw = np.random.Generator(np.random.Philox(5))
-    rows = [(age, "AB"[k % 2], "ill" if age > 50 else "well", draw.random()) for k, age in enumerate(range(20, 100))]
+    rows = [
+        (age, "AB"[k % 2], "ill" if age > 50 else "well", draw.random())
+        for k, age in enumerate(range(20, 100))
+    ]
     text = "\n".join(["age,site,out come,dose", *(f"{a},{s},{y},{d:.4f}" for a, s, y, d in rows)])
     write(tmp_path / "t.csv", text)
     write(tmp_path / "r.csv", "\n".join(["dose,age", *(f"{d:.4f},{a}" for a, _, _, d in rows)]))
@@ -134,7 +155,10 @@ def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turn
         "data.client_column=site",
     ]
     quick = ["model=logistic", "rounds=5", "lr=0.5", "batch_size=8", "workers=1"]
-    assert call(capsys, "run", "fedavg", *settings, *quick, "--out", tmp_path / "r", "--no-report")[0] == 0
+    assert (
+        call(capsys, "run", "fedavg", *settings, *quick, "--out", tmp_path / "r", "--no-report")[0]
+        == 0
+    )
     model = tmp_path / "r/models/client-00.safetensors"
     about = PersonalModel.load(model).about
     assert (about.columns, about.others) == (("age", "dose"), ("site", "out come"))
@@ -155,7 +179,9 @@ def test_flags_and_targets_are_named(tmp_path, capsys):
     """At (3, 5) the outputs are 5.5 and 10.5, as in test_model_files."""
     named = {"labels": ("Edema", "[/x]\x1b[31m"), "classes": ()}
     rows = write(tmp_path / "a.csv", "age,dose\n3,5\n")
-    (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **named)).predict(np.float32([[3, 5]]))
+    (answer,) = PersonalModel.load(good(tmp_path / "f", targets="multilabel", **named)).predict(
+        np.float32([[3, 5]])
+    )
     assert answer == {
         "probabilities": pytest.approx(
             {n: 1 / (1 + np.exp(-v)) for n, v in zip(named["labels"], (5.5, 10.5), strict=True)}
@@ -163,8 +189,12 @@ def test_flags_and_targets_are_named(tmp_path, capsys):
     }
     good(tmp_path / "r", targets="regression", **named)
     code, out, _ = call(capsys, "predict", tmp_path / "r", rows, "--json")
-    assert (code, json.loads(out)[0]["values"]) == (0, dict(zip(named["labels"], (5.5, 10.5), strict=True)))
-    code, out, _ = call(capsys, "predict", tmp_path / "r", rows)  # a terminal is shown the names and obeys none
+    assert (code, json.loads(out)[0]["values"]) == (
+        0,
+        dict(zip(named["labels"], (5.5, 10.5), strict=True)),
+    )
+    # a terminal is shown the names and obeys none
+    code, out, _ = call(capsys, "predict", tmp_path / "r", rows)
     assert code == 0
     assert "predicted [/x] [31m" in out
     assert "\x1b" not in out
@@ -183,13 +213,19 @@ def test_texts_of_a_table_are_found_by_name(tmp_path):
     about = PersonalModel.load(craft(tmp_path / "t", tree(**said), state)).about
     csv = write(tmp_path / "a.csv", "title,more,body\nup,x,down\nwhat,y,up up up\n")
     assert read(csv, about).x.tolist() == [[3, 2, 0], [2, 2, 2]]
-    assert read(write(tmp_path / "a.txt", "down up\nup up up what\n"), about).x.tolist() == [[3, 2, 0], [2, 2, 2]]
+    assert read(write(tmp_path / "a.txt", "down up\nup up up what\n"), about).x.tolist() == [
+        [3, 2, 0],
+        [2, 2, 2],
+    ]
     with pytest.raises(DataError, match=r"missing body; the model takes body, title"):
         read(write(tmp_path / "b.csv", "title,text\na,b\n"), about)
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="bytes that are not UTF-8"):
         read(tmp_path / "b.txt", about)
-    for x, told in (([[0, 1, 2**40]], "outside 0 to 3"), ([[0.0, 1, 2]], "tokens are whole numbers")):
+    for x, told in (
+        ([[0, 1, 2**40]], "outside 0 to 3"),
+        ([[0.0, 1, 2]], "tokens are whole numbers"),
+    ):
         np.savez(tmp_path / "x.npz", x=np.array(x))
         with pytest.raises(DataError, match=told):
             read(tmp_path / "x.npz", about)
@@ -207,7 +243,10 @@ def trained(folder, images):
 
 @pytest.mark.parametrize(
     ("dtype", "told"),
-    [("u2", "has uint16 values, the model takes uint8"), ("f4", "has float32 values, the model takes uint8")],
+    [
+        ("u2", "has uint16 values, the model takes uint8"),
+        ("f4", "has float32 values, the model takes uint8"),
+    ],
 )
 def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, told):
     path = tmp_path / ("deep.png" if dtype == "u2" else "deep.tif")
@@ -239,7 +278,11 @@ def pipe(path):
 
 @pytest.mark.parametrize(
     ("prepare", "told"),
-    [(postscript, "cannot read the image"), (bomb, "900000000 pixels|30000 x 30000"), (pipe, "a pipe")],
+    [
+        (postscript, "cannot read the image"),
+        (bomb, "900000000 pixels|30000 x 30000"),
+        (pipe, "a pipe"),
+    ],
 )
 def test_images_that_are_traps_are_refused(tmp_path, picture, prepare, told):
     prepare(tmp_path / "x.png")
@@ -268,7 +311,9 @@ def test_images_are_brought_to_the_models_form(tmp_path, picture):
 def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, picture):
     header = "{'descr': '|u1', 'fortran_order': False, 'shape': (70368744177664, 8, 8), }"
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+        archive.writestr(
+            "x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        )
     with pytest.raises(DataError, match="promises 4503599627370496 bytes"):
         read(tmp_path / "x.npz", picture.about)
 
@@ -276,7 +321,10 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
 @pytest.mark.parametrize(
     ("x", "told"),
     [
-        (np.zeros((2, 9, 9), np.uint8), r"samples have shape \(9, 9, 1\), the model takes \(8, 8, 1\)"),
+        (
+            np.zeros((2, 9, 9), np.uint8),
+            r"samples have shape \(9, 9, 1\), the model takes \(8, 8, 1\)",
+        ),
         (np.full((2, 8, 8), 0.5), "row 0 is float32 and does not fit into uint8"),
         (np.full((2, 8, 8), 256, np.uint16), "row 0 is uint16 and does not fit into uint8"),
         (np.zeros((2, 8, 8), np.int32), "images are uint8, uint16, int16, float32, not int32"),
@@ -315,7 +363,13 @@ def test_answers_name_the_patient_and_go_to_a_csv(tmp_path, table, capsys):
     assert (code, out) == (0, "")
     assert f"2 answers of the model of {table.about.client}: {tmp_path / 'answers.csv'}" in err
     header, *rows = csv.reader((tmp_path / "answers.csv").read_text().splitlines())
-    assert header == ["input", "id", "class", "probability", *(f"P({name})" for name in table.about.names)]
+    assert header == [
+        "input",
+        "id",
+        "class",
+        "probability",
+        *(f"P({name})" for name in table.about.names),
+    ]
     assert [row[1] for row in rows] == ["P-7", "'=1+1"]
     for row, answer in zip(rows, told, strict=True):
         assert [float(p) for p in row[4:]] == list(answer["probabilities"].values())
@@ -330,7 +384,11 @@ def test_a_column_of_names_must_be_there(tmp_path, table):
 
 WRITTEN = [
     ("größe;mg, dl;died\n1,5;2;no\n3;4,25;yes\n", {"separator": ";"}, "utf-8"),
-    ("größe\tmg, dl\tdied\n1,5\t2\tno\n3\t4,25\tyes\n", {"separator": "\t", "encoding": "cp1252"}, "cp1252"),
+    (
+        "größe\tmg, dl\tdied\n1,5\t2\tno\n3\t4,25\tyes\n",
+        {"separator": "\t", "encoding": "cp1252"},
+        "cp1252",
+    ),
     ('größe,"mg, dl",died\n"1,5",2,no\n3,"4,25",yes\n', {"decimal": ","}, "utf-8"),
     ('größe,"mg, dl",died\n1.5,2,no\n3,4.25,yes\n', {"encoding": "mac-roman"}, "mac-roman"),
     (

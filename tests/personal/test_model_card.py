@@ -1,4 +1,6 @@
-"""The card beside each personal model: it agrees with the record, is reproducible to the byte, and may be edited."""
+"""The card beside each personal model: it agrees with the record, is reproducible to the byte, and
+may be edited.
+"""
 
 import hashlib
 import re
@@ -11,7 +13,16 @@ import pomona
 from pomona import Config
 from pomona.data.dataset import Dataset
 from pomona.federation.callbacks import NullCallback, StopAfter
-from pomona.personal.model_card import MOST, MOST_BYTES, PEOPLE, figures, harmless, held, outputs, relationships
+from pomona.personal.model_card import (
+    MOST,
+    MOST_BYTES,
+    PEOPLE,
+    figures,
+    harmless,
+    held,
+    outputs,
+    relationships,
+)
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
 
@@ -35,7 +46,9 @@ def section(text, heading):
 def table(text):
     """Cells after the first of each row, by the first."""
     rows = [
-        line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ") and " --- " not in line
+        line.strip("| ").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| ") and " --- " not in line
     ]
     return {row[0]: row[1:] for row in rows if len(row) > 1}
 
@@ -44,24 +57,39 @@ def test_a_card_says_what_the_record_says(tmp_path):
     result = pomona.run(config(model={"name": "small", "train": "head"}), tmp_path / "run")
     for i in range(3):
         text = card(tmp_path / "run", i)
-        samples = {part: int(cells[0]) for part, cells in table(section(text, "Data")).items() if part != "part"}
+        samples = {
+            part: int(cells[0])
+            for part, cells in table(section(text, "Data")).items()
+            if part != "part"
+        }
         assert samples == {part: sizes[i] for part, sizes in result.about["sizes"].items()}
         (final,) = (
             f
             for f in result.final
-            if (f["model"], f["when"], f["split"], f["client"]) == ("personal", "trained", "test", i)
+            if (f["model"], f["when"], f["split"], f["client"])
+            == ("personal", "trained", "test", i)
         )
         figures = table(section(text, "Metrics on test"))
         assert figures["accuracy in %"][0] == f"{100 * final['accuracy']:.2f}"
         ends = final["intervals"]["macro_f1"]
-        assert figures["macro F1 in %"][1:] == [" to ".join(f"{100 * end:.2f}" for end in ends), "higher"]
+        assert figures["macro F1 in %"][1:] == [
+            " to ".join(f"{100 * end:.2f}" for end in ends),
+            "higher",
+        ]
         assert figures["Brier score"][2] == "lower"
         assert "| training | 2 of 2 rounds, 1 epoch a round" in text
-        assert "(personal, after local training) on the client's own test samples, after round 2." in text
+        assert (
+            "(personal, after local training) on the client's own test samples, after round 2."
+            in text
+        )
         weights = table(section(text, "Whom it learnt from"))
         _, matrix = result.matrices("dr")[-1]
-        assert {f"client {j}": [f"{w:.4g}"] for j, w in enumerate(matrix[i])}.items() <= weights.items()
-        hashes = {what: cells[0].strip("`") for what, cells in table(section(text, "Hashes")).items()}
+        assert {
+            f"client {j}": [f"{w:.4g}"] for j, w in enumerate(matrix[i])
+        }.items() <= weights.items()
+        hashes = {
+            what: cells[0].strip("`") for what, cells in table(section(text, "Hashes")).items()
+        }
         path = tmp_path / "run" / "models" / f"client-{i:02d}.safetensors"
         assert hashes["this model's file"] == hashlib.sha256(path.read_bytes()).hexdigest()
         assert hashes["its frozen part, in a separate file"] == result.about["frozen"]["sha256"]
@@ -73,27 +101,40 @@ def test_the_round_is_that_of_the_evaluation(tmp_path):
     """FedAvg is judged by what was received, whose last round is the run's."""
     result = pomona.run(config(method="fedavg", eval_every=2, rounds=3), tmp_path / "run")
     assert result.about["headline"] == ["global", "received"]
-    assert "(global, as received, before local training) on the client's own test samples, after round 3." in card(
-        tmp_path / "run"
-    )
+    assert (
+        "(global, as received, before local training) on the client's own test samples, after "
+        "round 3."
+    ) in card(tmp_path / "run")
 
 
 def test_whom_it_learnt_from_in_words(tmp_path):
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "averaged")
     pomona.run(config(method="separate", rounds=1), tmp_path / "alone")
-    averaged, alone = (section(card(tmp_path / name), "Whom it learnt from") for name in ("averaged", "alone"))
+    averaged, alone = (
+        section(card(tmp_path / name), "Whom it learnt from") for name in ("averaged", "alone")
+    )
     assert "Models of these took part: client 0, client 1, client 2." in averaged
     assert alone.strip() == "None: no model was sent to any client."
 
 
 def test_a_client_without_test_samples_has_no_figures(tmp_path):
-    np.savez(tmp_path / "own.npz", x=np.random.default_rng(0).random((40, 3), np.float32), y=np.arange(40) % 2)
-    given = {"data": {"name": "npz", "path": tmp_path / "own.npz"}, "lr": 0.1, "workers": 1, "rounds": 1}
+    np.savez(
+        tmp_path / "own.npz",
+        x=np.random.default_rng(0).random((40, 3), np.float32),
+        y=np.arange(40) % 2,
+    )
+    given = {
+        "data": {"name": "npz", "path": tmp_path / "own.npz"},
+        "lr": 0.1,
+        "workers": 1,
+        "rounds": 1,
+    }
     cut = Scenario.prepare(Config(clients=2, **given)).partition
     lacking = replace(cut.clients[0], test=cut.clients[0].test[:0])
     (tmp_path / "cut.json").write_text(replace(cut, clients=(lacking, cut.clients[1])).text())
     pomona.run(
-        Config(method="ditto", partition={"name": "file", "path": tmp_path / "cut.json"}, **given), tmp_path / "run"
+        Config(method="ditto", partition={"name": "file", "path": tmp_path / "cut.json"}, **given),
+        tmp_path / "run",
     )
     said = section(card(tmp_path / "run"), "Metrics on test")
     assert said.strip() == "Not measured: this client has no test samples."
@@ -121,7 +162,9 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
     pomona.run(config(), folder)
     path = folder / "models" / "client-00.card.md"
     before = path.read_text()
-    path.write_text(before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n")
+    path.write_text(
+        before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n"
+    )
     pomona.run(config(), folder, watcher=(heard := Heard()), resume=True)
     assert any("is finished; nothing to do" in note for note in heard.notes)
     pomona.run(config(rounds=3), folder, resume=True)
@@ -131,7 +174,8 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe## Intended use\n", b"no heading", b"\n## Intended use\n" + b"x" * MOST_BYTES]
+    "content",
+    [b"\xff\xfe## Intended use\n", b"no heading", b"\n## Intended use\n" + b"x" * MOST_BYTES],
 )
 def test_a_card_that_cannot_be_read_is_written_anew(content, tmp_path):
     folder = tmp_path / "run"
@@ -147,14 +191,23 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
         "delta": 1e-3,
-        "acknowledge": ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"],
+        "acknowledge": [
+            "metrics",
+            "sample-counts",
+            "training-loss",
+            "feature-moments",
+            "unlimited-epsilon",
+        ],
     }
     result = pomona.run(config(method="fedavg", rounds=1, privacy=privacy), tmp_path / "private")
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "open")
     for i, epsilon in enumerate(result.summary["privacy"]["clients"]):
         said = section(card(tmp_path / "private", i), "Privacy").strip()
         assert said == f"epsilon {epsilon:.4g} at delta 0.001, for one sample of this client."
-    assert section(card(tmp_path / "open"), "Privacy").strip() == "None: what this client sent had no noise."
+    assert (
+        section(card(tmp_path / "open"), "Privacy").strip()
+        == "None: what this client sent had no noise."
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,18 +227,28 @@ def test_names_of_others_are_one_line_in_which_no_markdown_counts(name, shown):
 
 
 def test_only_quantities_with_a_weight_for_each_client_are_relationships():
-    words = (Quantity("dr", "matrix", "Who listens", "p", "m"), Quantity("epochs", "epochs", "Learning", "e", "m"))
+    words = (
+        Quantity("dr", "matrix", "Who listens", "p", "m"),
+        Quantity("epochs", "epochs", "Learning", "e", "m"),
+    )
     shown = Presentation("M", quantities=words)
     names = ["a", "b", "c"]
     info = {"dr": [0.5, 0.2, 0.3], "epochs": [1.0, 2.0, 3.0], "norm": [4.0]}
-    assert relationships(info, names, shown) == {"Who listens": [("a", 0.5), ("b", 0.2), ("c", 0.3)]}
+    assert relationships(info, names, shown) == {
+        "Who listens": [("a", 0.5), ("b", 0.2), ("c", 0.3)]
+    }
 
 
 def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
     pomona.run(config(clients=MOST + 2, rounds=1), tmp_path / "run")
-    names = [name for name in table(section(card(tmp_path / "run", 21), "Whom it learnt from")) if "client" in name]
+    names = [
+        name
+        for name in table(section(card(tmp_path / "run", 21), "Whom it learnt from"))
+        if "client" in name
+    ]
     assert len(names) == MOST
-    assert "client 21" in names  # its own weight is the largest: half, and the others share the rest
+    # its own weight is the largest: half, and the others share the rest
+    assert "client 21" in names
 
 
 def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
@@ -193,11 +256,15 @@ def test_a_card_of_a_model_of_an_earlier_round_says_what_was_measured(tmp_path):
         pomona.run(config(keep=keep), tmp_path / keep)
         said = section(card(tmp_path / keep), "Metrics on test")
         assert said.strip().startswith(f"Of {whose} (personal, after local training)")
-        assert (r"keep = own\_best." in said or "keep = own_best." in said) == (keep == "own_best"), said
+        assert (r"keep = own\_best." in said or "keep = own_best." in said) == (
+            keep == "own_best"
+        ), said
 
 
 def table_of(y, **said):
-    return Dataset("own", "table", np.zeros((len(y), 1)), np.array(y), said.pop("classes", ()), len(y), **said)
+    return Dataset(
+        "own", "table", np.zeros((len(y), 1)), np.array(y), said.pop("classes", ()), len(y), **said
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +276,12 @@ def table_of(y, **said):
             "no, yes; the outcome is yes: AUPRC is of it",
             "no 1, yes 2",
         ),
-        ("multilabel", table_of([[0, 1], [1, 1], [0, 1], [1, 0]], labels=("a", "b")), "a, b", "a 1, b 3"),
+        (
+            "multilabel",
+            table_of([[0, 1], [1, 1], [0, 1], [1, 0]], labels=("a", "b")),
+            "a, b",
+            "a 1, b 3",
+        ),
         (
             "survival",
             table_of([[2.0, 1.0], [3.0, 0.0], [5.0, 1.0], [6.0, 1.0]], edges=(2.5, 6.0)),
@@ -226,7 +298,14 @@ def test_what_the_samples_are(targets, data, words, counts):
 
 
 def test_a_figure_that_is_no_metric_keeps_its_name_and_one_without_interval_has_none():
-    given = {"events": 1234, "auroc": None, "ece": 0.125, "intervals": {"auroc": None}, "confusion": [[1]], "client": 3}
+    given = {
+        "events": 1234,
+        "auroc": None,
+        "ece": 0.125,
+        "intervals": {"auroc": None},
+        "confusion": [[1]],
+        "client": 3,
+    }
     assert figures(given) == [
         ("events", "1,234", "", ""),
         ("AUROC", "not defined", "", "higher"),

@@ -1,4 +1,6 @@
-"""A model file is untrusted data: it runs nothing, allocates no memory on its word, and is intact or refused."""
+"""A model file is untrusted data: it runs nothing, allocates no memory on its word, and is intact
+or refused.
+"""
 
 import json
 import os
@@ -43,7 +45,9 @@ def test_a_file_comes_back_as_it_was_written(tmp_path):
     (answer,) = model.predict(ROW)
     no = 1 / (1 + np.exp(10.5 - 5.5))
     assert answer["class"] == "yes"
-    assert answer["probability"] == answer["probabilities"]["yes"] == pytest.approx(1 - no, rel=1e-12)
+    assert (
+        answer["probability"] == answer["probabilities"]["yes"] == pytest.approx(1 - no, rel=1e-12)
+    )
     assert answer["probabilities"]["no"] == pytest.approx(no, rel=1e-12)
 
 
@@ -54,7 +58,11 @@ def test_other_programs_read_the_tensors_and_the_metadata(tmp_path):
     assert all(torch.equal(load_file(path)[name], WEIGHTS[name]) for name in WEIGHTS)
     with safe_open(path, "pt") as file:
         told = json.loads(file.metadata()["pomona"])
-    assert (told["format"], told["shift"], told["columns"]) == ("pomona-model-2", [1.0, 1.0], ["age", "dose"])
+    assert (told["format"], told["shift"], told["columns"]) == (
+        "pomona-model-2",
+        [1.0, 1.0],
+        ["age", "dose"],
+    )
     assert told["sha256"] == model_file.seal(told, WEIGHTS)
 
 
@@ -74,7 +82,9 @@ def test_a_file_whose_writing_breaks_off_is_the_one_before(tmp_path, monkeypatch
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A folder with a model file that names code beside it, which leaves a trace when imported or called."""
+    """A folder with a model file that names code beside it, which leaves a trace when imported or
+    called.
+    """
     (tmp_path / "evil.py").write_text(
         "from pathlib import Path\n"
         "from torch import nn\n"
@@ -96,7 +106,10 @@ def test_a_model_file_never_runs_code_unless_told_to(evil, capsys):
     assert command("predict", "evil.safetensors", "rows.csv") == 6
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert all(word in err for word in ("own code, evil:net", "--own-code", "the folder that holds evil.py"))
+    assert all(
+        word in err
+        for word in ("own code, evil:net", "--own-code", "the folder that holds evil.py")
+    )
     assert not (evil / "imported").exists()
     assert "evil" not in sys.modules
     assert command("predict", "evil.safetensors", "rows.csv", "--own-code", "--json") == 0
@@ -121,7 +134,10 @@ def test_export_runs_no_code_unless_told_to(evil, capsys, monkeypatch):
 
 def test_own_code_that_is_not_here_is_said_with_its_place(tmp_path):
     craft(tmp_path / "m", tree(network={"name": "mynet.parts:mycnn"}))
-    with pytest.raises(StorageError, match=r"own code, mynet.parts:mycnn, which fails here .*holds mynet.*PYTHONPATH"):
+    with pytest.raises(
+        StorageError,
+        match=r"own code, mynet.parts:mycnn, which fails here .*holds mynet.*PYTHONPATH",
+    ):
         PersonalModel.load(tmp_path / "m", own_code=True)
 
 
@@ -145,7 +161,9 @@ def test_what_a_network_computes_is_known_before_memory_is_taken(name):
 
 
 def test_a_sample_whose_layers_take_gigabytes_is_refused():
-    """The weights of a network that pools fit images of any size: resnet18's first layer has 64 maps of half the side."""
+    """The weights of a network that pools fit images of any size: resnet18's first layer has 64
+    maps of half the side.
+    """
     network = outline(ModelSettings(name="resnet18"), (1, 32, 32), 3)
     side = 4096
     assert 4 * 64 * (side // 2) ** 2 <= MOST_BYTES < 4 * 64 * side**2
@@ -168,29 +186,47 @@ def test_statistics_and_counters_come_back(tmp_path, name):
         "vocabulary": sizes[2], "classes": list("abc"), "columns": [], "shift": [0.0], "scale": [1.0],
     }  # fmt: skip
     model = PersonalModel.load(craft(tmp_path / "m", tree(**said), floats))
-    x = np.arange(49, dtype=np.int32).reshape(7, 7) if text else np.arange(512, dtype=np.uint8).reshape(2, 16, 16, 1)
+    x = (
+        np.arange(49, dtype=np.int32).reshape(7, 7)
+        if text
+        else np.arange(512, dtype=np.uint8).reshape(2, 16, 16, 1)
+    )
     values = torch.from_numpy(x) if text else torch.from_numpy(x).float().movedim(-1, 1)
     with torch.no_grad():
         assert torch.equal(model.outputs(x), built(values))
-    assert all(int(b) == 0 for k, b in model.module.named_buffers() if k.endswith("num_batches_tracked"))
+    assert all(
+        int(b) == 0 for k, b in model.module.named_buffers() if k.endswith("num_batches_tracked")
+    )
 
 
 DEEP = "[" * 200_000 + "]" * 200_000
 NETWORK = {"name": "mlp", "hidden": [1], "width": 32, "loss": "auto"}
 LIES = {
     "100,000 layers": ({"network": {**NETWORK, "hidden": [1] * 100_000}}, "network.hidden"),
-    "as many layers as are read": ({"network": {**NETWORK, "hidden": [10**6] * 1000}}, "tensor 'fc10"),
+    "as many layers as are read": (
+        {"network": {**NETWORK, "hidden": [10**6] * 1000}},
+        "tensor 'fc10",
+    ),
     "a layer of 10^12": ({"network": {**NETWORK, "hidden": [10**12]}}, "network.hidden.0"),
-    "wide layers": ({"network": {**NETWORK, "hidden": [10**6, 10**6]}}, "tensor 'fc2.bias' is missing"),
+    "wide layers": (
+        {"network": {**NETWORK, "hidden": [10**6, 10**6]}},
+        "tensor 'fc2.bias' is missing",
+    ),
     "an unknown network": ({"network": {"name": "logistik"}}, "did you mean logistic"),
     "a network for images": ({"network": {"name": "resnet18"}}, "takes images"),
     "a key of the network": ({"network": {"name": "mlp", "layers": 3}}, "network.layers"),
-    "a huge table": ({"input_shape": [2**26], "shift": [0.0], "columns": [], "scale": [1.0]}, "fc1.weight"),
+    "a huge table": (
+        {"input_shape": [2**26], "shift": [0.0], "columns": [], "scale": [1.0]},
+        "fc1.weight",
+    ),
     "a sample of too many values": ({"input_shape": [2**62]}, "input_shape.0"),
     "no side": ({"input_shape": [0]}, "input_shape.0"),
     "a side too many": ({"input_shape": [2, 2, 2, 2]}, "input_shape"),
     "an image as a table": ({"input_shape": [1, 2, 2]}, "input_shape is not that of its kind"),
-    "other sides": ({"input_shape": [3], "shift": [0.0], "scale": [1.0], "columns": []}, "has shape (2, 2)"),
+    "other sides": (
+        {"input_shape": [3], "shift": [0.0], "scale": [1.0], "columns": []},
+        "has shape (2, 2)",
+    ),
     "outputs": ({"outputs": 3, "classes": ["a", "b", "c"]}, "has shape (2, 2), expected (3, 2)"),
     "outputs of 10^18": ({"outputs": 10**18}, "outputs"),
     "no outputs": ({"outputs": 0}, "outputs"),
@@ -204,7 +240,10 @@ LIES = {
     "a column short": ({"columns": ["age"]}, "columns are not those of a sample"),
     "a column twice": ({"columns": ["age", "age"]}, "two columns have one name"),
     "a vocabulary of a table": ({"vocabulary": 7}, "a vocabulary is what texts have"),
-    "a text without a vocabulary": ({"kind": "text", "columns": []}, "a vocabulary is what texts have"),
+    "a text without a vocabulary": (
+        {"kind": "text", "columns": []},
+        "a vocabulary is what texts have",
+    ),
     "words of a table": ({"words": ["a"]}, "words are not those"),
     "a vocabulary of 2^40": ({"kind": "text", "vocabulary": 2**40}, "vocabulary"),
     "shift of another length": ({"shift": [0.0, 0.0, 0.0]}, "shift or scale"),
@@ -215,25 +254,39 @@ LIES = {
     "no unit": ({"target_scale": [0.0]}, "a scale is 0"),
     "times of classes": ({"edges": [1.0, 2.0]}, "edges are not the outputs"),
     "no times": ({"targets": "survival", "classes": []}, "edges are not the outputs"),
-    "times in disorder": ({"targets": "survival", "classes": [], "edges": [2.0, 1.0]}, "edges do not ascend"),
-    "a time before the start": ({"targets": "survival", "classes": [], "edges": [-1.0, 1.0]}, "edges"),
+    "times in disorder": (
+        {"targets": "survival", "classes": [], "edges": [2.0, 1.0]},
+        "edges do not ascend",
+    ),
+    "a time before the start": (
+        {"targets": "survival", "classes": [], "edges": [-1.0, 1.0]},
+        "edges",
+    ),
     "endless times": ({"targets": "survival", "classes": [], "edges": [1.0, 1e300]}, "edges"),
     "a key too many": ({"pickle": "x"}, "pickle"),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(tmp_path, monkeypatch, lie):
-    """No tensor is read, and none made, before everything fits: there is nothing that could be large or slow."""
+def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(
+    tmp_path, monkeypatch, lie
+):
+    """No tensor is read, and none made, before everything fits: there is nothing that could be
+    large or slow.
+    """
     monkeypatch.setattr(model_file, "fill", lambda *_: pytest.fail("tensors were read"))
-    monkeypatch.setattr(torch.nn.Module, "to_empty", lambda *_, **__: pytest.fail("memory was taken"))
+    monkeypatch.setattr(
+        torch.nn.Module, "to_empty", lambda *_, **__: pytest.fail("memory was taken")
+    )
     changes, said = LIES[lie]
     line = refused(craft(tmp_path / "m", tree(**changes)))
     assert "holds no model" in line
     assert said in line, line
 
 
-@pytest.mark.parametrize("key", sorted(tree().keys() - {"frozen_sha256", "preprocessing", "window", "edges", "form"}))
+@pytest.mark.parametrize(
+    "key", sorted(tree().keys() - {"frozen_sha256", "preprocessing", "window", "edges", "form"})
+)
 def test_every_key_is_needed(tmp_path, key):
     line = refused(craft(tmp_path / "m", {k: v for k, v in tree().items() if k != key}))
     assert key in line or "metadata" in line
@@ -258,7 +311,9 @@ RAW = {
 @pytest.mark.parametrize("raw", RAW)
 def test_metadata_that_are_no_record_are_one_line(tmp_path, raw):
     text = RAW[raw]
-    said = json.loads(text) | {"sha256": "0" * 64} if raw in {"1e400", "shift 1e400", "NaN"} else text
+    said = (
+        json.loads(text) | {"sha256": "0" * 64} if raw in {"1e400", "shift 1e400", "NaN"} else text
+    )
     note = json.dumps(said).replace("Infinity", "1e400") if isinstance(said, dict) else said
     save_file(WEIGHTS, tmp_path / "m", {"pomona": note})
     assert "holds no model" in refused(tmp_path / "m")
@@ -278,7 +333,9 @@ def test_a_digit_that_flips_is_refused(tmp_path):
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
-    line = refused(craft(tmp_path / "m", tree(), {**WEIGHTS, "fc1.bias": torch.tensor([0.0, torch.nan])}))
+    line = refused(
+        craft(tmp_path / "m", tree(), {**WEIGHTS, "fc1.bias": torch.tensor([0.0, torch.nan])})
+    )
     assert "'fc1.bias' has values that are not finite (1 of 2)" in line
 
 
@@ -302,7 +359,9 @@ def test_pipes_folders_and_nothing_are_no_models(tmp_path):
         assert str(path) in refused(path)
 
 
-def test_tensors_alone_are_refused_like_a_whole_model_where_the_header_is_nested_too_deeply(tmp_path):
+def test_tensors_alone_are_refused_like_a_whole_model_where_the_header_is_nested_too_deeply(
+    tmp_path,
+):
     path = tmp_path / "m"
     path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
     with pytest.raises(StorageError, match="holds no model"):

@@ -30,7 +30,13 @@ EVERYTHING = ("sample-counts", "metrics", "validation-losses", "unlimited-epsilo
 
 
 def privacy(**over) -> Privacy:
-    base = {"noise_multiplier": 1.0, "max_grad_norm": 0.7, "delta": 1e-5, "acknowledge": EVERYTHING, "seed": 5}
+    base = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 0.7,
+        "delta": 1e-5,
+        "acknowledge": EVERYTHING,
+        "seed": 5,
+    }
     return Privacy(**{**base, **over})
 
 
@@ -45,13 +51,24 @@ class Problem:
     row: Tensor
     sizes: tuple[int, ...]
 
-    def batch(self, client: int = 0, round_: int = 1, size: int = 4, epochs: int = 1, purpose: str = "training"):
+    def batch(
+        self,
+        client: int = 0,
+        round_: int = 1,
+        size: int = 4,
+        epochs: int = 1,
+        purpose: str = "training",
+    ):
         """All batches of a pass."""
         rows = self.objective.data.rows["train"][client]
-        return list(self.objective.batches(rows, Pass(0, purpose, round_, client, Passes(epochs), size)))
+        return list(
+            self.objective.batches(rows, Pass(0, purpose, round_, client, Passes(epochs), size))
+        )
 
 
-def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="mlp", chunk=None) -> Problem:
+def problem(
+    folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="mlp", chunk=None
+) -> Problem:
     n = sum(sizes)
     draw = stream(data_seed, "data")
     x, y = draw.normal(size=(n, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, n)
@@ -71,7 +88,9 @@ def problem(folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="
     return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))
 
 
-def rounds(method: Method, p: Problem, count: int, **over: float) -> tuple[ClientRuntime, object, list]:
+def rounds(
+    method: Method, p: Problem, count: int, **over: float
+) -> tuple[ClientRuntime, object, list]:
     """Train a method for some rounds: the clients, the server's state, and every reply in order."""
     roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
     initial = Initial(lambda _: p.row.clone(), p.space.layers)

@@ -1,4 +1,6 @@
-"""Epsilon: published values, properties of an accountant, repeated releases of a batch, budgets and projections."""
+"""Epsilon: published values, properties of an accountant, repeated releases of a batch, budgets and
+projections.
+"""
 
 import math
 import os
@@ -14,7 +16,15 @@ from private_problem import privacy, problem, rounds
 from pomona.core.errors import ConfigError, PrivacyError
 from pomona.core.round import Passes
 from pomona.methods import METHODS
-from pomona.privacy.accounting import Budget, Event, Gradients, combined, epsilon, projected, projected_epsilon
+from pomona.privacy.accounting import (
+    Budget,
+    Event,
+    Gradients,
+    combined,
+    epsilon,
+    projected,
+    projected_epsilon,
+)
 
 
 def test_goldens_of_independent_accountants():
@@ -33,7 +43,8 @@ def test_goldens_of_independent_accountants():
      (60, 10, 1, 20, 2, 3.4, 3.0)],
 )  # fmt: skip
 def test_realistic_silos(n, size, epochs, number, sigma, rdp, pld):
-    """delta = 1 / (10 n), against dp-accounting's two accountants: its PLD is tight, its RDP has coarser orders.
+    """delta = 1 / (10 n), against dp-accounting's two accountants: its PLD is tight, its RDP has
+    coarser orders.
 
     Printed to one decimal, hence 1.2 %.
     """
@@ -47,11 +58,16 @@ def test_realistic_silos(n, size, epochs, number, sigma, rdp, pld):
 def test_no_noise_is_no_privacy_and_no_release_costs_nothing():
     assert epsilon(privacy(), {}) == epsilon(privacy(), {Event(1.0, 0.1): 0}) == 0
     for accountant in ("rdp", "prv"):
-        assert epsilon(privacy(accountant=accountant), {Event(0.0, 0.1): 1, Event(1.0, 0.1): 5}) == math.inf
+        assert (
+            epsilon(privacy(accountant=accountant), {Event(0.0, 0.1): 1, Event(1.0, 0.1): 5})
+            == math.inf
+        )
 
 
 def test_one_full_batch_with_many_samples_is_the_plain_gaussian():
-    """q = 1: the analytic Gaussian mechanism (Balle and Wang 2018) bounds PRV from below; sigma 1, delta 1e-5: 4.38."""
+    """q = 1: the analytic Gaussian mechanism (Balle and Wang 2018) bounds PRV from below; sigma 1,
+    delta 1e-5: 4.38.
+    """
     assert epsilon(privacy(accountant="prv"), {Event(1.0, 1.0): 1}) == pytest.approx(4.38, abs=0.03)
 
 
@@ -75,7 +91,9 @@ def test_k_releases_of_one_batch_cost_what_one_does_with_less_noise():
     assert combined([2.0] * 4) == pytest.approx(1.0)
     assert combined([3.0, 4.0]) == pytest.approx(1 / math.sqrt(1 / 9 + 1 / 16))
     assert combined([1.0, 0.0]) == 0
-    assert epsilon(privacy(), {Event(2.0, 1.0): 4}) == pytest.approx(epsilon(privacy(), {Event(1.0, 1.0): 1}))
+    assert epsilon(privacy(), {Event(2.0, 1.0): 4}) == pytest.approx(
+        epsilon(privacy(), {Event(1.0, 1.0): 1})
+    )
 
 
 @given(st.floats(0.5, 20))
@@ -112,7 +130,8 @@ COVERED = [
 def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
     method = METHODS[name](**over)
-    declared = [release.name for release in method.method().card.privacy.releases]  # and it asks for no more
+    # and it asks for no more
+    declared = [release.name for release in method.method().card.privacy.releases]
     p = problem(tmp_path, privacy(acknowledge=("metrics", "sample-counts", *declared)), (12, 9))
     rounds(method.method(), p, 2)
     for client, n in enumerate(p.sizes):
@@ -120,7 +139,14 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
         made = p.objective.key_store(client).ledger.history()
         assert made, "a method that takes no gradients"
         assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)
-        if name in {"fedavg", "apple", "pfedme", "scaffold", "fedfomo"}:  # no evaluation that trains
+        # no evaluation that trains
+        if name in {
+            "fedavg",
+            "apple",
+            "pfedme",
+            "scaffold",
+            "fedfomo",
+        }:
             assert made == said
         # These ask two models about the same batches: once, where the models are equal.
         if name in {"apfl", "ditto", "fed-rod"}:

@@ -1,4 +1,6 @@
-"""An attack on the mechanism itself: it must not distinguish two neighbours better than epsilon allows."""
+"""An attack on the mechanism itself: it must not distinguish two neighbours better than epsilon
+allows.
+"""
 
 import math
 
@@ -18,19 +20,27 @@ DELTA, RUNS = 1e-5, 100_000
 
 
 def lower_bound(without, with_, trust=1e-3):
-    """A lower bound on epsilon: the threshold is selected on one half, Clopper-Pearson bounds come from the other."""
+    """A lower bound on epsilon: the threshold is selected on one half, Clopper-Pearson bounds come
+    from the other.
+    """
     best, threshold = 0.0, 0.0
     for t in np.quantile(np.concatenate([without[::2], with_[::2]]), np.linspace(0.01, 0.999, 200)):
         fpr, tpr = (without[::2] > t).mean(), (with_[::2] > t).mean()
         if fpr > 1e-4 and (tpr - DELTA) / fpr > best:
             best, threshold = (tpr - DELTA) / fpr, t
-    fp, tp, n = int((without[1::2] > threshold).sum()), int((with_[1::2] > threshold).sum()), len(without[1::2])
+    fp, tp, n = (
+        int((without[1::2] > threshold).sum()),
+        int((with_[1::2] > threshold).sum()),
+        len(without[1::2]),
+    )
     high, low = stats.beta.ppf(1 - trust, fp + 1, n - fp), stats.beta.ppf(trust, tp, n - tp + 1)
     return math.log(max(low - DELTA, 1e-12) / high)
 
 
 def observed(canary, sigma, key, q=1.0, C=0.7):
-    """An attacker's view along the canary: the clipped sum with or without a full-norm gradient, with noise."""
+    """An attacker's view along the canary: the clipped sum with or without a full-norm gradient,
+    with noise.
+    """
     draw = stream(key, "audit", int(canary))
     present = draw.random(RUNS) < q if canary else np.zeros(RUNS, dtype=bool)
     return present * C + sigma * C * gaussian(RUNS, draw).numpy()
@@ -48,13 +58,18 @@ def test_an_attacker_gets_less_than_the_accountant_says(q):
 
 @pytest.mark.slow
 def test_the_released_sums_are_those_of_the_claim(tmp_path):
-    """Through the key store: 2,000 runs of one release of 50 numbers, a canary of full norm in the first of each pair."""
+    """Through the key store: 2,000 runs of one release of 50 numbers, a canary of full norm in the
+    first of each pair.
+    """
     store, C = KeyStore.open(tmp_path, 0, privacy()), 0.7
     zero = torch.zeros(50).double()
     canary = zero.clone()
     canary[0] = C
     seen = [
-        [float(store.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0]) for r in range(2000)]
+        [
+            float(store.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0])
+            for r in range(2000)
+        ]
         for s in (zero, canary)
     ]
     without, with_ = (np.asarray(s) for s in seen)

@@ -1,4 +1,6 @@
-"""Releases that privacy does not cover: named per method, refused with a remedy, accepted by name."""
+"""Releases that privacy does not cover: named per method, refused with a remedy, accepted by
+name.
+"""
 
 import re
 import tomllib
@@ -63,7 +65,12 @@ def test_what_follows_from_the_data_and_the_budget():
 def test_the_refusal_names_each_release_and_the_line_that_accepts_all():
     with pytest.raises(ConfigError) as told:
         require_releases(privacy(acknowledge=("metrics",)), [50], own("fedfomo"))
-    for part in ("sample-counts", "validation-losses", "unlimited-epsilon", "privacy.epsilon_budget"):
+    for part in (
+        "sample-counts",
+        "validation-losses",
+        "unlimited-epsilon",
+        "privacy.epsilon_budget",
+    ):
         assert part in str(told.value)
     accepted = str(told.value).partition("privacy.acknowledge = ")[2]
     names = tomllib.loads(f"v = {accepted}")["v"]
@@ -88,7 +95,13 @@ def test_settings_say_when_there_is_no_privacy():
     assert privacy(seed=None).void is None
     assert "test seed" in privacy(seed=0).void
     assert "noise_multiplier" in privacy(seed=None, noise_multiplier=0).void
-    for wrong in ({"noise_multiplier": -1}, {"max_grad_norm": 0}, {"delta": 0}, {"delta": 1}, {"epsilon_budget": 0}):
+    for wrong in (
+        {"noise_multiplier": -1},
+        {"max_grad_norm": 0},
+        {"delta": 0},
+        {"delta": 1},
+        {"epsilon_budget": 0},
+    ):
         with pytest.raises(ValidationError):
             privacy(**wrong)
 
@@ -101,14 +114,25 @@ def test_fedfomos_table_is_accepted_as_it_stands():
         tree = tomllib.loads(file.read_text())
         settings, method = (
             Privacy(**tree["privacy"]),
-            METHODS[tree["method"]["name"]](**{k: v for k, v in tree["method"].items() if k != "name"}),
+            METHODS[tree["method"]["name"]](
+                **{k: v for k, v in tree["method"].items() if k != "name"}
+            ),
         )
         require_releases(
-            settings, [tree["data"]["train_limit"] // tree["clients"]], method.method().card.privacy.releases
+            settings,
+            [tree["data"]["train_limit"] // tree["clients"]],
+            method.method().card.privacy.releases,
         )
         asked = method.method().card.privacy.gradients
         n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
         assert (
-            projected_epsilon(settings, asked, int(n), tree["batch_size"], Passes(tree["local_epochs"]), tree["rounds"])
+            projected_epsilon(
+                settings,
+                asked,
+                int(n),
+                tree["batch_size"],
+                Passes(tree["local_epochs"]),
+                tree["rounds"],
+            )
             > 0
         )

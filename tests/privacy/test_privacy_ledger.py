@@ -68,7 +68,10 @@ def test_every_changed_missing_or_moved_line_is_found(tmp_path):
     damaged = [lines[:k] + lines[k + 1 :] for k in range(len(lines) - 1)]
     damaged += [lines[:2] + lines[3:4] + lines[2:3] + lines[4:], [*lines, lines[-1]]]
     damaged += [
-        [line.replace('"sigma": 1.0', '"sigma": 9.0') if k == j else line for j, line in enumerate(lines)]
+        [
+            line.replace('"sigma": 1.0', '"sigma": 9.0') if k == j else line
+            for j, line in enumerate(lines)
+        ]
         for k in range(1, 5)
     ]
     damaged += [["not JSON\n"], ["[]\n"], []]
@@ -81,7 +84,8 @@ def test_every_changed_missing_or_moved_line_is_found(tmp_path):
 def test_every_flipped_bit_is_found(tmp_path):
     ledger(tmp_path, entry(0, "a"), entry(1, "b"))
     content = path(tmp_path).read_bytes()
-    whole = content[: content.rindex(b"\n", 0, -1)]  # the last line's own end is a torn line when flipped
+    # the last line's own end is a torn line when flipped
+    whole = content[: content.rindex(b"\n", 0, -1)]
     for place in range(0, len(whole), 3):
         flipped = bytearray(content)
         flipped[place] ^= 1 << (place % 8)
@@ -207,13 +211,21 @@ store.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).doubl
 
 def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     store = KeyStore.open(tmp_path, 0, privacy(seed=None))
     assert store.position().entries == 2  # it was written down before it could be used
     spent = store.spent()
-    made = [store.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double()) for s in (0, 1)]
+    made = [
+        store.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double())
+        for s in (0, 1)
+    ]
     assert (store.position().entries, store.spent()) == (2, spent)
     assert not torch.equal(*made)
 
@@ -236,7 +248,9 @@ def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_
 
 
 def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
-    """Neither key nor ledger appears where they are missing: whoever restores them overwrites nothing."""
+    """Neither key nor ledger appears where they are missing: whoever restores them overwrites
+    nothing.
+    """
     first = problem(tmp_path / "key-stores", privacy(seed=None))
     rounds(METHODS["fedavg"]().method(), first, 1)
     position = first.objective.position(0)
@@ -245,7 +259,9 @@ def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
     kept = {file.name: file.read_bytes() for file in home.iterdir()}
     for file in home.iterdir():
         file.unlink()
-    with pytest.raises(PrivacyError, match=f"a checkpoint knows {position.entries} entries; restore both"):
+    with pytest.raises(
+        PrivacyError, match=f"a checkpoint knows {position.entries} entries; restore both"
+    ):
         problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
     assert list(home.iterdir()) == []
     for name, content in kept.items():

@@ -43,12 +43,16 @@ def test_clipped_sums_equal_opacus_on_the_same_batch(tmp_path):
     st.integers(0, 2),
 )
 @settings(max_examples=25, deadline=None)
-def test_removing_any_sample_moves_the_sum_by_at_most_the_norm(tmp_path_factory, model, seed, size, C, scale):
+def test_removing_any_sample_moves_the_sum_by_at_most_the_norm(
+    tmp_path_factory, model, seed, size, C, scale
+):
     p = problem(tmp_path_factory.mktemp("p"), privacy(max_grad_norm=C), (size,), seed, model)
     row = p.row * 10.0**scale
     _, total = p.objective.clipped_sum(row, torch.arange(size))
     for gone in range(size):
-        _, without = p.objective.clipped_sum(row, torch.tensor([i for i in range(size) if i != gone], dtype=torch.long))
+        _, without = p.objective.clipped_sum(
+            row, torch.tensor([i for i in range(size) if i != gone], dtype=torch.long)
+        )
         assert float((total - without).norm()) <= C
 
 
@@ -83,7 +87,9 @@ def test_a_sample_that_overflows_counts_for_nothing():
     assert float(got[0].norm()) < 1
 
 
-@pytest.mark.parametrize(("n", "size", "share", "count"), [(10, 4, 1, 3), (8, 4, 1, 2), (0, 4, 1, 0), (10, 4, 0.4, 1)])
+@pytest.mark.parametrize(
+    ("n", "size", "share", "count"), [(10, 4, 1, 3), (8, 4, 1, 2), (0, 4, 1, 0), (10, 4, 0.4, 1)]
+)
 def test_steps_are_those_of_an_ordinary_pass(n, size, share, count):
     assert steps(n, size, share) == count
 
@@ -96,13 +102,15 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
     q = rate(n, size)
     assert q == 0.25
     expected = T * q * (1 - q)
-    assert stats.chi2.sf(((hits.sum(0) - T * q) ** 2).sum() / expected, n) > 1e-6  # each sample Binomial(T, q)
+    # each sample Binomial(T, q)
+    assert stats.chi2.sf(((hits.sum(0) - T * q) ** 2).sum() / expected, n) > 1e-6
     counts = np.bincount(hits.sum(1).astype(int), minlength=n + 1)
     chances = stats.binom.pmf(np.arange(n + 1), n, q)
     kept = chances * T > 5
     observed = np.append(counts[kept], counts[~kept].sum())
     wanted = np.append(chances[kept], chances[~kept].sum()) * T
-    assert stats.chisquare(observed, wanted).pvalue > 1e-6  # batch sizes Binomial(n, q); fixed batches fail
+    # batch sizes Binomial(n, q); fixed batches fail
+    assert stats.chisquare(observed, wanted).pvalue > 1e-6
     pairs = np.corrcoef(hits.T)[np.triu_indices(n, 1)]
     assert np.abs(pairs).max() * np.sqrt(T) < 5.5
 
@@ -112,11 +120,18 @@ def noise(folder, count, settings_, client=0, rounds=range(1, 11)):
     store = KeyStore.open(folder, client, settings_)
     zero = torch.zeros(count // len(rounds), dtype=torch.float64)
     scale = settings_.noise_multiplier * settings_.max_grad_norm
-    return torch.cat([store.release(Draw(r, "training", 0, 10, 5), torch.zeros(1), zero) for r in rounds]) / scale
+    return (
+        torch.cat(
+            [store.release(Draw(r, "training", 0, 10, 5), torch.zeros(1), zero) for r in rounds]
+        )
+        / scale
+    )
 
 
 def test_the_noise_has_the_right_scale_shape_and_no_memory(tmp_path):
-    """400,000 numbers: an error of 1 % in sigma moves sum z^2 by 2 * 1 % * n = 8,000, that is 9 of its sd sqrt(2 n)."""
+    """400,000 numbers: an error of 1 % in sigma moves sum z^2 by 2 * 1 % * n = 8,000, that is 9 of
+    its sd sqrt(2 n).
+    """
     n = 400_000
     z = noise(tmp_path, n, privacy(noise_multiplier=1.7, max_grad_norm=0.3)).numpy()
 
@@ -141,7 +156,9 @@ def test_two_clients_and_two_keys_share_no_noise(tmp_path):
     c = noise(tmp_path / "y", 1000, secret)
     assert not set(a.tolist()) & set(b.tolist())
     assert not set(a.tolist()) & set(c.tolist())
-    assert not torch.equal(noise(tmp_path / "t", 1000, privacy()), noise(tmp_path / "t", 1000, privacy(), client=1))
+    assert not torch.equal(
+        noise(tmp_path / "t", 1000, privacy()), noise(tmp_path / "t", 1000, privacy(), client=1)
+    )
 
 
 def test_noise_after_a_restart_is_new_for_new_releases_and_old_for_old_ones(tmp_path):
@@ -154,8 +171,14 @@ def test_noise_after_a_restart_is_new_for_new_releases_and_old_for_old_ones(tmp_
 
 
 def test_another_question_about_the_same_batch_gets_other_noise(tmp_path):
-    """Whoever makes a client repeat a round with another model must not be able to subtract the noise."""
-    store, draw, zero = KeyStore.open(tmp_path, 0, privacy()), Draw(1, "training", 0, 10, 5), torch.zeros(50).double()
+    """Whoever makes a client repeat a round with another model must not be able to subtract the
+    noise.
+    """
+    store, draw, zero = (
+        KeyStore.open(tmp_path, 0, privacy()),
+        Draw(1, "training", 0, 10, 5),
+        torch.zeros(50).double(),
+    )
     one, two = (store.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
     other_data = store.release(draw, torch.zeros(3), zero + 1e-9)
     assert not set(one.tolist()) & set(two.tolist())

@@ -1,4 +1,6 @@
-"""The private objective: its releases, its refusals, and that methods compute from the noised gradient alone."""
+"""The private objective: its releases, its refusals, and that methods compute from the noised
+gradient alone.
+"""
 
 import numpy as np
 import pytest
@@ -24,7 +26,9 @@ from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 
 
-def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(tmp_path):
+def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(
+    tmp_path,
+):
     p = problem(tmp_path, privacy(noise_multiplier=0, max_grad_norm=1e6))
     for index in p.batch(size=4):
         _, G = p.objective.gradient(p.row.unsqueeze(0), [index])
@@ -95,7 +99,9 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
     ],
 )
 def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeypatch, name, over):
-    """Other data, the same noised gradients: states, uplinks and info do not change by a bit; APPLE's DR row among them."""
+    """Other data, the same noised gradients: states, uplinks and info do not change by a bit;
+    APPLE's DR row among them.
+    """
     method, released = METHODS[name](**over).method(), []
     real = PrivateObjective.gradient
 
@@ -214,12 +220,17 @@ def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):
 
 
 def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
-    """No gradient reaches the vector of the padding token, so that noise there would protect nothing."""
+    """No gradient reaches the vector of the padding token, so that noise there would protect
+    nothing.
+    """
     x = stream(3, "tokens").integers(0, 7, (6, 5)).astype(np.int32)
     dataset = Dataset("words", "text", x, np.arange(6) % 2, ("a", "b"), 6, vocabulary=7)
     clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
     module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
-    space, data = ParameterSpace(module), DeviceDataset.of(dataset, Partition(clients, {}), "classes")
+    space, data = (
+        ParameterSpace(module),
+        DeviceDataset.of(dataset, Partition(clients, {}), "classes"),
+    )
     inner = TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
     (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, Passes(1), 6))

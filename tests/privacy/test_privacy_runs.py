@@ -34,11 +34,15 @@ def config(budget, name="mr-mtl", **over):
 
 @pytest.mark.parametrize(("name", "rounds"), [("mr-mtl", 10), ("fedavg", 1)])
 def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
-    """Client 3 trains its model 10 rounds alone where the others train 2; from FedAvg's model it would begin 10 times."""
+    """Client 3 trains its model 10 rounds alone where the others train 2; from FedAvg's model it
+    would begin 10 times.
+    """
     unseen = {"unseen": [3], "adapt_rounds": 10}
     run = config(1e6, name, rounds=2, membership=unseen)
     said = Scenario.prepare(run).epsilons()
-    assert said[3] == pytest.approx(Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3])
+    assert said[3] == pytest.approx(
+        Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3]
+    )
     spent = pomona.run(run).summary["privacy"]["clients"]
     assert spent == pytest.approx(said, rel=1e-9)
 
@@ -49,7 +53,10 @@ def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends
     notes = Notes()
     unseen = {"unseen": [0, 3], "adapt_rounds": 40}
     result = pomona.run(config(enough, rounds=2, membership=unseen), tmp_path / "r", watcher=notes)
-    assert [sum(f"client {i}, which was never trained with" in text for text in notes.said) for i in (0, 3)] == [1, 1]
+    assert [
+        sum(f"client {i}, which was never trained with" in text for text in notes.said)
+        for i in (0, 3)
+    ] == [1, 1]
     assert sorted(f.name for f in (tmp_path / "r/models").glob("*.safetensors")) == [
         "client-01.safetensors",
         "client-02.safetensors",
@@ -59,7 +66,11 @@ def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends
 
 @pytest.mark.parametrize("name", ["q-fedavg", "ifca"])
 def test_a_method_that_reads_training_losses_trains_once_its_card_is_acknowledged(name):
-    accepted = {**PRIVATE, "epsilon_budget": 1e6, "acknowledge": [*PRIVATE["acknowledge"], "training-loss"]}
+    accepted = {
+        **PRIVATE,
+        "epsilon_budget": 1e6,
+        "acknowledge": [*PRIVATE["acknowledge"], "training-loss"],
+    }
     result = pomona.run(tiny(name, privacy=accepted, rounds=2))
     assert max(result.summary["privacy"]["clients"]) > 0
     with pytest.raises(ConfigError, match="training-loss"):
@@ -67,7 +78,9 @@ def test_a_method_that_reads_training_losses_trains_once_its_card_is_acknowledge
 
 
 def test_the_remedy_that_the_error_names_works(tmp_path):
-    """A run that stopped at its budget goes on with a larger one, and ends as if it had had that from the start."""
+    """A run that stopped at its budget goes on with a larger one, and ends as if it had had that
+    from the start.
+    """
     whole = pomona.run(config(1e6))
     little = max(Scenario.prepare(config(1e6, rounds=2)).epsilons()) * 1.001
     with pytest.raises(PrivacyError, match="raise it and continue with --resume"):
@@ -83,7 +96,11 @@ def test_class_names_found_in_the_data_are_a_release(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,state\n" + "\n".join(lines) + "\n")
     own = {"name": "csv", "path": str(tmp_path / "t.csv"), "label_column": "state"}
     base = {
-        "privacy": {**PRIVATE, "epsilon_budget": 1e6, "acknowledge": ["sample-counts", "metrics", "feature-moments"]}
+        "privacy": {
+            **PRIVATE,
+            "epsilon_budget": 1e6,
+            "acknowledge": ["sample-counts", "metrics", "feature-moments"],
+        }
     }
     small = {"data": own, "clients": 2, "partition": {"name": "iid"}}
     with pytest.raises(ConfigError, match=r"class-names .*name them in data\.classes"):

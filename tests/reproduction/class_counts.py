@@ -1,4 +1,6 @@
-"""Data sets defined only by the number of rows in each class, enough to compute every partition of a suite."""
+"""Data sets defined only by the number of rows in each class, enough to compute every partition of
+a suite.
+"""
 
 import numpy as np
 
@@ -17,13 +19,20 @@ PATH = (
     [10407, 10566, 11512, 11557, 8896, 13536, 8763, 10446, 14317],
     [1338, 847, 339, 634, 1035, 592, 741, 421, 1233],
 )
-LETTERS = (1_800, 300)  # of a letter of EMNIST, whose paper prints no counts: a quarter of the mean of its letters
+# of a letter of EMNIST, whose paper prints no counts: a quarter of the mean of its letters
+LETTERS = (
+    1_800,
+    300,
+)
 
 COUNTS = {
     "digits": ([178, 182, 177, 183, 181, 182, 181, 179, 174, 180], [0] * 10),
     "mnist": MNIST,
     "fashion-mnist": ([6000] * 10, [1000] * 10),
-    "emnist-byclass": ([(697_932 - 52 * LETTERS[0]) // 10] * 10 + [LETTERS[0]] * 52, [10_072] * 10 + [LETTERS[1]] * 52),
+    "emnist-byclass": (
+        [(697_932 - 52 * LETTERS[0]) // 10] * 10 + [LETTERS[0]] * 52,
+        [10_072] * 10 + [LETTERS[1]] * 52,
+    ),
     "cifar10": ([5000] * 10, [1000] * 10),
     "cifar100": ([500] * 100, [100] * 100),
     "organamnist": ORGAN_A,
@@ -31,7 +40,9 @@ COUNTS = {
     "tiny-imagenet": ([500] * 200, [50] * 200),
     "ag-news": ([30_000] * 4, [1_900] * 4),
 }
-"""(training, test) rows of each class, by a data set's name in the catalogue; those of the whole data set."""
+"""(training, test) rows of each class, by a data set's name in the catalogue; those of the whole
+data set.
+"""
 
 
 def rows(name: str) -> Dataset:

@@ -1,4 +1,6 @@
-"""A suite of the repository at size smoke, from the command line to the page beside the paper's table."""
+"""A suite of the repository at size smoke, from the command line to the page beside the paper's
+table.
+"""
 
 import csv
 import json
@@ -13,7 +15,11 @@ import tomli_w
 from paper_suites import FOLDER
 
 SUITE = FOLDER / "apple-table1.toml"
-COLUMNS = ["mnist-pathological", "pathmnist-practical"]  # one with data, one whose data has to be fetched
+# one with data, one whose data has to be fetched
+COLUMNS = [
+    "mnist-pathological",
+    "pathmnist-practical",
+]
 ROWS = ["separate", "apple"]
 DATA = os.environ.get("POMONA_DATA")
 
@@ -32,7 +38,9 @@ def pomona(*words):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.skipif(not DATA, reason="needs MNIST: set POMONA_DATA to the folder with the data sets")
+@pytest.mark.skipif(
+    not DATA, reason="needs MNIST: set POMONA_DATA to the folder with the data sets"
+)
 def test_table_1_of_apple_at_size_smoke_from_suite_to_page(tmp_path):
     suite = tomllib.loads(SUITE.read_text(encoding="utf-8"))
     suite["reference"] = str(FOLDER / suite["reference"])
@@ -50,7 +58,10 @@ def test_table_1_of_apple_at_size_smoke_from_suite_to_page(tmp_path):
     )
     assert (code, err.splitlines()[-1].split(" ")[1]) == (0, "of"), err  # the last line of progress
     made = json.loads((tmp_path / "bench" / "results.json").read_text())
-    states = {scenario: [r["state"] for r in made["results"] if r["scenario"] == scenario] for scenario in COLUMNS}
+    states = {
+        scenario: [r["state"] for r in made["results"] if r["scenario"] == scenario]
+        for scenario in COLUMNS
+    }
     fetched = (Path(DATA) / "pathmnist.npz").exists()
     expected = ["finished", "finished" if fetched else "data missing"]
     assert states == {c: [state] * len(ROWS) for c, state in zip(COLUMNS, expected, strict=True)}
@@ -58,11 +69,17 @@ def test_table_1_of_apple_at_size_smoke_from_suite_to_page(tmp_path):
     code, page, err = pomona("report", tmp_path / "bench")
     assert (code, err) == (0, "")
     text = Path(page.strip()).read_text(encoding="utf-8")
-    lines = list(csv.DictReader((tmp_path / "bench" / "comparison.csv").read_text(encoding="utf-8").splitlines()))
+    lines = list(
+        csv.DictReader(
+            (tmp_path / "bench" / "comparison.csv").read_text(encoding="utf-8").splitlines()
+        )
+    )
     for line in lines:
         ours = line["best_test_mean"]
         assert bool(ours) == (line["state"] == "finished")
         if ours:
-            assert float(line["difference"]) == pytest.approx(100 * float(ours) - float(line["reference"]), abs=1e-3)
+            assert float(line["difference"]) == pytest.approx(
+                100 * float(ours) - float(line["reference"]), abs=1e-3
+            )
     assert len(lines) == 2 * len(ROWS)
     assert "99.77" in text  # APPLE on MNIST, pathological, in the paper

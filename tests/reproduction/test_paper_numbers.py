@@ -21,7 +21,9 @@ LIBRARIES = {"niid-bench": "Flower", "pfllib-fashion": "PFLlib"}  # whose tables
 
 def test_there_is_a_suite_for_every_table():
     have = {path.stem for path in SUITES}
-    assert {f"{paper}-table{n}" for paper, last in TABLES.items() for n in range(1, last + 1)} <= have
+    assert {
+        f"{paper}-table{n}" for paper, last in TABLES.items() for n in range(1, last + 1)
+    } <= have
     assert {path.stem for path in NUMBERS} == have - ELSEWHERE.keys() - NO_PAPER
 
 
@@ -29,7 +31,9 @@ def test_there_is_a_suite_for_every_table():
 def test_a_suite_names_its_papers_numbers_and_methods(path):
     known = suite(path.stem)
     if path.stem not in NO_PAPER:
-        expected = read_reference(FOLDER / "numbers" / f"{ELSEWHERE.get(path.stem, path.stem)}.toml")
+        expected = read_reference(
+            FOLDER / "numbers" / f"{ELSEWHERE.get(path.stem, path.stem)}.toml"
+        )
         assert known.reference == expected
         one_method = path.stem == "fedfomo-ablations"  # the paper's alone
         assert bool(known.own) == (not one_method and path.stem not in LIBRARIES)
@@ -57,10 +61,14 @@ def test_every_size_resolves(path):
             config = group.cells()[0].config
             assert config.clients >= 2
             if config.privacy:
-                require_releases(config.privacy, [1000], config.method.method().card.privacy.releases)
+                require_releases(
+                    config.privacy, [1000], config.method.method().card.privacy.releases
+                )
 
 
-@pytest.mark.parametrize("path", [p for p in SUITES if p.stem not in {*ELSEWHERE, *NO_PAPER}], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in SUITES if p.stem not in {*ELSEWHERE, *NO_PAPER}], ids=lambda p: p.stem
+)
 def test_every_number_of_the_table_has_a_cell_with_its_data_set(path):
     known = suite(path.stem)
     wanted = {(s, m) for s, of in known.reference.scenario.items() for m in of.numbers}
@@ -95,10 +103,14 @@ def test_numbers_are_as_printed():
 
 
 def test_fedala_and_libraries_count_samples_fedfomo_the_last_round_and_the_others_the_best_on_test():
-    """FedALA: serverALA.py, evaluate, of its published code; PFLlib: serverbase.py; niid_bench: the whole test set."""
+    """FedALA: serverALA.py, evaluate, of its published code; PFLlib: serverbase.py; niid_bench: the
+    whole test set.
+    """
     averages = {path.stem: AVERAGES[read_reference(path).average] for path in NUMBERS}
     for name, average in averages.items():
-        assert average.over == ("samples" if name.startswith("fedala") or name in LIBRARIES else "clients")
+        assert average.over == (
+            "samples" if name.startswith("fedala") or name in LIBRARIES else "clients"
+        )
         assert average.moment == ("last" if name.startswith("fedfomo") else "best_test")
 
 

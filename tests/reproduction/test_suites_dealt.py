@@ -1,4 +1,6 @@
-"""Every partition of every suite and size can be computed from its whole data set, using class counts alone."""
+"""Every partition of every suite and size can be computed from its whole data set, using class
+counts alone.
+"""
 
 import numpy as np
 import pytest
@@ -18,14 +20,23 @@ ONCE: dict[str, tuple[Partition, Dataset]] = {}
 
 @pytest.fixture(autouse=True)
 def clusters_without_images(monkeypatch):
-    """Latent distributions are clusters of images, which are not available here: equal-sized groups replace them."""
-    monkeypatch.setattr(latent, "network", lambda task, rows, epochs: np.zeros((len(rows), 1), dtype=np.float32))
-    monkeypatch.setattr(latent, "clusters", lambda vectors, components, count, seed: np.arange(len(vectors)) % count)
+    """Latent distributions are clusters of images, which are not available here: equal-sized groups
+    replace them.
+    """
+    monkeypatch.setattr(
+        latent, "network", lambda task, rows, epochs: np.zeros((len(rows), 1), dtype=np.float32)
+    )
+    monkeypatch.setattr(
+        latent, "clusters", lambda vectors, components, count, seed: np.arange(len(vectors)) % count
+    )
 
 
 def dealt(config: Config) -> tuple[Partition, Dataset]:
     """The partition of a run, and its data; runs without a difference in these share it."""
-    named = config.data.model_dump_json(include=DATA_KEYS | {"name"}), config.partition.model_dump_json()
+    named = (
+        config.data.model_dump_json(include=DATA_KEYS | {"name"}),
+        config.partition.model_dump_json(),
+    )
     key = f"{named} {config.clients} {config.seed}"
     if key not in ONCE:
         data = rows(config.data.name)
@@ -45,7 +56,10 @@ def test_the_counts_are_those_that_the_sources_print():
     assert totals["mnist"] == totals["fashion-mnist"] == (60_000, 10_000)
     assert totals["organamnist"] == (34_561 + 6_491, 17_778)
     assert totals["pathmnist"] == (89_996 + 10_004, 7_180)
-    assert totals["emnist-byclass"] == (pytest.approx(697_932, abs=10), pytest.approx(116_323, abs=10))
+    assert totals["emnist-byclass"] == (
+        pytest.approx(697_932, abs=10),
+        pytest.approx(116_323, abs=10),
+    )
     assert totals["digits"][0] == 1797
 
 
@@ -60,16 +74,24 @@ def test_every_scenario_can_be_dealt(file, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_fedamps_practical_setting_has_all_classes_everywhere_and_groups_of_different_sizes(size):
-    """FedAMP, section 7: "every client has data from all classes", and the numbers of samples differ between groups."""
+    """FedAMP, section 7: "every client has data from all classes", and the numbers of samples
+    differ between groups.
+    """
     (file,) = [f for f in SUITES if f.stem == "fedamp-table3"]
     for scenario, config in runs(file, size):
         made, data = dealt(config)
         held = [
-            np.bincount(data.y[np.union1d(c.train, c.validation)], minlength=len(data.classes)) for c in made.clients
+            np.bincount(data.y[np.union1d(c.train, c.validation)], minlength=len(data.classes))
+            for c in made.clients
         ]
         assert min(h.min() for h in held) >= 1, scenario
-        sizes = [{h.sum() for h, g in zip(held, made.groups, strict=True) if g == group} for group in set(made.groups)]
+        sizes = [
+            {h.sum() for h, g in zip(held, made.groups, strict=True) if g == group}
+            for group in set(made.groups)
+        ]
         assert all(len(alike) == 1 for alike in sizes), scenario
         assert len(set.union(*sizes)) == len(sizes), scenario
         for h, group in zip(held, made.groups, strict=True):
-            assert h[list(config.partition.groups[group].classes)].sum() == pytest.approx(0.8 * h.sum(), abs=1)
+            assert h[list(config.partition.groups[group].classes)].sum() == pytest.approx(
+                0.8 * h.sum(), abs=1
+            )

@@ -40,8 +40,12 @@ def press(page: Any, selector: str, *keys: str) -> None:
 
 
 def scrolled(page: Any) -> None:
-    """Wait until the page has handled a scroll: its tooltip hides then, and scroll events come with a frame."""
-    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))")
+    """Wait until the page has handled a scroll: its tooltip hides then, and scroll events come with
+    a frame.
+    """
+    page.execute_async_script(
+        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))"
+    )
 
 
 def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
@@ -96,7 +100,10 @@ def rows(page: Any, table: str) -> list[list[str]]:
 
 def luminance(colour: list[float]) -> float:
     """Relative luminance (WCAG 2)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in colour)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in (v / 255 for v in colour)
+    ]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 

@@ -50,13 +50,21 @@ def result(
     draw = stream(seed, "synthetic", sorted(CEILING).index(method))
     groups = np.arange(n) * 3 // max(n, 1)
     dealt = stream(seed, "dealt")
-    counts = np.maximum(0, dealt.normal(8, 6, (n, classes)) + 160 * (dealt.random((n, classes)) > 0.75)).astype(int) + 1
+    counts = (
+        np.maximum(
+            0, dealt.normal(8, 6, (n, classes)) + 160 * (dealt.random((n, classes)) > 0.75)
+        ).astype(int)
+        + 1
+    )
     test = counts.sum(axis=1) // 4 + 1
     ease = np.linspace(-0.12, 0.05, n) + draw.normal(0, 0.02, n)
     evaluations, rows = [], []
     for number in range(1, rounds + 1):
         grown = 1 - np.exp(-5 * number / 40)
-        info = {"dr": relationships(groups, grown), "schedule": np.array(cosine(number, 0.5 * rounds))}
+        info = {
+            "dr": relationships(groups, grown),
+            "schedule": np.array(cosine(number, 0.5 * rounds)),
+        }
         info = info if method == "apple" else {}
         rows.append(
             RoundRow(
@@ -67,7 +75,11 @@ def result(
         )  # fmt: skip
         for model, when in VIEWS[method]:
             for split in ("validation", "test"):
-                peak = CEILING[method] - 0.06 * (model == "global" and when == "received") - 0.02 * (model == "local")
+                peak = (
+                    CEILING[method]
+                    - 0.06 * (model == "global" and when == "received")
+                    - 0.02 * (model == "local")
+                )
                 accuracy = np.clip((peak + ease) * grown + draw.normal(0, 0.01, n), 0, 1)
                 evaluations.append(
                     Evaluation(number, model, when, split, tuple(range(n)), tuple(test.tolist()),
@@ -86,8 +98,17 @@ def result(
         "seed": seed, "data": {"name": "digits", "fingerprint": "f" * 16}, "parameters": 431_080,
         "partition_sha256": "ab" * 32, "model": "lenet",
     }  # fmt: skip
-    final = [record(e, c, classes) for e in evaluations if e.round == rounds and e.split == "test" for c in e.clients]
-    said = answers(test, [e for e in evaluations if e.split == "test"][-1].accuracy, classes) if rounds else {}
+    final = [
+        record(e, c, classes)
+        for e in evaluations
+        if e.round == rounds and e.split == "test"
+        for c in e.clients
+    ]
+    said = (
+        answers(test, [e for e in evaluations if e.split == "test"][-1].accuracy, classes)
+        if rounds
+        else {}
+    )
     return Result(config, about, rows, evaluations, final, {"seconds": 60.0}, answers=said)
 
 
@@ -97,8 +118,12 @@ def presented(method: str) -> dict[str, Any]:
     return {"presentation": asdict(known().method().card.presentation)} if known else {}
 
 
-def answers(samples: Sequence[int], accuracy: Sequence[float | None], classes: int) -> dict[int, Answers]:
-    """Outputs that are correct on a share of each client's samples; hard samples are hard for every method."""
+def answers(
+    samples: Sequence[int], accuracy: Sequence[float | None], classes: int
+) -> dict[int, Answers]:
+    """Outputs that are correct on a share of each client's samples; hard samples are hard for every
+    method.
+    """
     found = {}
     for client, (n, share) in enumerate(zip(samples, accuracy, strict=True)):
         truth = np.arange(n) % classes
@@ -110,11 +135,15 @@ def answers(samples: Sequence[int], accuracy: Sequence[float | None], classes: i
 
 
 def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
-    """The final metrics of one client: correct answers on the diagonal, errors one class further."""
+    """The final metrics of one client: correct answers on the diagonal, errors one class
+    further.
+    """
     accuracy, samples = evaluation.accuracy[client], evaluation.samples[client]
     each = samples // classes
     right = round(accuracy * each)
-    confusion = np.eye(classes, dtype=int) * right + np.roll(np.eye(classes, dtype=int), 1, axis=1) * (each - right)
+    confusion = np.eye(classes, dtype=int) * right + np.roll(
+        np.eye(classes, dtype=int), 1, axis=1
+    ) * (each - right)
     return {
         "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client,
         "samples": samples, "loss": evaluation.loss[client],
@@ -133,15 +162,21 @@ def regression(method: str = "apple", errors: Sequence[float] = (0.6, 0.9, 0.3))
     """A regression run: the mean absolute error of each client is as given, in every round."""
     n = len(errors)
     base = result(method, n=n, rounds=4, classes=2)
-    evaluations = [replace(e, accuracy=(None,) * n, value=tuple(errors), metric="mae") for e in base.evaluations]
+    evaluations = [
+        replace(e, accuracy=(None,) * n, value=tuple(errors), metric="mae")
+        for e in base.evaluations
+    ]
     final = [
-        {k: r[k] for k in ("model", "when", "split", "client", "samples")} | {"mse": 0.5, "mae": error, "r2": None}
+        {k: r[k] for k in ("model", "when", "split", "client", "samples")}
+        | {"mse": 0.5, "mae": error, "r2": None}
         for r, error in zip(base.final, errors, strict=False)
     ]
     about = {
         **base.about, "classes": [], "label_counts": None, "groups": [], "targets": "regression", "metric": "mae",
     }  # fmt: skip
-    return replace(base, evaluations=evaluations, final=final, about=about, answers=off(method, errors))
+    return replace(
+        base, evaluations=evaluations, final=final, about=about, answers=off(method, errors)
+    )
 
 
 def off(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, Answers]:
@@ -149,21 +184,35 @@ def off(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, An
     found = {}
     for client, error in enumerate(errors):
         truth = stream(1, "truth", client).normal(size=(samples, 1)).astype(np.float32)
-        miss = stream(1, "miss", client, sorted(CEILING).index(method)).uniform(0.9, 1.1, (samples, 1))
+        miss = stream(1, "miss", client, sorted(CEILING).index(method)).uniform(
+            0.9, 1.1, (samples, 1)
+        )
         found[client] = ((truth + error * miss).astype(np.float32), truth)
     return found
 
 
 def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:
-    """A private run of four clients; client 3 was never trained with, client 1 has no bound on epsilon."""
+    """A private run of four clients; client 3 was never trained with, client 1 has no bound on
+    epsilon.
+    """
     base = result(method, n=4, rounds=3, classes=3)
     model, when = VIEWS[method][-1]
-    unseen = [Evaluation(3, model, when, split, (3,), (50,), (0.25,), (share,)) for split, share in SHARES.items()]
-    private = {"noise_multiplier": 1.1, "max_grad_norm": 0.5, "delta": 1e-5, "acknowledge": ["metrics"]}
+    unseen = [
+        Evaluation(3, model, when, split, (3,), (50,), (0.25,), (share,))
+        for split, share in SHARES.items()
+    ]
+    private = {
+        "noise_multiplier": 1.1,
+        "max_grad_norm": 0.5,
+        "delta": 1e-5,
+        "acknowledge": ["metrics"],
+    }
     spent = {"epsilon": None, "delta": 1e-5, "clients": [1.5, None, 2.25, 0.0], "void": void}
     config = {**base.config, "privacy": private}
     about = {**base.about, "headline": [model, when]}
-    return replace(base, config=config, about=about, unseen=unseen, summary={**base.summary, "privacy": spent})
+    return replace(
+        base, config=config, about=about, unseen=unseen, summary={**base.summary, "privacy": spent}
+    )
 
 
 def degenerate() -> dict[str, Callable[[], list[Result]]]:
@@ -172,22 +221,36 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
     apple = result("apple", n=3, rounds=5, classes=3)
     bare = {**plain.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
     return {
-        "no validation": lambda: [replace(plain, evaluations=[e for e in plain.evaluations if e.split == "test"])],
+        "no validation": lambda: [
+            replace(plain, evaluations=[e for e in plain.evaluations if e.split == "test"])
+        ],
         "one client": lambda: [result("apple", n=1, rounds=3, classes=3)],
         "two clients": lambda: [result("apple", n=2, rounds=3, classes=3)],
         "one round": lambda: comparison(n=3, rounds=1, classes=2),
         "cut short": lambda: [
-            replace(plain, rounds=plain.rounds[:2], evaluations=plain.evaluations[:4], final=[], summary={})
+            replace(
+                plain,
+                rounds=plain.rounds[:2],
+                evaluations=plain.evaluations[:4],
+                final=[],
+                summary={},
+            )
         ],
-        "nothing happened": lambda: [replace(plain, rounds=[], evaluations=[], final=[], summary={})],
+        "nothing happened": lambda: [
+            replace(plain, rounds=[], evaluations=[], final=[], summary={})
+        ],
         "no evaluation": lambda: [replace(plain, evaluations=[], final=[])],
-        "no relationships": lambda: [replace(apple, rounds=[replace(r, info={}) for r in apple.rounds])],
+        "no relationships": lambda: [
+            replace(apple, rounds=[replace(r, info={}) for r in apple.rounds])
+        ],
         "no labels": lambda: [replace(plain, about=bare)],
         "no about": lambda: [replace(plain, about={})],
         "regression": lambda: [regression(), regression()],
         "only separate": lambda: [result("separate", n=3, rounds=3, classes=3)],
         "one class": lambda: [result("fedavg", n=3, rounds=3, classes=1)],
-        "a client without test samples": lambda: [replace(plain, evaluations=[without(e) for e in plain.evaluations])],
+        "a client without test samples": lambda: [
+            replace(plain, evaluations=[without(e) for e in plain.evaluations])
+        ],
         "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
         "unequal scenarios": lambda: [plain, replace(result("separate", n=6, rounds=4), about={})],
         "seeds": lambda: [result("fedavg", n=3, rounds=3, classes=2, seed=s) for s in (1, 2, 3)],
@@ -209,5 +272,8 @@ def without(evaluation: Evaluation) -> Evaluation:
 
 def halved(row: RoundRow) -> RoundRow:
     """The round as if only clients 0 and 2 had taken part."""
-    kept = {name: tuple(getattr(row, name)[i] for i in (0, 2)) for name in ("cohort", "loss", "bytes_down", "bytes_up")}
+    kept = {
+        name: tuple(getattr(row, name)[i] for i in (0, 2))
+        for name in ("cohort", "loss", "bytes_down", "bytes_up")
+    }
     return replace(row, **kept, info={**row.info, "dr": row.info["dr"][[0, 2]]})

@@ -1,4 +1,6 @@
-"""Several rows of a patient: no interval takes them for independent, and a page counts patients where it says so."""
+"""Several rows of a patient: no interval takes them for independent, and a page counts patients
+where it says so.
+"""
 
 import pytest
 
@@ -29,7 +31,9 @@ def table(tmp_path_factory):
 
 
 def ran(table, method, **data):
-    """A run of two rounds, with its page's numbers; in seed 0 each hospital tests on a fifth of its rows."""
+    """A run of two rounds, with its page's numbers; in seed 0 each hospital tests on a fifth of its
+    rows.
+    """
     data = {
         "name": "csv",
         "path": str(table),
@@ -38,7 +42,14 @@ def ran(table, method, **data):
         "subgroup_column": "sex",
         **data,
     }
-    tree = {"method": method, "data": data, "rounds": 2, "lr": 0.5, "model": "logistic", "workers": 1}
+    tree = {
+        "method": method,
+        "data": data,
+        "rounds": 2,
+        "lr": 0.5,
+        "model": "logistic",
+        "workers": 1,
+    }
     return pomona.run(resolve(tree))
 
 
@@ -47,14 +58,22 @@ def test_figures_of_single_clients_have_no_intervals_and_gains_are_by_patient(ta
     alone, together = both
     for run in both:
         assert {end for r in records(run) for end in r["intervals"].values()} == {None}
-        assert {end for r in records(run) for o in r["outcomes"] for end in o["intervals"].values()} == {None}
-        assert all(low == share == high for o in pooled_outcomes(run) for _, share, low, high, *_ in o.groups)
+        assert {
+            end for r in records(run) for o in r["outcomes"] for end in o["intervals"].values()
+        } == {None}
+        assert all(
+            low == share == high
+            for o in pooled_outcomes(run)
+            for _, share, low, high, *_ in o.groups
+        )
     found = gained(together, alone)
     patients = [together.units(i, 0) for i in range(3)]
     assert [gain.pairs for gain in found.clients] == patients
     assert [gain.rows for gain in found.clients] == [VISITS * n for n in patients]
     rows, groups = VISITS * sum(patients), sum(patients)
-    assert evidence(together, found.over).startswith(f"This rests on {rows} test rows in {groups} groups (data.group_")
+    assert evidence(together, found.over).startswith(
+        f"This rests on {rows} test rows in {groups} groups (data.group_"
+    )
     assert gain_tables(both)[1].header[1] == "Test groups"
     assert outcome_tables(both)[0].rows
     assert not any("(" in cell for row in subgroups(both).rows for cell in row[3:])

@@ -1,4 +1,6 @@
-"""Styles of methods on a page: distinct by colour and by another cue, and visible on light and dark pages."""
+"""Styles of methods on a page: distinct by colour and by another cue, and visible on light and dark
+pages.
+"""
 
 from itertools import combinations
 from math import dist
@@ -11,7 +13,18 @@ from pomona.methods import METHODS
 from pomona.results.look import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, looks
 
 TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
-INVENTED = ["FedAS", "FedProto", "GPFL", "FedGH", "FedCP", "FedDBE", "pFedFDA", "my own", "Ünser Verfahren", "x" * 90]
+INVENTED = [
+    "FedAS",
+    "FedProto",
+    "GPFL",
+    "FedGH",
+    "FedCP",
+    "FedDBE",
+    "pFedFDA",
+    "my own",
+    "Ünser Verfahren",
+    "x" * 90,
+]
 PAPERS = ([0xFD, 0xFD, 0xFB], [0x15, 0x18, 0x1A])
 
 
@@ -21,7 +34,10 @@ def channels(colour: str) -> list[float]:
 
 def oklab(colour: str) -> tuple[float, float, float]:
     """Björn Ottosson's colour space, in which distances roughly match perception."""
-    r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (c / 255 for c in channels(colour)))
+    r, g, b = (
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+        for v in (c / 255 for c in channels(colour))
+    )
     cones = (
         0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b,
         0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b,

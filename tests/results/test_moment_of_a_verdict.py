@@ -1,4 +1,6 @@
-"""The round that a verdict compares: the same rule for both runs, with a caution if one was better earlier."""
+"""The round that a verdict compares: the same rule for both runs, with a caution if one was better
+earlier.
+"""
 
 from dataclasses import replace
 
@@ -23,11 +25,19 @@ from pomona.tasks.scores import compute
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """By ``keep``: a federated run, and local training, which memorises its 44 samples from the second round on."""
+    """By ``keep``: a federated run, and local training, which memorises its 44 samples from the
+    second round on.
+    """
     path, held = tmp_path_factory.mktemp("table") / "diabetes.csv", load_diabetes()
     table = np.column_stack([held.data, held.target])
     np.savetxt(path, table, delimiter=",", header=",".join([*held.feature_names, "y"]), comments="")
-    data = {"name": "csv", "path": str(path), "label_column": "y", "targets": "regression", "test_share": 0.4}
+    data = {
+        "name": "csv",
+        "path": str(path),
+        "label_column": "y",
+        "targets": "regression",
+        "test_share": 0.4,
+    }
     same = {
         "data": data | {"validation_share": 0.2},
         "partition": {"name": "iid"},
@@ -40,32 +50,51 @@ def compared(tmp_path_factory):
     }
     return {
         keep: runs(
-            [pomona.run(pomona.Config(method=method, keep=keep, **same)) for method in ("fedavg-ft", "separate")]
+            [
+                pomona.run(pomona.Config(method=method, keep=keep, **same))
+                for method in ("fedavg-ft", "separate")
+            ]
         )
         for keep in ("last", "best")
     }
 
 
-def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(compared):
+def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(
+    compared,
+):
     first, noted = verdicts(compared["last"])[0], cautions(compared["last"])
     assert first.startswith("FedAvg-FT is ahead of Separate")
-    assert "But Separate has got worse since round 1, so this does not show whether federation helps" in first
-    assert any(line.startswith("Separate has got worse since round 1 (mean absolute error on val") for line in noted)
-    assert "Between FedAvg-FT and Separate, training alone, there is no difference" in verdicts(compared["best"])[0]
+    assert (
+        "But Separate has got worse since round 1, so this does not show whether federation helps"
+        in first
+    )
+    assert any(
+        line.startswith("Separate has got worse since round 1 (mean absolute error on val")
+        for line in noted
+    )
+    assert (
+        "Between FedAvg-FT and Separate, training alone, there is no difference"
+        in verdicts(compared["best"])[0]
+    )
     assert not any("got worse" in line for line in cautions(compared["best"]))
 
 
-def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best_on_validation(compared):
+def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best_on_validation(
+    compared,
+):
     for run in compared["best"]:
         means = {e.round: e.mean for e in run.validation if e.round > 0}
         assert run.kept.round == min(means, key=means.__getitem__) < 8
         for client, value in run.values.items():
             outputs, targets = run.result.predictions(client)
-            assert compute("mae", outputs, targets, TASKS["regression"]) == pytest.approx(value, rel=1e-5)
+            assert compute("mae", outputs, targets, TASKS["regression"]) == pytest.approx(
+                value, rel=1e-5
+            )
             (final,) = (
                 f
                 for f in run.result.final
-                if (f["model"], f["when"], f["split"], f["client"]) == (run.kept.model, run.kept.when, "test", client)
+                if (f["model"], f["when"], f["split"], f["client"])
+                == (run.kept.model, run.kept.when, "test", client)
             )
             assert final["mae"] == pytest.approx(value, rel=1e-5)
 
@@ -73,7 +102,8 @@ def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best
 def test_rounds_chosen_in_two_ways_are_named(compared):
     mixed = [compared["best"][0], compared["last"][1]]
     assert any(
-        line.startswith("FedAvg-FT is compared in the round best on validation, Sep") for line in cautions(mixed)
+        line.startswith("FedAvg-FT is compared in the round best on validation, Sep")
+        for line in cautions(mixed)
     )
 
 
@@ -94,15 +124,29 @@ def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(comp
         for n, v in enumerate(means, 1)
         for split in ("validation", "test")
     ]
-    about = run.result.about | {"metric": METRICS["accuracy"].name, "headline": ["personal", "trained"]}
+    about = run.result.about | {
+        "metric": METRICS["accuracy"].name,
+        "headline": ["personal", "trained"],
+    }
     assert worse_since(runs([replace(run.result, evaluations=curve, about=about)])[0]) == since
 
 
 def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named(compared):
     run = compared["last"][0]
-    mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=2, left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)))
+    mean = Gain(
+        0.1,
+        0.0,
+        0.2,
+        1200,
+        1200,
+        8,
+        0.05,
+        clients=2,
+        left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)),
+    )
     assert evidence(run, mean) == (
-        "This rests on 1200 test rows, 8 of them rarer answers or events, of 2 of 4 clients; left out, with too few test "
+        "This rests on 1200 test rows, 8 of them rarer answers or events, of 2 of 4 clients; left "
+        "out, with too few test "
         f"samples: {run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
     assert verdicts(compared["last"])[1].startswith("This rests on")
@@ -112,14 +156,21 @@ def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(comp
     run, base = compared["last"]
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
     assert of_fewer(Gained(run, base, [], mean)) == (
-        f"Means over clients are over all 4; statements on {run.label}'s gain leave out {run.client(1)}, with too "
+        f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
+        f"{run.client(1)}, with too "
         "few test samples."
     )
-    assert of_fewer(Gained(run, base, [], replace(mean, left_out=()))) == of_fewer(Gained(run, base, [], None)) == ""
+    assert (
+        of_fewer(Gained(run, base, [], replace(mean, left_out=())))
+        == of_fewer(Gained(run, base, [], None))
+        == ""
+    )
 
 
 def test_client_by_client_opens_with_the_run_of_the_verdict_also_where_training_alone_has_the_best_mean():
-    apple, alone = runs([regression("apple", (0.6, 0.9, 0.3)), regression("separate", (0.1, 0.1, 0.1))])
+    apple, alone = runs(
+        [regression("apple", (0.6, 0.9, 0.3)), regression("separate", (0.1, 0.1, 0.1))]
+    )
     assert alone.mean < apple.mean  # of an error, less is better
     assert [(table.run.label, table.open) for table in client_tables([apple, alone])] == [
         ("APPLE", True),

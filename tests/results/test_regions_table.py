@@ -18,7 +18,9 @@ def test_each_client_and_class_has_the_figures_of_the_record(tmp_path, monkeypat
         pytest.importorskip("monai")
     else:
         monkeypatch.setattr(overlap, "find_spec", lambda _: None)
-    result = run(resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run")
+    result = run(
+        resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run"
+    )
     prepared = runs([pomona.load(result.folder)])
     made = regions(prepared)
     finals = {
@@ -26,7 +28,9 @@ def test_each_client_and_class_has_the_figures_of_the_record(tmp_path, monkeypat
         for f in result.final
         if f["split"] == "test" and (f["model"], f["when"]) == tuple(result.about["headline"])
     }
-    assert [row[:2] for row in made.rows] == [[f"client {i}", f"class {k}"] for i in range(3) for k in (1, 2)]
+    assert [row[:2] for row in made.rows] == [
+        [f"client {i}", f"class {k}"] for i in range(3) for k in (1, 2)
+    ]
     for row, (client, k) in zip(made.rows, [(i, k) for i in range(3) for k in (1, 2)], strict=True):
         figures = finals[client]
         assert row[2] == str(figures["seen"][k])

@@ -1,4 +1,6 @@
-"""The page in a real browser: loads from a single file, on a phone, in dark mode, in print, and during a run."""
+"""The page in a real browser: loads from a single file, on a phone, in dark mode, in print, and
+during a run.
+"""
 
 import json
 import time
@@ -26,7 +28,9 @@ def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) 
     choose(page, "run", "FedAvg")
     choose(page, "run", "APPLE")
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    asked = [
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    ]
     assert any(url.endswith("report.html") for url in asked)
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert page.get_log("browser") == []
@@ -35,7 +39,8 @@ def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) 
 def test_every_figure_is_drawn(page: Any) -> None:
     sizes = page.execute_script(
         "return Object.fromEntries([...document.querySelectorAll('figure')].map(f => [f.id, "
-        "[...f.querySelectorAll('.plot svg')].map(s => [s.getBoundingClientRect().height, s.childElementCount])]))"
+        "[...f.querySelectorAll('.plot svg')].map(s => [s.getBoundingClientRect().height, "
+        "s.childElementCount])]))"
     )
     names = ("loss-0", "test-0", "traffic", "schedule", "clients", "gains", "spread", "confusion", "matrix", "graph",
              "history", "own", "labels", "holders")  # fmt: skip
@@ -52,7 +57,8 @@ def test_no_sideways_scrolling(page: Any, width: int) -> None:
     assert page.execute_script("return window.innerWidth") == width
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     wide = page.execute_script(
-        "return [...document.querySelectorAll('.plot svg')].filter(s => s.getBoundingClientRect().right > innerWidth).length"
+        "return [...document.querySelectorAll('.plot svg')].filter(s => "
+        "s.getBoundingClientRect().right > innerWidth).length"
     )
     assert wide == 0
     # The controls stay in reach and leave most of a phone's screen to the figures.
@@ -68,7 +74,9 @@ def test_a_survival_curve_has_the_pages_paper_in_light_and_dark(page: Any) -> No
     for drawn in (white, black):
         source = f"data:image/png;base64,{b64encode(drawn.getvalue()).decode('ascii')}"
         page.execute_script(
-            "document.querySelector('#survival-picture')?.remove(); document.body.insertAdjacentHTML('afterbegin', `<figure class='still' id='survival-picture'><img src='${arguments[0]}'></figure>`);"
+            "document.querySelector('#survival-picture')?.remove(); "
+            "document.body.insertAdjacentHTML('afterbegin', `<figure class='still' "
+            "id='survival-picture'><img src='${arguments[0]}'></figure>`);"
             "return document.querySelector('#survival-picture img').decode()",
             source,
         )
@@ -89,7 +97,8 @@ def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -
 
     def system(theme: str) -> dict[str, list[float]]:
         page.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": theme}]},
         )
         return colours(page)
 
@@ -99,8 +108,12 @@ def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -
     for theme in (light, dark):
         assert contrast(theme["paper"], theme["ink"]) > 10
         assert contrast(theme["paper"], theme["drawn"]) > 4.5
-    # A line narrower than two pixels is smoothed into the paper: a dotted one in a dark colour all but vanishes.
-    curves = "return [...document.querySelectorAll('#figure-test-0 .curve')].map(c => c.getAttribute('stroke-width'))"
+    # A line narrower than two pixels is smoothed into the paper: a dotted one in a dark colour all
+    # but vanishes.
+    curves = (
+        "return [...document.querySelectorAll('#figure-test-0 .curve')].map(c => "
+        "c.getAttribute('stroke-width'))"
+    )
     assert min(map(float, page.execute_script(curves))) >= 2
     page.find_element(By.ID, "theme").click()
     assert colours(page) == light
@@ -114,12 +127,18 @@ def test_dark_and_light_are_both_readable_and_the_reader_can_choose(page: Any) -
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_calibration_is_drawn_in_the_page_s_own_colours_and_letters(browser: Any, tmp_path: Path) -> None:
+def test_calibration_is_drawn_in_the_page_s_own_colours_and_letters(
+    browser: Any, tmp_path: Path
+) -> None:
     opened(browser, written([result("apple", n=3, rounds=2, classes=2)], tmp_path))
     browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
     )
-    texts = "[...document.querySelectorAll('#figure-calibration svg text')].map(t => getComputedStyle(t))"
+    texts = (
+        "[...document.querySelectorAll('#figure-calibration svg text')].map(t => "
+        "getComputedStyle(t))"
+    )
     sizes = browser.execute_script(f"return {texts}.map(s => parseFloat(s.fontSize))")
     assert len(sizes) > 8
     assert max(sizes) <= 12
@@ -140,7 +159,9 @@ def test_keyboard_alone_reaches_everything_and_shows_where_it_is(page: Any) -> N
     for _ in range(120):
         ActionChains(page).send_keys("\ue004").perform()
         name, outline, width = page.execute_script(
-            f"const a = document.activeElement; return [a.id || (typeof a.className === 'string' && a.className) || a.closest('figure')?.id || a.tagName, {style}.outlineStyle, parseFloat({style}.outlineWidth)]"
+            "const a = document.activeElement; return [a.id || (typeof a.className === 'string' "
+            f"&& a.className) || a.closest('figure')?.id || a.tagName, {style}.outlineStyle, "
+            f"parseFloat({style}.outlineWidth)]"
         )
         if name == "BODY":
             break
@@ -169,7 +190,10 @@ def test_it_prints_in_light_with_everything_open(page: Any) -> None:
     shown = colours(page)
     assert luminance(shown["paper"]) == 1
     assert contrast(shown["paper"], shown["ink"]) > 15
-    assert page.execute_script("return getComputedStyle(document.querySelector('.controls')).display") == "none"
+    assert (
+        page.execute_script("return getComputedStyle(document.querySelector('.controls')).display")
+        == "none"
+    )
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
@@ -180,12 +204,18 @@ def test_a_live_page_reads_itself_again_and_keeps_the_choices(
 
     whole = compared[3]
     young = replace(
-        whole, rounds=whole.rounds[:3], evaluations=[e for e in whole.evaluations if e.round <= 3], final=[], summary={}
+        whole,
+        rounds=whole.rounds[:3],
+        evaluations=[e for e in whole.evaluations if e.round <= 3],
+        final=[],
+        summary={},
     )
     live = LiveProgress(1, datetime.now(UTC), 60)
     opened(browser, written([young], tmp_path, live), "#learned?client=2&round=2")
     browser.execute_script("window.old = true")
-    assert "round 3 of 8 is done" in browser.execute_script("return document.querySelector('.live').textContent")
+    assert "round 3 of 8 is done" in browser.execute_script(
+        "return document.querySelector('.live').textContent"
+    )
     written([whole], tmp_path)
     WebDriverWait(browser, 20).until(
         lambda d: d.execute_script("return !window.old && document.readyState === 'complete'")
@@ -210,10 +240,14 @@ def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
     browser.execute_script("window.old = true")
     line = "return document.querySelector('.live').innerText"
     assert "Going on: round 8 of 8" in browser.execute_script(line)
-    # It reads itself again while the page is young, and stops once it finds it older than four seconds.
+    # It reads itself again while the page is young, and stops once it finds it older than four
+    # seconds.
     WebDriverWait(browser, 20).until(lambda d: "No news since" in d.execute_script(line))
     assert not browser.execute_script("return window.old || false")
-    assert f"No news since {now:%Y-%m-%d %H:%M:%S} UTC; the run may have ended." in browser.execute_script(line)
+    assert (
+        f"No news since {now:%Y-%m-%d %H:%M:%S} UTC; the run may have ended."
+        in browser.execute_script(line)
+    )
     browser.execute_script("window.old = true")
     time.sleep(2.5)
     assert browser.execute_script("return window.old")
@@ -234,18 +268,30 @@ def kinds() -> dict[str, Callable[[], list[Result]]]:
 
 
 @pytest.mark.parametrize("case", kinds())
-def test_whatever_was_recorded_draws_without_a_fault(browser: Any, case: str, tmp_path: Path) -> None:
+def test_whatever_was_recorded_draws_without_a_fault(
+    browser: Any, case: str, tmp_path: Path
+) -> None:
     from selenium.webdriver.common.by import By
 
     screen(browser, 700)
     opened(browser, written(kinds()[case](), tmp_path))
     if what := browser.find_elements(By.ID, "what"):
-        for option in [o.get_attribute("textContent") for o in what[0].find_elements(By.TAG_NAME, "option")]:
+        for option in [
+            o.get_attribute("textContent") for o in what[0].find_elements(By.TAG_NAME, "option")
+        ]:
             if what[0].is_displayed():
                 choose(browser, "what", option)
-            assert browser.execute_script("return document.querySelectorAll('#learned-figures svg').length") > 0
+            assert (
+                browser.execute_script(
+                    "return document.querySelectorAll('#learned-figures svg').length"
+                )
+                > 0
+            )
     assert browser.get_log("browser") == []
-    numbers = "return [...document.querySelectorAll('figure')].filter(f => /NaN|Infinity|undefined/.test(f.innerHTML)).map(f => f.id)"
+    numbers = (
+        "return [...document.querySelectorAll('figure')].filter(f => "
+        "/NaN|Infinity|undefined/.test(f.innerHTML)).map(f => f.id)"
+    )
     assert browser.execute_script(numbers) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 700
 
@@ -278,15 +324,20 @@ def test_a_name_with_a_hyphen_stays_on_its_line(page: Any) -> None:
     for width in range(340, 1200, 61):
         screen(page, width)
         heights = page.execute_script(
-            "return [...document.querySelectorAll('h1 .whole')].map(w => [w.textContent, w.getClientRects().length, w.offsetHeight])"
+            "return [...document.querySelectorAll('h1 .whole')].map(w => [w.textContent, "
+            "w.getClientRects().length, w.offsetHeight])"
         )
         assert [text for text, *_ in heights] == ["FedAvg-FT"]
-        line = page.execute_script("return parseFloat(getComputedStyle(document.querySelector('h1')).lineHeight)")
+        line = page.execute_script(
+            "return parseFloat(getComputedStyle(document.querySelector('h1')).lineHeight)"
+        )
         assert all(boxes == 1 and height < 1.5 * line for _, boxes, height in heights), width
 
 
 @pytest.mark.parametrize("case", ["history", "own", "holders"])
-def test_a_legend_says_which_colour_is_which_client(browser: Any, case: str, tmp_path: Path) -> None:
+def test_a_legend_says_which_colour_is_which_client(
+    browser: Any, case: str, tmp_path: Path
+) -> None:
     plain = result("apple", n=5, rounds=4, classes=3)
     opened(browser, written([replace(plain, about={**plain.about, "groups": []})], tmp_path))
     named, swatches, drawn = browser.execute_script(

@@ -1,4 +1,6 @@
-"""Pages of real runs, and figures of an earlier page, which are removed when the page is rewritten."""
+"""Pages of real runs, and figures of an earlier page, which are removed when the page is
+rewritten.
+"""
 
 import json
 import sys
@@ -29,7 +31,12 @@ TINY = {
 NUMBERS = ("csv",)
 SHOWN = {
     "fedamp": {"attention-heatmap", "attention-trajectories", "coupling-values"},
-    "fedfomo": {"weights-heatmap", "weights-trajectories", "affinity-heatmap", "affinity-trajectories"},
+    "fedfomo": {
+        "weights-heatmap",
+        "weights-trajectories",
+        "affinity-heatmap",
+        "affinity-trajectories",
+    },
     "fedala": {"ala-weight-values", "ala-epochs-values"},
     "apfl": {"alpha-values"},
     "cfl": {"cluster-norms"},
@@ -54,7 +61,14 @@ def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
     expected = {f"{figure}-{name}" for name, figures in SHOWN.items() for figure in figures}
     assert expected <= stems(tmp_path)
     shown = json.loads(page.scripts[0])["runs"]
-    assert [run["label"] for run in shown] == ["FedAMP", "FedFomo", "FedALA", "APFL", "CFL", "PartialFed"]
+    assert [run["label"] for run in shown] == [
+        "FedAMP",
+        "FedFomo",
+        "FedALA",
+        "APFL",
+        "CFL",
+        "PartialFed",
+    ]
     assert all(run["learned"] for run in shown)
     assert path.stat().st_size < 4e5
 
@@ -65,12 +79,18 @@ def test_the_table_agrees_with_the_runs_own_summary(name: str, results: dict[str
     for row in table([result]):
         mine = result.summary["models"][f"{row['model']}, {row['when']}"]
         assert (row["last"], row["round"]) == (mine["last"]["test"], mine["last"]["round"])
-        assert (row["best_on_test"], row["test_round"]) == (mine["best_test"]["test"], mine["best_test"]["round"])
+        assert (row["best_on_test"], row["test_round"]) == (
+            mine["best_test"]["test"],
+            mine["best_test"]["round"],
+        )
         assert (row["test_at_best_validation"], row["best_validation"]) == (
             mine["best_validation"]["test"],
             mine["best_validation"]["validation"],
         )
-        assert (row["worst"], row["percentile_10"]) == (mine["clients"]["worst"], mine["clients"]["percentile_10"])
+        assert (row["worst"], row["percentile_10"]) == (
+            mine["clients"]["worst"],
+            mine["clients"]["percentile_10"],
+        )
 
 
 def stub(name: str) -> ReportFigure:
@@ -91,10 +111,14 @@ def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
     assert listed(tmp_path) == own
 
 
-def test_figures_of_a_page_that_was_cut_short_are_deleted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_a_page_that_was_cut_short_are_deleted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save([stub("curves")], tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("pomona.results.figures.figure.csv_text", lambda _: Path("/").write_text("no file"))
+        patch.setattr(
+            "pomona.results.figures.figure.csv_text", lambda _: Path("/").write_text("no file")
+        )
         with pytest.raises(IsADirectoryError):
             save([stub("labels")], tmp_path)
     assert "labels.png" in names(tmp_path)
@@ -133,7 +157,9 @@ def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Pa
 
 
 def test_no_two_figures_have_one_name() -> None:
-    assert [p.name for p in distinct([stub("a"), stub("b"), stub("a"), stub("a-2"), stub("a")])] == [
+    assert [
+        p.name for p in distinct([stub("a"), stub("b"), stub("a"), stub("a-2"), stub("a")])
+    ] == [
         "a",
         "b",
         "a-2",
@@ -169,7 +195,8 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
                 str(tmp_path / "run"),
             ]
         )
-    # Two rounds take less than the least time between pages: one page of the first, and one that reads itself no more.
+    # Two rounds take less than the least time between pages: one page of the first, and one that
+    # reads itself no more.
     assert pages == [3, None]
     assert '"live":null' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {"curves.csv", "curves.svg"} < names(tmp_path / "run" / "figures")

@@ -1,4 +1,6 @@
-"""Methods' own quantities on a page: series, scales, clusters, and the numbers and files behind the figures."""
+"""Methods' own quantities on a page: series, scales, clusters, and the numbers and files behind the
+figures.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -84,7 +86,11 @@ def test_words_fit_the_shape() -> None:
     assert quantity("attention", 4, 6).kind == "values"  # a user's method may call other things so
     assert quantity("gates", 6, 6) == known["gates"]
     assert quantity("cluster", 2, 6).kind == "values"
-    assert (quantity("mine", 6, 6).kind, quantity("mine", 1, 6).kind, quantity("mine", 1, 1).kind) == (
+    assert (
+        quantity("mine", 6, 6).kind,
+        quantity("mine", 1, 6).kind,
+        quantity("mine", 1, 1).kind,
+    ) == (
         "matrix",
         "values",
         "values",
@@ -137,7 +143,9 @@ def test_trajectories_have_a_panel_for_each_client_that_came() -> None:
 
 
 def test_clients_judged_by_another_groups_samples_are_marked() -> None:
-    """FedFomo's figures 4 and 6: in client i's panel those stand out who hold what it is judged by."""
+    """FedFomo's figures 4 and 6: in client i's panel those stand out who hold what it is judged
+    by.
+    """
     base = showing(each_kind())
     own = [0, 0, 1, 1, 2, 2]
     base = replace(base, about={**base.about, "groups": own})
@@ -146,7 +154,9 @@ def test_clients_judged_by_another_groups_samples_are_marked() -> None:
     made = drawn(replace(base, about={**base.about, "target_groups": own[::-1]}))
     for i, ax in enumerate(made["affinity-trajectories"].figure.axes[:6]):
         assert ax.get_title(loc="left").endswith("*") == (i in away)
-    dots = [line for line in made["affinity-heatmap"].figure.axes[0].lines if line.get_marker() == "."]
+    dots = [
+        line for line in made["affinity-heatmap"].figure.axes[0].lines if line.get_marker() == "."
+    ]
     assert len(dots) == len(away)
     assert sum(len(line.get_xdata()) for line in dots) == sum(own.count(own[::-1][i]) for i in away)
     plain = drawn(base)
@@ -160,7 +170,9 @@ def test_each_line_of_one_clients_relationships_is_named() -> None:
     lines = {line.get_label(): line.get_ydata() for line in picture.figure.axes[0].lines}
     assert set(lines) == {f"clinic {j + 1}" for j in range(6)}
     for j in range(6):
-        np.testing.assert_allclose(lines[f"clinic {j + 1}"], [row[f"p_{j}"] for row in picture.rows])
+        np.testing.assert_allclose(
+            lines[f"clinic {j + 1}"], [row[f"p_{j}"] for row in picture.rows]
+        )
     assert {row["client"] for row in picture.rows} == {0}
     many = drawn(result("apple", n=30))["dr-first"]
     assert "Named are the 20 highest of 30" in many.caption
@@ -214,7 +226,9 @@ def test_clusters_are_sorted_and_told_apart() -> None:
     assert list(last.values()) == [0, 0, 2, 2, 1, 1]
     image = picture.figure.axes[0].images[0]
     # Rows by last cluster: clients 0 1 | 4 5 | 2 3; before round 3 all are in the first.
-    assert image.get_array().T.tolist() == [[0] * 6] * 2 + [[0, 0, 1, 1, 0, 0]] * 2 + [[0, 0, 1, 1, 2, 2]]
+    assert image.get_array().T.tolist() == [[0] * 6] * 2 + [[0, 0, 1, 1, 0, 0]] * 2 + [
+        [0, 0, 1, 1, 2, 2]
+    ]
     assert len({colors.to_hex(image.cmap(k)) for k in range(3)}) == 3
     # Groups 0 0 1 1 2 2 are the clusters.
     assert "adjusted Rand index against the true groups is 1.00" in picture.alt
@@ -223,10 +237,15 @@ def test_clusters_are_sorted_and_told_apart() -> None:
 
 def test_norms_belong_to_the_round_before() -> None:
     picture = drawn_of_clusters()["cluster-norms"]
-    means = {(r["number"], r["round"]): r["norm"] for r in picture.rows if r["quantity"] == "mean update"}
-    # Recorded in round t + 1 as 0.1 (t + cluster), t from 0; cluster 1 received its model in rounds 3 to 5, 2 in round 5.
+    means = {
+        (r["number"], r["round"]): r["norm"] for r in picture.rows if r["quantity"] == "mean update"
+    }
+    # Recorded in round t + 1 as 0.1 (t + cluster), t from 0; cluster 1 received its model in rounds
+    # 3 to 5, 2 in round 5.
     expected = (
-        {(0, r): 0.1 * r for r in (1, 2, 3, 4)} | {(1, r): 0.1 * (r + 1) for r in (2, 3, 4)} | {(2, 4): 0.1 * (4 + 2)}
+        {(0, r): 0.1 * r for r in (1, 2, 3, 4)}
+        | {(1, r): 0.1 * (r + 1) for r in (2, 3, 4)}
+        | {(2, 4): 0.1 * (4 + 2)}
     )
     assert means == pytest.approx(expected)
     own = [r["norm"] for r in picture.rows if r["of"] == "client" and r["round"] == 2]
@@ -248,7 +267,8 @@ def test_thresholds(method: dict[str, Any], expected: tuple[float, float] | None
 
 def test_without_a_split_there_is_no_map() -> None:
     infos = [
-        {"cluster": np.zeros(6), "update_norm": np.ones(6), "cluster_norms": np.ones((6, 2)) * t} for t in range(3)
+        {"cluster": np.zeros(6), "update_norm": np.ones(6), "cluster_norms": np.ones((6, 2)) * t}
+        for t in range(3)
     ]
     pictures = drawn(showing(infos, method=CFL))
     assert set(pictures) == {"cluster-norms"}
@@ -260,7 +280,9 @@ def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
     found = course(runs([weighed()])[0], "ala_losses")
     assert found is not None
     nothing = np.nan
-    np.testing.assert_array_equal(found.losses.T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4])
+    np.testing.assert_array_equal(
+        found.losses.T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4]
+    )
     assert found.rounds.T.tolist() == [[2, 2, 2, 3], [3, 3, 0, 0], [0] * 4]
     assert found.stage == [3, 2, 0]
     picture = drawn(weighed())["ala-losses"]
@@ -273,12 +295,17 @@ def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
 
 def test_where_nothing_was_learned_or_losses_are_private_there_is_no_curve() -> None:
     for losses, counts in ((np.zeros((3, 4)), np.zeros(3)), (np.zeros((3, 4)), np.full(3, 2))):
-        assert "ala-losses" not in drawn(showing([{"ala_losses": losses, "ala_epochs": counts}], n=3))
-    assert "ala-losses" not in drawn(showing([{"ala_losses": np.ones((3, 4))}], n=3))  # how many count is not known
+        assert "ala-losses" not in drawn(
+            showing([{"ala_losses": losses, "ala_epochs": counts}], n=3)
+        )
+    # how many count is not known
+    assert "ala-losses" not in drawn(showing([{"ala_losses": np.ones((3, 4))}], n=3))
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2, 2)])
-def test_a_quantity_that_a_record_calls_epochs_without_having_them_is_left_out(shape: tuple[int, ...]) -> None:
+def test_a_quantity_that_a_record_calls_epochs_without_having_them_is_left_out(
+    shape: tuple[int, ...],
+) -> None:
     """A record's own words say how a quantity is drawn: whoever wrote it may be wrong."""
     shown = showing([{"told": np.ones(shape), "ala_epochs": np.ones(3)}], n=3)
     told = Quantity("told", "epochs", "title", "symbol", "meaning")
@@ -296,9 +323,14 @@ def test_figures_of_several_runs_are_named_after_their_methods() -> None:
 
 
 def test_pictures_fill_their_frame(tmp_path: Path) -> None:
-    for picture in [*drawn(showing(each_kind(3), PARTIAL[:3])).values(), *drawn_of_clusters().values()]:
+    for picture in [
+        *drawn(showing(each_kind(3), PARTIAL[:3])).values(),
+        *drawn_of_clusters().values(),
+    ]:
         picture.save(tmp_path, ("png",))
         with Image.open(tmp_path / f"{picture.name}.png") as image:
             grey = np.asarray(image.convert("L"))
         assert np.unique(grey).size > 10
-        assert (np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250).mean() > 0.995, picture.name
+        assert (
+            np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250
+        ).mean() > 0.995, picture.name

@@ -1,4 +1,6 @@
-"""Pages of many clients and classes: a bounded number of rows and marks, and the names of the files with the rest."""
+"""Pages of many clients and classes: a bounded number of rows and marks, and the names of the files
+with the rest.
+"""
 
 import re
 import sys
@@ -103,13 +105,15 @@ def lines_run(work) -> Counter[tuple[str, int]]:
 
 def test_work_is_linear_in_the_number_of_clients():
     def work(n):
-        # Fewer clients than rows of a table, beyond which a quadratic part might be left out as well.
+        # Fewer clients than rows of a table, beyond which a quadratic part might be left out as
+        # well.
         made = [result(method, n=n, rounds=1, classes=2) for method in ("separate", "fedavg")]
         return lines_run(lambda: (page(runs(made)), rests_on(runs(made)), table(made)))
 
     work(2)  # what is made once a process
     few, many = work(40), work(80)
-    # A line that runs once for each pair runs four times as often with twice as many clients, others twice.
+    # A line that runs once for each pair runs four times as often with twice as many clients,
+    # others twice.
     assert max(few.values()) > 40
     assert [at for at, times in many.items() if times > 3 * few[at] and times > 80 * 80 / 4] == []
 
@@ -119,7 +123,9 @@ def test_the_directory_of_an_archive_of_answers_is_read_once(tmp_path, monkeypat
     predictions.save(tmp_path, made.answers, {0: np.arange(len(made.answers[0][1]))})
     read = []
     monkeypatch.setattr(
-        zipfile.ZipFile, "_RealGetContents", lambda *a, of=zipfile.ZipFile._RealGetContents: (read.append(1), of(*a))
+        zipfile.ZipFile,
+        "_RealGetContents",
+        lambda *a, of=zipfile.ZipFile._RealGetContents: (read.append(1), of(*a)),
     )
     kept = replace(made, answers={}, folder=tmp_path)
     for client, (outputs, targets) in made.answers.items():

@@ -20,7 +20,11 @@ from pomona.results.seeds import seed_of
 from pomona.results.summary_table import distinct
 
 
-def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]], samples: tuple[int, ...]) -> Result:
+def tiny(
+    name: str,
+    curves: dict[tuple[str, str, str], list[list[float | None]]],
+    samples: tuple[int, ...],
+) -> Result:
     """A run from accuracies by (model, when, split), round (from 1) and client."""
     n = len(samples)
     evaluations = [
@@ -29,7 +33,12 @@ def tiny(name: str, curves: dict[tuple[str, str, str], list[list[float | None]]]
         for r, row in enumerate(rows, 1)
     ]
     return Result(
-        {"method": {"name": name}}, {**presented(name), "clients": [f"c{i}" for i in range(n)]}, [], evaluations, [], {}
+        {"method": {"name": name}},
+        {**presented(name), "clients": [f"c{i}" for i in range(n)]},
+        [],
+        evaluations,
+        [],
+        {},
     )
 
 
@@ -56,10 +65,20 @@ def test_named_numbers_of_a_small_run() -> None:
 def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
     test, validation = stream(seed, "accuracies").random((2, rounds, n))
     sizes = stream(seed, "sizes").integers(1, 50, n)
-    row = table([tiny("apple", {TEST: test.tolist(), VALIDATION: validation.tolist()}, tuple(sizes.tolist()))])[0]
+    row = table(
+        [
+            tiny(
+                "apple",
+                {TEST: test.tolist(), VALIDATION: validation.tolist()},
+                tuple(sizes.tolist()),
+            )
+        ]
+    )[0]
     assert row["last"] == pytest.approx(test[-1].mean())
     assert row["best_on_test"] == pytest.approx(test.mean(axis=1).max())
-    assert row["test_at_best_validation"] == pytest.approx(test[validation.mean(axis=1).argmax()].mean())
+    assert row["test_at_best_validation"] == pytest.approx(
+        test[validation.mean(axis=1).argmax()].mean()
+    )
     assert row["pooled"] == pytest.approx((test[-1] * sizes).sum() / sizes.sum())
     assert row["worst"] == test[-1].min()
     assert row["percentile_10"] == pytest.approx(np.quantile(test[-1], 0.1))
@@ -83,14 +102,26 @@ def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing
         (1, "validation", (0, 1), (0.1, 0.2)), (3, "validation", (0, 1, 2), (0.2, 0.3, 0.1)),
     ]  # fmt: skip
     evaluations = [
-        Evaluation(r, "personal", "trained", split, who, (10, 30, 20)[: len(who)], (0.5,) * len(who), accuracy)
+        Evaluation(
+            r,
+            "personal",
+            "trained",
+            split,
+            who,
+            (10, 30, 20)[: len(who)],
+            (0.5,) * len(who),
+            accuracy,
+        )
         for r, split, who, accuracy in views
     ]
     about = {"clients": ["a", "b", "c"]}
     row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
     assert row["last"] == pytest.approx((0.6 + 0.4 + 0.8) / 3)
     assert (row["best_on_test"], row["test_round"]) == (pytest.approx((0.5 + 0.7) / 2), 1)
-    assert (row["test_at_best_validation"], row["validation_round"]) == (pytest.approx((0.6 + 0.4 + 0.8) / 3), 3)
+    assert (row["test_at_best_validation"], row["validation_round"]) == (
+        pytest.approx((0.6 + 0.4 + 0.8) / 3),
+        3,
+    )
     assert row["pooled"] == pytest.approx((10 * 0.6 + 30 * 0.4 + 20 * 0.8) / 60)
     assert (row["worst"], row["worst_client"]) == (0.4, "b")
 
@@ -98,7 +129,8 @@ def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing
 def test_traffic_and_time_are_totals() -> None:
     run = result("apple", n=3, rounds=4)
     row = table([run])[0]
-    # APPLE: each of 3 clients takes the 2 other core models down and sends its own up, in 4 rounds of 1.5 s.
+    # APPLE: each of 3 clients takes the 2 other core models down and sends its own up, in 4 rounds
+    # of 1.5 s.
     assert (row["bytes_down"], row["bytes_up"]) == (4 * 3 * 2 * 431_080 * 4, 4 * 3 * 431_080 * 4)
     assert row["seconds"] == pytest.approx(4 * 1.5)
 
@@ -116,9 +148,15 @@ def test_headline_prefers_the_personal_model() -> None:
 
 def test_headline_is_what_the_method_names() -> None:
     run = result("fedavg-ft", n=2, rounds=1)
-    assert headline(replace(run, about={**run.about, "headline": ["global", "received"]})) == ("global", "received")
+    assert headline(replace(run, about={**run.about, "headline": ["global", "received"]})) == (
+        "global",
+        "received",
+    )
     # A name that was never evaluated cannot be judged by.
-    assert headline(replace(run, about={**run.about, "headline": ["local", "trained"]})) == ("personal", "received")
+    assert headline(replace(run, about={**run.about, "headline": ["local", "trained"]})) == (
+        "personal",
+        "received",
+    )
 
 
 def test_every_named_model_has_a_row_and_the_headline_is_first() -> None:
@@ -129,7 +167,9 @@ def test_every_named_model_has_a_row_and_the_headline_is_first() -> None:
 
 
 def test_labels_are_unique_and_name_what_differs() -> None:
-    several = [result("apple", n=2, rounds=1, seed=s, mu=mu) for s, mu in ((1, 0.0), (1, 0.1), (2, 0.1))]
+    several = [
+        result("apple", n=2, rounds=1, seed=s, mu=mu) for s, mu in ((1, 0.0), (1, 0.1), (2, 0.1))
+    ]
     labels = [run.label for run in runs(several)]
     assert labels == ["APPLE, mu 0.0, seed 1", "APPLE, mu 0.1, seed 1", "APPLE, mu 0.1, seed 2"]
     same = [run.label for run in runs([several[0], several[0]])]
@@ -137,7 +177,9 @@ def test_labels_are_unique_and_name_what_differs() -> None:
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:
-    """Three clients' mean absolute errors: the worst is the largest, and the best round the smallest mean."""
+    """Three clients' mean absolute errors: the worst is the largest, and the best round the
+    smallest mean.
+    """
     run = regression(errors=(0.6, 0.9, 0.3))
     falling = [
         replace(e, value=tuple(v + 0.1 * (e.round == 4) for v in e.value))
@@ -151,13 +193,21 @@ def test_lower_is_better_where_the_metric_says_so() -> None:
     # A tenth of the clients fare no better: the 90th percentile of 0.4, 0.7 and 1.0.
     assert row["percentile_10"] == pytest.approx(0.7 + 0.8 * 0.3)
     assert row["pooled"] == pytest.approx(falling[-1].pooled)
-    assert leader(runs([regression("separate", (0.5, 0.5)), regression("apple", (0.9, 0.2))])).label == "Separate"
+    assert (
+        leader(runs([regression("separate", (0.5, 0.5)), regression("apple", (0.9, 0.2))])).label
+        == "Separate"
+    )
 
 
 def test_runs_that_differ_in_their_loss_say_so_first() -> None:
-    """Two FedAvg runs that differ in rounds, rate and loss: the loss is in the name, and stands beside the number."""
+    """Two FedAvg runs that differ in rounds, rate and loss: the loss is in the name, and stands
+    beside the number.
+    """
     plain, other = result("fedavg", n=2, rounds=1), result("fedavg", n=2, rounds=1)
-    weighted = replace(other, config={**other.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}})
+    weighted = replace(
+        other,
+        config={**other.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}},
+    )
     plain = replace(plain, config={**plain.config, "model": {"name": "lenet", "loss": "auto"}})
     assert [run.label for run in runs([plain, weighted])] == [
         "FedAvg, loss auto, lr 0.01",
@@ -170,13 +220,22 @@ def test_runs_that_differ_in_their_loss_say_so_first() -> None:
 
 
 def test_a_model_that_stands_there_already_is_not_listed_again() -> None:
-    """FedAvg-FT trains FedAvg's global model: one row for it, wherever FedAvg stands; nothing else is lost."""
+    """FedAvg-FT trains FedAvg's global model: one row for it, wherever FedAvg stands; nothing else
+    is lost.
+    """
     fedavg, tuned = result("fedavg", n=2, rounds=2), result("fedavg-ft", n=2, rounds=2)
     shared = {(e.round, e.split): e for e in fedavg.evaluations if e.model == "global"}
     same = [shared[e.round, e.split] if e.model == "global" else e for e in tuned.evaluations]
-    for results in ([fedavg, replace(tuned, evaluations=same)], [replace(tuned, evaluations=same), fedavg]):
+    for results in (
+        [fedavg, replace(tuned, evaluations=same)],
+        [replace(tuned, evaluations=same), fedavg],
+    ):
         listed = [(row["run"], row["model"]) for row in distinct(table(results))]
-        assert sorted(listed) == [("FedAvg", "global"), ("FedAvg", "local"), ("FedAvg-FT", "personal")]
+        assert sorted(listed) == [
+            ("FedAvg", "global"),
+            ("FedAvg", "local"),
+            ("FedAvg-FT", "personal"),
+        ]
     assert len(distinct(table([fedavg, tuned]))) == 4  # another global model is another row
 
 
@@ -215,12 +274,18 @@ def test_unequal_scenarios_are_not_comparable() -> None:
 
 
 def test_clients_stand_by_their_gain_where_separate_training_leads() -> None:
-    """Errors are better when smaller; the gains are -0.4, 0.3 and -0.2, and the largest is on top."""
+    """Errors are better when smaller; the gains are -0.4, 0.3 and -0.2, and the largest is on
+    top.
+    """
     alone, other = regression("separate", (0.5, 0.5, 0.3)), regression("apple", (0.9, 0.2, 0.5))
     drawn = clients.values(runs([alone, other]))
     assert leader(runs([alone, other])).label == "Separate"
     assert "Sorted by gain with APPLE" in drawn.caption
-    assert [tick.get_text() for tick in drawn.figure.axes[0].get_yticklabels()] == ["clinic 1", "clinic 3", "clinic 2"]
+    assert [tick.get_text() for tick in drawn.figure.axes[0].get_yticklabels()] == [
+        "clinic 1",
+        "clinic 3",
+        "clinic 2",
+    ]
 
 
 @pytest.mark.parametrize(("written", "seed"), [(3, 3), (None, 0), ("x", 0), ([1], 0)])

@@ -1,4 +1,6 @@
-"""The page and its files: complete, well formed, self-contained, and equal to the result's numbers."""
+"""The page and its files: complete, well formed, self-contained, and equal to the result's
+numbers.
+"""
 
 import base64
 import csv
@@ -30,7 +32,21 @@ from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
 from pomona.simulation import run as trained
 
-VOID = {"meta", "br", "hr", "img", "input", "link", "source", "wbr", "col", "area", "base", "embed", "track"}
+VOID = {
+    "meta",
+    "br",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "source",
+    "wbr",
+    "col",
+    "area",
+    "base",
+    "embed",
+    "track",
+}
 FIGURES = {
     "curves", "traffic", "clients", "spread", "confusion", "dr-heatmap", "dr-trajectories", "dr-first", "dr-self", "schedule",
     "labels", "holders",
@@ -83,20 +99,39 @@ def check(path: Path) -> Page:
     assert not page.all("link") + page.all("iframe") + page.all("object")
     assert page.all("script") == [{"type": "application/json", "id": "record"}, {}]
     data, code = page.scripts
-    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
-    assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" in policy
+    policy = next(
+        a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert (
+        f"script-src 'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+        in policy
+    )
     assert len(json.loads(data)["runs"]) > 0
     inside = re.compile(r"data:image/png;base64,[\w+/=]+")  # pictures in the page itself
-    assert re.findall(r"(?:https?:)?//[\w.]+", inside.sub("", text).replace(data, "").replace(code, "")) == []
+    assert (
+        re.findall(
+            r"(?:https?:)?//[\w.]+", inside.sub("", text).replace(data, "").replace(code, "")
+        )
+        == []
+    )
     # No address but the names of SVG, which browsers know without asking; no way out of the page.
     assert set(re.findall(r"https?://[\w./]+", code)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"fetch\(|XMLHttpRequest|WebSocket|import\(|eval\(|innerHTML|sendBeacon", code)
+    assert not re.search(
+        r"fetch\(|XMLHttpRequest|WebSocket|import\(|eval\(|innerHTML|sendBeacon", code
+    )
     for picture in page.all("img"):
         assert len(picture["alt"]) > 40
         assert inside.fullmatch(picture["src"]) or (path.parent / picture["src"]).stat().st_size > 0
     assert len(page.all("img")) == len(page.all("figure")) == len(page.all("figcaption"))
     for _, attributes in page.tags:
-        for name in ("href", "xlink:href", "aria-labelledby", "aria-describedby", "clip-path", "fill"):
+        for name in (
+            "href",
+            "xlink:href",
+            "aria-labelledby",
+            "aria-describedby",
+            "clip-path",
+            "fill",
+        ):
             target = re.fullmatch(r"(?:#|url\(#)([^)]*)\)?", attributes.get(name, ""))
             if name.startswith("aria") and name in attributes:
                 assert attributes[name] in ids
@@ -139,14 +174,18 @@ def test_pictures_are_drawn(report: Path) -> None:
         assert min(grey.shape) > 150
         assert np.unique(grey).size > 10
         # Nothing is cut off: the outermost pixels are the white of the paper.
-        assert (np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250).mean() > 0.995, path.name
+        assert (
+            np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]]) > 250
+        ).mean() > 0.995, path.name
 
 
 def test_drawings_for_papers_are_vectors_with_nothing_from_elsewhere(report: Path) -> None:
     for path in (report.parent / "figures").glob("*.svg"):
         drawn = ElementTree.parse(path).getroot()
         assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
-        links = [value for node in drawn.iter() for name, value in node.items() if name.endswith("href")]
+        links = [
+            value for node in drawn.iter() for name, value in node.items() if name.endswith("href")
+        ]
         assert all(link.startswith(("#", "data:")) for link in links), path.name
 
 
@@ -161,13 +200,17 @@ def test_pdf_drawings_hold_text_as_text_and_no_date(report: Path) -> None:
     assert b"/Subtype /Image" not in (report.parent / "figures" / "curves.pdf").read_bytes()
 
 
-def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(report: Path, results: list[Result], tmp_path: Path) -> None:
+def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(
+    report: Path, results: list[Result], tmp_path: Path
+) -> None:
     with drawing():
         picture = curves(runs(results))
         assert picture is not None
         picture.save(tmp_path)
     for form in FORMS:
-        once, again = (folder / f"curves.{form}" for folder in (report.parent / "figures", tmp_path))
+        once, again = (
+            folder / f"curves.{form}" for folder in (report.parent / "figures", tmp_path)
+        )
         assert once.read_bytes() == again.read_bytes(), form
 
 
@@ -181,7 +224,8 @@ def test_curves_csv_holds_the_records_numbers(report: Path, results: list[Result
             values = [
                 float(r["value"])
                 for r in mine
-                if (r["quantity"], r["model"], r["when"]) == ("test accuracy", evaluation.model, evaluation.when)
+                if (r["quantity"], r["model"], r["when"])
+                == ("test accuracy", evaluation.model, evaluation.when)
                 and int(r["round"]) == evaluation.round
             ]
             assert values == [float(np.mean(evaluation.accuracy))]
@@ -195,8 +239,15 @@ def test_clients_csv_holds_accuracy_and_gain(report: Path, results: list[Result]
         assert (row["metric"], float(row["value"])) == ("accuracy", apple[client])
         assert float(row["gain_over_separate"]) == apple[client] - separate[client]
         each, _ = gains(results[3], results[0])
-        assert (float(row["gain_low"]), float(row["gain_high"])) == (each[client].low, each[client].high)
-        assert rows["Separate", client]["gain_over_separate"] == rows["Separate", client]["gain_low"] == ""
+        assert (float(row["gain_low"]), float(row["gain_high"])) == (
+            each[client].low,
+            each[client].high,
+        )
+        assert (
+            rows["Separate", client]["gain_over_separate"]
+            == rows["Separate", client]["gain_low"]
+            == ""
+        )
 
 
 def test_spread_csv_matches_numpy(report: Path, results: list[Result]) -> None:
@@ -210,7 +261,9 @@ def test_spread_csv_matches_numpy(report: Path, results: list[Result]) -> None:
 def test_traffic_csv_accumulates_bytes(report: Path, results: list[Result]) -> None:
     rows = [r for r in table_of(report, "traffic") if r["run"] == "APPLE"]
     per_round = sum(results[3].rounds[0].bytes_down) + sum(results[3].rounds[0].bytes_up)
-    assert [float(r["megabytes"]) for r in rows] == pytest.approx([per_round * k / 1e6 for k in range(1, 41)])
+    assert [float(r["megabytes"]) for r in rows] == pytest.approx(
+        [per_round * k / 1e6 for k in range(1, 41)]
+    )
 
 
 def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]) -> None:
@@ -221,7 +274,9 @@ def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]
         values = [float(row[f"p_{j}"]) for j in range(12)]
         assert values == recorded[int(row["round"])][int(row["client"])].tolist()
     for row in table_of(report, "dr-self"):
-        assert [float(row[f"p_{i}_{i}"]) for i in range(12)] == np.diag(recorded[int(row["round"])]).tolist()
+        assert [float(row[f"p_{i}_{i}"]) for i in range(12)] == np.diag(
+            recorded[int(row["round"])]
+        ).tolist()
 
 
 def test_schedule_csv_holds_lambda_and_mu(report: Path, results: list[Result]) -> None:
@@ -239,7 +294,9 @@ def test_label_csvs_hold_the_counts(report: Path, results: list[Result]) -> None
     assert holders == counts.T.tolist()
 
 
-def test_confusion_is_the_sum_over_clients_of_the_leading_run(report: Path, results: list[Result]) -> None:
+def test_confusion_is_the_sum_over_clients_of_the_leading_run(
+    report: Path, results: list[Result]
+) -> None:
     expected = sum(np.array(r["confusion"]) for r in results[3].final)
     counts = [int(r["count"]) for r in table_of(report, "confusion")]
     assert counts == expected.ravel().tolist()
@@ -251,7 +308,10 @@ def test_confusion_is_the_sum_over_clients_of_the_leading_run(report: Path, resu
 def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -> None:
     text = " ".join(" ".join(check(report).text).split())
     mean = float(np.mean(results[3].curve("personal", "trained")[-1].accuracy))
-    assert "Federation helps: APPLE, the best of 3 runs, is ahead of Separate, training alone, in accuracy" in text
+    assert (
+        "Federation helps: APPLE, the best of 3 runs, is ahead of Separate, training alone, in "
+        "accuracy"
+    ) in text
     assert f"{ACCURACY.text(mean)} against" in text.replace("\N{NO-BREAK SPACE}", " ")
     for value in ("f" * 16, "ab" * 32, "431,080", "2.13.0", "method.schedule_share"):
         assert value in text
@@ -265,11 +325,20 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_names_from_data_are_text(tmp_path: Path) -> None:
-    names = ["<script>alert(1)</script>", "a $\\frac{1$ b", '"><img src=x onerror=1>', "診療所", "--><b>", "x" * 300]
+    names = [
+        "<script>alert(1)</script>",
+        "a $\\frac{1$ b",
+        '"><img src=x onerror=1>',
+        "診療所",
+        "--><b>",
+        "x" * 300,
+    ]
     page = check(write([result("apple", n=6, rounds=1, classes=2, names=names)], tmp_path))
     assert "<script>alert(1)</script>" in "".join(page.text)
     assert not page.all("b")
-    assert all(image["src"].startswith(("figures/", "data:image/png;base64,")) for image in page.all("img"))
+    assert all(
+        image["src"].startswith(("figures/", "data:image/png;base64,")) for image in page.all("img")
+    )
     assert json.loads(page.scripts[0])["runs"][0]["clients"] == names
 
 
@@ -322,7 +391,8 @@ def test_errors_name_the_remedy(tmp_path: Path) -> None:
 def test_settings_that_were_chosen_come_before_the_defaults() -> None:
     few = {"clients": 2, "rounds": 1, "lr": 0.1, "partition": {"name": "iid"}}
     results = [
-        trained(resolve(few, {"method": method})) for method in ({"name": "fedprox", "mu": 0.3}, {"name": "separate"})
+        trained(resolve(few, {"method": method}))
+        for method in ({"name": "fedprox", "mu": 0.3}, {"name": "separate"})
     ]
     chosen, rest = settings(runs(results))
     assert [line for line in chosen if line[0].startswith("method.")] == [
@@ -331,8 +401,18 @@ def test_settings_that_were_chosen_come_before_the_defaults() -> None:
     ]
     assert ("lr", ["0.1", "0.1"], False) in chosen
     assert ("momentum", ["0.0", "0.0"], False) in rest
-    assert {key for key, *_ in chosen} >= {"clients", "rounds", "data.name", "partition.name", "model.name"}
-    other = settings(runs([results[0], replace(results[1], config={**results[1].config, "momentum": 0.5})]))
+    assert {key for key, *_ in chosen} >= {
+        "clients",
+        "rounds",
+        "data.name",
+        "partition.name",
+        "model.name",
+    }
+    other = settings(
+        runs([results[0], replace(results[1], config={**results[1].config, "momentum": 0.5})])
+    )
     assert ("momentum", ["0.0", "0.5"], True) in other[0]
-    unknown = replace(results[0], about={k: v for k, v in results[0].about.items() if k != "chosen"})
+    unknown = replace(
+        results[0], about={k: v for k, v in results[0].about.items() if k != "chosen"}
+    )
     assert [key for key, *_ in settings(runs([unknown]))[1] if not key.startswith("record.")] == []

@@ -41,7 +41,9 @@ def of(*results: Result, live: packing.LiveProgress | None = None) -> dict[str, 
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 4), st.integers(0, 5), st.integers(1, 3), st.integers(0, 10**6), st.booleans())
+@given(
+    st.integers(0, 4), st.integers(0, 5), st.integers(1, 3), st.integers(0, 10**6), st.booleans()
+)
 def test_numbers_survive_packing(rows: int, n: int, k: int, seed: int, blank: bool) -> None:
     values = stream(seed, "packed").normal(size=(rows, n, k))
     if blank and values.size:
@@ -50,7 +52,9 @@ def test_numbers_survive_packing(rows: int, n: int, k: int, seed: int, blank: bo
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
-def test_many_numbers_become_bytes_that_are_off_by_half_a_step(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_numbers_become_bytes_that_are_off_by_half_a_step(
+    spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(packing, "EXACT", 10)
     values = 3 + spread * stream(1, "many").normal(size=(5, 4, 3))
     values[2, 1] = np.nan
@@ -65,7 +69,9 @@ def test_numbers_that_no_float32_holds_are_not_drawn_and_named() -> None:
     values = np.array([[1.0, large, -large, np.nan]])
     np.testing.assert_array_equal(unpack(pack(values)), [[1.0, np.nan, np.nan, np.nan]])
     known = result("fedavg", n=2, rounds=1, classes=2)
-    overflown = replace(known, evaluations=[replace(e, loss=(1.0, -1e100)) for e in known.evaluations])
+    overflown = replace(
+        known, evaluations=[replace(e, loss=(1.0, -1e100)) for e in known.evaluations]
+    )
     assert packing.left_out(runs([known])) == []
     (line,) = packing.left_out(runs([overflown]))
     assert f"({len(known.evaluations)} of them) are not drawn" in line
@@ -79,14 +85,18 @@ def test_many_numbers_of_which_none_is_defined_are_packed(monkeypatch: pytest.Mo
 def test_curves_of_the_page_are_those_of_the_record() -> None:
     results = comparison(n=5, rounds=4, classes=3)
     for run, recorded in zip(of(*results)["runs"], results, strict=True):
-        np.testing.assert_array_equal(unpack(run["loss"]), np.float32([r.loss for r in recorded.rounds]))
+        np.testing.assert_array_equal(
+            unpack(run["loss"]), np.float32([r.loss for r in recorded.rounds])
+        )
         assert run["sent"] == pytest.approx(
             np.cumsum([(sum(r.bytes_down) + sum(r.bytes_up)) / 1e6 for r in recorded.rounds])
         )
         for view in run["views"]:
             curve = recorded.curve(view["model"], view["when"])
             assert view["rounds"] == [e.round for e in curve]
-            np.testing.assert_array_equal(unpack(view["value"]), np.float32([e.value for e in curve]))
+            np.testing.assert_array_equal(
+                unpack(view["value"]), np.float32([e.value for e in curve])
+            )
             np.testing.assert_array_equal(unpack(view["loss"]), np.float32([e.loss for e in curve]))
     # The first view is what the run is judged by.
     headline = next(row for row in table(results) if row["method"] == "apple")
@@ -97,7 +107,9 @@ def test_curves_of_the_page_are_those_of_the_record() -> None:
 def test_matrices_of_the_page_are_those_of_the_record() -> None:
     run = result("apple", n=4, rounds=3)
     (dr,) = of(run)["runs"][0]["learned"]
-    np.testing.assert_array_equal(unpack(dr["values"]), np.float32([m for _, m in run.matrices("dr")]))
+    np.testing.assert_array_equal(
+        unpack(dr["values"]), np.float32([m for _, m in run.matrices("dr")])
+    )
     assert sorted(dr["order"]) == [0, 1, 2, 3]
     assert dr["rounds"] == [1, 2, 3]
     late = of(replace(run, rounds=[halved(row) for row in run.rounds]))["runs"][0]["learned"][0]
@@ -126,7 +138,9 @@ def test_losses_by_epoch_leave_out_who_learned_nothing() -> None:
     counts, losses = of(weighed())["runs"][0]["learned"][::-1]
     assert (counts["name"], losses["kind"], losses["stage"]) == ("ala_epochs", "epochs", [3, 2, 0])
     nothing = np.nan
-    np.testing.assert_array_equal(unpack(losses["values"]).T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4])
+    np.testing.assert_array_equal(
+        unpack(losses["values"]).T, [[9, 5, 3, 4], [8, 7, nothing, nothing], [nothing] * 4]
+    )
 
 
 def test_a_name_from_the_data_cannot_leave_its_place() -> None:
@@ -139,7 +153,9 @@ def test_a_name_from_the_data_cannot_leave_its_place() -> None:
 def test_several_data_sets_have_a_place_each() -> None:
     one, other = result("apple", n=3, rounds=2), result("fedavg", n=3, rounds=2)
     other = replace(
-        other, config={**other.config, "data": {"name": "cifar10"}}, about={**other.about, "partition_sha256": "x"}
+        other,
+        config={**other.config, "data": {"name": "cifar10"}},
+        about={**other.about, "partition_sha256": "x"},
     )
     found = of(one, other)
     assert [run["place"] for run in found["runs"]] == ["digits, practical", "cifar10, practical"]
@@ -193,7 +209,9 @@ def test_a_live_page_reads_itself_again_until_the_run_ends(tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_follower_writes_when_it_is_due_and_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_writes_when_it_is_due_and_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, written = [97.0], list[tuple[float, float | None]]()
 
     def refreshed(result: str, out: Path, live: packing.LiveProgress | None) -> None:
@@ -210,8 +228,8 @@ def test_a_follower_writes_when_it_is_due_and_closes(tmp_path: Path, monkeypatch
         for moment in (100.0, 103.5, 109.0, 110.0, 119.5, 121.0):
             now[0] = moment
             follower.round(row, [])
-    # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The longest waits so far
-    # are 3 s (30 is below the least), 10 s and 11 s.
+    # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The
+    # longest waits so far are 3 s (30 is below the least), 10 s and 11 s.
     assert written == [(100.5, 60), (110.5, 100), (121.5, 110), (122.0, None)]
     with following(None) as nobody:
         assert nobody == ()

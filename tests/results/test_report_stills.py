@@ -22,7 +22,13 @@ from pomona.simulation import run
 
 @pytest.mark.parametrize(
     ("count", "shown"),
-    [(0, "0.0"), (12_345, "12.3 kB"), (99_999, "100.0 kB"), (100_000, "0.1"), (1_250_000_000, "1,250.0")],
+    [
+        (0, "0.0"),
+        (12_345, "12.3 kB"),
+        (99_999, "100.0 kB"),
+        (100_000, "0.1"),
+        (1_250_000_000, "1,250.0"),
+    ],
 )
 def test_little_traffic_is_said_in_kilobytes(count, shown):
     assert megabytes(count) == shown
@@ -31,7 +37,9 @@ def test_little_traffic_is_said_in_kilobytes(count, shown):
 def test_outcomes_are_those_of_each_run():
     apple = judged(2, True)[0].result
     other = replace(
-        apple, config={**apple.config, "method": {"name": "fedavg"}}, about={**apple.about, "method": "fedavg"}
+        apple,
+        config={**apple.config, "method": {"name": "fedavg"}},
+        about={**apple.about, "method": "fedavg"},
     )
     both = runs([apple, other])
     at, calibration = outcome_tables(both)
@@ -48,7 +56,9 @@ def test_clients_own_files_are_called_so():
 
 
 def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
-    result = run(resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run")
+    result = run(
+        resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run"
+    )
     with drawing():
         drawn = [figure for figure in (masks(runs([result])),) if figure]
         text = page(runs([result]), drawn, None)
@@ -75,4 +85,8 @@ def test_the_page_draws_calibration_of_all_clients_and_of_each() -> None:
     away = (shares - ends)[inner] ** 2 / (ends * (1 - ends) / samples)[inner]
     np.testing.assert_allclose(away, 1.959964**2, rtol=1e-4)
     assert [client for client, _ in shown["clients"]] == [0, 1, 2]
-    assert all(0 <= mean <= 1 and 0 <= share <= 1 for _, points in shown["clients"] for mean, share in points)
+    assert all(
+        0 <= mean <= 1 and 0 <= share <= 1
+        for _, points in shown["clients"]
+        for mean, share in points
+    )

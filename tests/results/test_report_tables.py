@@ -42,7 +42,10 @@ def test_unseen_clients_stand_beside_the_members() -> None:
         "Test loss",
     ]
     members = 100 * np.mean(run.curve("personal", "received")[-1].accuracy)
-    assert f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members" in table.notes[1]
+    assert (
+        f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members"
+        in table.notes[1]
+    )
     both = unseen(runs([run, result("apple", n=4, rounds=3)]))
     assert [row[:2] for row in both.rows] == [["clinic 4", "FedAvg-FT"]]
     assert len(both.notes) == 2
@@ -52,7 +55,12 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
     table = privacy(runs([guarded()]))
     assert [row[-1] for row in table.rows] == ["1.500", "no bound", "2.250", "0.000"]
     terms = table.notes[1]
-    for said in ("δ = 1e-05", "noise multiplier 1.1", "clipped at 0.5", "not covered, and accepted: metrics"):
+    for said in (
+        "δ = 1e-05",
+        "noise multiplier 1.1",
+        "clipped at 0.5",
+        "not covered, and accepted: metrics",
+    ):
         assert said in terms
     assert "budget" not in terms
     void = privacy(runs([guarded(void="no privacy: noise_multiplier = 0"), guarded("apple")]))
@@ -65,25 +73,46 @@ def test_the_page_has_both_with_links_to_them() -> None:
     for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
         assert f'<a href="#{table.name}">{table.title}</a>' in page
         assert f'<section id="{table.name}"' in page
-    assert '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>' in page
+    assert (
+        '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>'
+        in page
+    )
 
 
 def test_labels_stand_by_their_names_with_their_own_figures() -> None:
-    """The first label is ranked rightly by client 0 and wrongly by client 1; client 1 never has the second."""
-    truth = [np.array([[1, 1], [0, 0], [1, 0]], np.float32), np.array([[1, 0], [0, 0], [0, 0]], np.float32)]
-    says = [np.array([[2, 1], [-1, 0], [1, -1]], np.float32), np.array([[-2, 0], [1, 1], [0, 2]], np.float32)]
+    """The first label is ranked rightly by client 0 and wrongly by client 1; client 1 never has the
+    second.
+    """
+    truth = [
+        np.array([[1, 1], [0, 0], [1, 0]], np.float32),
+        np.array([[1, 0], [0, 0], [0, 0]], np.float32),
+    ]
+    says = [
+        np.array([[2, 1], [-1, 0], [1, -1]], np.float32),
+        np.array([[-2, 0], [1, 1], [0, 2]], np.float32),
+    ]
     base = result("fedavg", n=2, rounds=1)
-    about = {**base.about, "targets": "multilabel", "metric": "auroc", "labels": ["Edema", "Nodule"]}
+    about = {
+        **base.about,
+        "targets": "multilabel",
+        "metric": "auroc",
+        "labels": ["Edema", "Nodule"],
+    }
     run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
     rows = labels(runs([run])).rows
-    assert [row[:5] for row in rows] == [["Edema", "3", "6", "2", "0.500"], ["Nodule", "1", "6", "1", "1.000"]]
+    assert [row[:5] for row in rows] == [
+        ["Edema", "3", "6", "2", "0.500"],
+        ["Nodule", "1", "6", "1", "1.000"],
+    ]
     assert "Edema" in report(runs([run]))
     unnamed = replace(run, about={**about, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]
 
 
 def judged(n, youden):
-    """A run of two classes in which all clients got 3 of 4 right, with groups of 2 and 6 samples."""
+    """A run of two classes in which all clients got 3 of 4 right, with groups of 2 and 6
+    samples.
+    """
     base = result("apple", n=n, rounds=2, classes=2)
     found = {
         "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "chosen": youden,
@@ -98,10 +127,19 @@ def test_outcomes_stand_with_their_threshold_and_intervals():
         at, calibration = outcome_tables(judged(2, youden))
         low, high = wilson(3, 4)
         assert at.rows[0][:5] == ["clinic 1", "digit 1", "4", "8", shown]
-        assert dict(zip(at.header, at.rows[1], strict=True))["Sensitivity"] == f"0.750 ({low:.3f} to {high:.3f})"
+        assert (
+            dict(zip(at.header, at.rows[1], strict=True))["Sensitivity"]
+            == f"0.750 ({low:.3f} to {high:.3f})"
+        )
         assert dict(zip(at.header, at.rows[1], strict=True))["PPV"] == "-"
         low, high = wilson(4, 6)
-        assert calibration.rows[1] == ["clinic 1", "digit 1", "6", "0.600", f"{4 / 6:.3f} ({low:.3f} to {high:.3f})"]
+        assert calibration.rows[1] == [
+            "clinic 1",
+            "digit 1",
+            "6",
+            "0.600",
+            f"{4 / 6:.3f} ({low:.3f} to {high:.3f})",
+        ]
         page = report(judged(2, youden))
         assert 'id="outcomes"' in page
         assert 'id="calibration"' in page

@@ -29,7 +29,9 @@ def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path:
     picture = trajectory([of("fedavg"), of("fedala", start_round=4)], 1, 2, tmp_path, points=4)
     ways = {
         method: {
-            (r["round"], r["moment"]): (r["c1"], r["c2"], r["loss"]) for r in picture.rows if r["method"] == method
+            (r["round"], r["moment"]): (r["c1"], r["c2"], r["loss"])
+            for r in picture.rows
+            if r["method"] == method
         }
         for method in ("fedavg", "fedala")
     }
@@ -38,7 +40,11 @@ def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path:
     alike = [place for place in places if ways["fedavg"][place] == ways["fedala"][place]]
     assert alike == [(2, "start"), (2, "end"), (3, "start"), (3, "end")]
     # Local training lowers the loss of the model that it starts from.
-    assert all(way[number, "end"][2] < way[number, "start"][2] for way in ways.values() for number in (2, 3, 4, 5))
+    assert all(
+        way[number, "end"][2] < way[number, "start"][2]
+        for way in ways.values()
+        for number in (2, 3, 4, 5)
+    )
     with (tmp_path / "trajectory.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(picture.rows)
     assert (tmp_path / "trajectory.png").stat().st_size > 5000
@@ -51,7 +57,8 @@ def test_the_models_are_those_of_the_run_and_losses_are_measured_on_them(tmp_pat
     scenario = Scenario.prepare(config)
     own = trace(scenario, 2, 3)
     assert own.rounds == [3, 4, 5]
-    # Round r starts from the mean of what round r - 1 sent; the run's last global model is the mean of all last ends.
+    # Round r starts from the mean of what round r - 1 sent; the run's last global model is the mean
+    # of all last ends.
     shares = np.array([len(c.train) for c in scenario.partition.clients], dtype=float)
     ends = [trace(scenario, i, 3).ends.double().numpy() for i in range(4)]
     mean = sum(share * end for share, end in zip(shares / shares.sum(), ends, strict=True))

@@ -32,11 +32,21 @@ def warned(results: list[Result]) -> str:
     return " ".join(" ".join(cautions(runs(results))).split())
 
 
-def scored(method: str, right: Sequence[int], of: int = 100, classes: int = 2, **about: object) -> Result:
-    """A finished run whose headline models answer this many of each client's test samples correctly."""
+def scored(
+    method: str, right: Sequence[int], of: int = 100, classes: int = 2, **about: object
+) -> Result:
+    """A finished run whose headline models answer this many of each client's test samples
+    correctly.
+    """
     share, n = tuple(k / of for k in right), len(right)
-    evaluation = Evaluation(1, "personal", "trained", "test", tuple(range(n)), (of,) * n, (0.5,) * n, share)
-    known = {"clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n], "targets": "classes", "metric": "accuracy"}
+    evaluation = Evaluation(
+        1, "personal", "trained", "test", tuple(range(n)), (of,) * n, (0.5,) * n, share
+    )
+    known = {
+        "clients": ["Charité", "Mercy", "Rural", "Kids", "West"][:n],
+        "targets": "classes",
+        "metric": "accuracy",
+    }
     summary = {"seconds": 1.0}
     said = answers([of] * n, share, classes)
     return Result(
@@ -56,44 +66,66 @@ def scored_of(method: str, right: Sequence[int]) -> Result:
 
 
 def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not() -> None:
-    """Of 100 samples each: 20 more for the first, 20 less for the second, one more for the third."""
+    """Of 100 samples each: 20 more for the first, 20 less for the second, one more for the
+    third.
+    """
     alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
     each, over = gains(together, alone)
-    assert (over.value, [g.value for g in each]) == (pytest.approx(0.16 / 3), pytest.approx([0.35, -0.2, 0.01]))
+    assert (over.value, [g.value for g in each]) == (
+        pytest.approx(0.16 / 3),
+        pytest.approx([0.35, -0.2, 0.01]),
+    )
     assert over.low > 0
     text = said([alone, together])
     assert text.startswith(
-        "Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, 75.33 % against 70.00 % on average "
+        "Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, 75.33 % "
+        "against 70.00 % on average "
         "over clients: +5.33 percentage points (95 % interval +"
     )
     assert (
-        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this data cannot tell."
-        in text
-    )
+        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this "
+        "data cannot tell."
+    ) in text
 
 
-def of_seeds(method: str, right: Sequence[Sequence[int]], seeds: Sequence[int], **about: object) -> list[Result]:
+def of_seeds(
+    method: str, right: Sequence[Sequence[int]], seeds: Sequence[int], **about: object
+) -> list[Result]:
     """Runs that answer this many of each client's 100 test samples correctly, one per seed."""
     each = [scored(method, one, **about) for one in right]
-    return [replace(run, config=run.config | {"seed": seed}) for run, seed in zip(each, seeds, strict=True)]
+    return [
+        replace(run, config=run.config | {"seed": seed})
+        for run, seed in zip(each, seeds, strict=True)
+    ]
 
 
-ALONE_BY_SEED, TOGETHER_BY_SEED = ((60, 80, 70), (62, 78, 70), (61, 80, 71)), ((75, 81, 70), (73, 80, 70), (77, 82, 70))
+ALONE_BY_SEED, TOGETHER_BY_SEED = (
+    ((60, 80, 70), (62, 78, 70), (61, 80, 71)),
+    ((75, 81, 70), (73, 80, 70), (77, 82, 70)),
+)
 BY_SEED_AND_CLIENT = np.subtract(TOGETHER_BY_SEED, ALONE_BY_SEED)
 """(seed, client): gains in percentage points."""
 
 
-def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_chart_and_figure() -> None:
-    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1))
-    paired = np.subtract([TOGETHER_BY_SEED[k] for k in (1, 2, 0)], ALONE_BY_SEED)  # by seed, not by place
+def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_chart_and_figure() -> (
+    None
+):
+    alone, together = (
+        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
+        of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1)),
+    )
+    # by seed, not by place
+    paired = np.subtract([TOGETHER_BY_SEED[k] for k in (1, 2, 0)], ALONE_BY_SEED)
     over = gains([together[1], together[2], together[0]], alone)[1]
     assert over.value == pytest.approx(paired.mean() / 100)
     levels = f"{np.mean(TOGETHER_BY_SEED):.2f} % against {np.mean(ALONE_BY_SEED):.2f} %"
     prepared = runs([*alone, *together])
     text = said([*alone, *together])
     assert text.startswith(
-        f"Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, {levels} on average over "
-        f"clients, over 3 seeds: +{paired.mean():.2f} percentage points (95 % interval +{100 * over.low:.2f} to "
+        f"Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, {levels} on "
+        "average over "
+        f"clients, over 3 seeds: +{paired.mean():.2f} percentage points (95 % interval "
+        f"+{100 * over.low:.2f} to "
         f"+{100 * over.high:.2f})."
     )
     assert "of 3 clients, over 3 seeds." in text
@@ -105,7 +137,15 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
         round(gain, 2) for gain in paired.mean(axis=0)
     ]
     drawn = payload(prepared, None)["runs"]
-    assert [run["base"] for run in drawn] == [None, None, None, None, 0, None]  # with the first seed's run
+    # with the first seed's run
+    assert [run["base"] for run in drawn] == [
+        None,
+        None,
+        None,
+        None,
+        0,
+        None,
+    ]
     assert [g["value"] for g in drawn[4]["gains"]] == pytest.approx(paired.mean(axis=0) / 100)
     assert drawn[4]["compared"] == "FedAvg, mean over 3 seeds"
     assert [run["first"] for run in drawn] == [0, 0, 0, 4, 4, 4]
@@ -117,8 +157,13 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
     assert "single runs" not in warned([*alone, *together])
 
 
-def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_line_says_so() -> None:
-    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_line_says_so() -> (
+    None
+):
+    alone, together = (
+        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
+        of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2)),
+    )
     one = of_seeds("apple", [(70, 80, 71)], (1,))
     overall = gain_tables(runs([*alone, *together, *one]))[0]
     own = np.subtract((70, 80, 71), ALONE_BY_SEED[1]).mean()
@@ -127,40 +172,65 @@ def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_l
         ["APPLE", "1", f"+{own:.2f}"],
     ]
     assert (
-        "Gains of APPLE (seed 1) are of single runs, not over seeds: Separate has seeds 0, 1 and 2; run all methods "
+        "Gains of APPLE (seed 1) are of single runs, not over seeds: Separate has seeds 0, 1 and "
+        "2; run all methods "
         "with the same seeds."
     ) in warned([*alone, *together, *one])
 
 
 def test_seeds_that_do_not_pair_leave_single_runs_and_one_line_says_why() -> None:
-    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+    alone, together = (
+        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
+        of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2)),
+    )
     some = [alone[0], *together]
     assert "over 3 seeds" not in said(some)
     assert "FedAvg, seed 2, the best of 3 runs, is ahead of Separate" in said(some)
-    assert "Gains of FedAvg (seeds 0, 1 and 2) are of single runs, not over seeds: Separate has seed 0;" in warned(some)
+    assert (
+        "Gains of FedAvg (seeds 0, 1 and 2) are of single runs, not over seeds: Separate has seed "
+        "0;"
+    ) in warned(some)
     moved = [
-        replace(run, about=run.about | {"partition_sha256": str(run.config["seed"]), "test_rows": [run.config["seed"]]})
+        replace(
+            run,
+            about=run.about
+            | {"partition_sha256": str(run.config["seed"]), "test_rows": [run.config["seed"]]},
+        )
         for run in (*alone, *together)
     ]
-    assert said(moved) == "They do not share one scenario (data and partition), so their numbers are not ranked."
-    assert "not over seeds, as each seed has other test samples: give all seeds one partition" in warned(moved)
-    # Seeds that share their test rows pair although their partitions differ, as in their validation rows.
+    assert (
+        said(moved)
+        == "They do not share one scenario (data and partition), so their numbers are not ranked."
+    )
+    assert (
+        "not over seeds, as each seed has other test samples: give all seeds one partition"
+        in warned(moved)
+    )
+    # Seeds that share their test rows pair although their partitions differ, as in their validation
+    # rows.
     shared = [replace(run, about=run.about | {"test_rows": ["a", "b", "c"]}) for run in moved]
     assert "over 3 seeds" in said(shared)
 
 
 def test_of_several_seeds_an_overtrained_one_decides_nothing() -> None:
     """As of one run: a seed of the baseline that was better before makes the comparison unfair."""
-    alone, together = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)), of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
+    alone, together = (
+        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
+        of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2)),
+    )
     course = [0.5, 0.9, 0.8, 0.7, 0.65, 0.61]
     (kept,) = alone[1].evaluations
-    rest = [replace(kept, round=k, split="validation", value=(v,) * 3) for k, v in enumerate(course, 1)]
+    rest = [
+        replace(kept, round=k, split="validation", value=(v,) * 3) for k, v in enumerate(course, 1)
+    ]
     alone[1] = replace(alone[1], evaluations=[*rest, replace(kept, round=6)])
     assert "But Separate has got worse since round 2" in said([*alone, *together])
 
 
 def test_what_an_interval_leaves_open_is_no_lead() -> None:
-    """Two samples of 300 more are right: the audit's 0.09 points, which were called "came out ahead"."""
+    """Two samples of 300 more are right: the audit's 0.09 points, which were called "came out
+    ahead".
+    """
     alone, together = scored("separate", (95, 95, 95)), scored("fedavg", (96, 95, 96))
     text = said([alone, together])
     assert f"Between FedAvg and Separate, training alone, there is {LEVEL}" in text
@@ -188,15 +258,19 @@ def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst(
     alone, together = regression("separate", (0.5, 0.5)), regression("fedavg", (0.2, 0.6))
     text = said([alone, together])
     assert (
-        "Federation helps: FedAvg is ahead of Separate, training alone, in mean absolute error, 0.4 against 0.5" in text
-    )
+        "Federation helps: FedAvg is ahead of Separate, training alone, in mean absolute error, "
+        "0.4 against 0.5"
+    ) in text
     assert "better for 1 of 2 (clinic 1), worse for 1 (clinic 2)" in text
     found = gained(*reversed(runs([alone, together])))
     assert [round(d, 6) for d in found.differences.values()] == [0.3, -0.1]
     shown = payload(runs([alone, together]), None)["runs"]
     assert [g["verdict"] for g in shown[1]["gains"]] == ["better", "worse"]
     assert "accuracy" not in text + warned([alone, together])
-    known = replace(together, final=[{**r, "r2": share} for r, share in zip(together.final, (0.6, 0.2), strict=False)])
+    known = replace(
+        together,
+        final=[{**r, "r2": share} for r, share in zip(together.final, (0.6, 0.2), strict=False)],
+    )
     assert "R² of FedAvg is 0.400 on average over clients" in said([alone, known])
 
 
@@ -214,17 +288,26 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
     for run, row, table in zip(results[1:], overall.rows, each, strict=True):
         clients, over = gains(run, results[0])
         assert row[1] == f"{100 * over.value:+.2f}".replace("-", "\N{MINUS SIGN}")
-        assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace("-", "\N{MINUS SIGN}")
+        assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace(
+            "-", "\N{MINUS SIGN}"
+        )
         signs = [(g.low > 0) - (g.high < 0) if g.ends else 0 for g in clients]
         kinds = [{1: "better", -1: "worse", 0: LEVEL}[sign] for sign in signs]
         assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
-        told = [kind if g.ends else "too few to tell" for kind, g in zip(kinds, clients, strict=True)]
+        told = [
+            kind if g.ends else "too few to tell" for kind, g in zip(kinds, clients, strict=True)
+        ]
         assert [line[-1] for line in table.rows] == told
 
 
 def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_open() -> None:
-    """Nine equal clients and one of 100 that gains 6: its own p is near 0.013, ten times that is above 0.05."""
-    alone, together = (scored_of(method, (60,) * 9 + (last,)) for method, last in (("separate", 60), ("fedavg", 66)))
+    """Nine equal clients and one of 100 that gains 6: its own p is near 0.013, ten times that is
+    above 0.05.
+    """
+    alone, together = (
+        scored_of(method, (60,) * 9 + (last,))
+        for method, last in (("separate", 60), ("fedavg", 66))
+    )
     each, _ = gains(together, alone)
     assert each[9].verdict == "better"
     assert 0.005 < each[9].p < 0.05
@@ -238,13 +321,19 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
 
 
 def test_levels_and_gain_are_of_the_same_clients() -> None:
-    """Rural has one test row, too few for a variance: 95 and 60 against 60 and 80 remain, and 77.5 - 70 is the gain."""
+    """Rural has one test row, too few for a variance: 95 and 60 against 60 and 80 remain, and 77.5
+    - 70 is the gain.
+    """
     sizes = [100, 100, 1]
 
     def run(method: str, right: Sequence[int]) -> Result:
         whole = scored(method, right)
-        known = replace(whole.evaluations[0], samples=tuple(sizes), value=tuple(np.divide(right, sizes)))
-        return replace(whole, evaluations=[known], answers=answers(sizes, tuple(np.divide(right, sizes)), 2))
+        known = replace(
+            whole.evaluations[0], samples=tuple(sizes), value=tuple(np.divide(right, sizes))
+        )
+        return replace(
+            whole, evaluations=[known], answers=answers(sizes, tuple(np.divide(right, sizes)), 2)
+        )
 
     told = said([run("separate", (60, 80, 1)), run("fedavg", (95, 60, 0))])
     assert "77.50 % against 70.00 % on average over 2 of 3 clients" in told
@@ -257,11 +346,15 @@ def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() 
     alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
     lines = rests_on(runs([alone, together]))
     assert lines[0] == "Separate and FedAvg: mean over 3 clients, 300 test rows."
-    assert lines[1].startswith("FedAvg against Separate, training alone: +5.33 percentage points (95 % interval +")
+    assert lines[1].startswith(
+        "FedAvg against Separate, training alone: +5.33 percentage points (95 % interval +"
+    )
     assert "This rests on 300 test rows" in lines[1]
     assert len(lines) == 2
     base = scored("fedavg", (95, 95, 95))
-    blank = replace(base, evaluations=[replace(e, value=(0.95, None, 0.95)) for e in base.evaluations])
+    blank = replace(
+        base, evaluations=[replace(e, value=(0.95, None, 0.95)) for e in base.evaluations]
+    )
     assert rests_on(runs([blank])) == [
         "FedAvg: mean over 2 of 3 clients, 200 test rows; left out, without a value: Mercy."
     ]
@@ -269,9 +362,10 @@ def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() 
 
 def test_a_single_run_states_its_metric_by_name() -> None:
     one = regression(errors=(0.6, 0.9, 0.3))
-    assert "the clients' personal models, evaluated after local training: mean absolute error 0.6 on average" in said(
-        [one]
-    )
+    assert (
+        "the clients' personal models, evaluated after local training: mean absolute error 0.6 on "
+        "average"
+    ) in said([one])
     flags = scored("fedavg", (74, 74), targets="multilabel", metric="auroc")
     ranked = [replace(e, value=(0.8, None), metric="auroc") for e in flags.evaluations]
     text = said([replace(flags, evaluations=ranked)])
@@ -300,12 +394,19 @@ def test_a_run_cut_short_is_called_so() -> None:
 def test_a_difference_of_less_than_a_test_sample_is_called_so() -> None:
     """Three clients of 100: one sample is 1/300 of the mean. 0.002 apart is less, 0.004 more."""
     alone = scored("separate", (950, 950, 950), of=1000)
-    for right, close in (((952, 952, 950), False), ((950, 951, 950), False), ((950, 950, 950), True)):
-        assert ("closer than one test sample" in warned([alone, scored("fedavg", right, of=1000)])) == close
+    for right, close in (
+        ((952, 952, 950), False),
+        ((950, 951, 950), False),
+        ((950, 950, 950), True),
+    ):
+        assert (
+            "closer than one test sample" in warned([alone, scored("fedavg", right, of=1000)])
+        ) == close
     uneven = [replace(e, samples=(1000, 1000, 20)) for e in alone.evaluations]
     together = scored("fedavg", (952, 952, 950), of=1000)
     pair = [
-        replace(r, evaluations=[replace(e, samples=(1000, 1000, 20)) for e in r.evaluations]) for r in (alone, together)
+        replace(r, evaluations=[replace(e, samples=(1000, 1000, 20)) for e in r.evaluations])
+        for r in (alone, together)
     ]
     # 4 / 3000 apart; one sample of the smallest client moves the mean by 1 / 60.
     assert uneven
@@ -316,7 +417,14 @@ def course(losses: Sequence[float], validation: Sequence[float] = ()) -> Result:
     run = scored("fedavg", (60, 60))
     rows = [RoundRow(r, 1.0, (0, 1), (v, v), (0, 0), (0, 0)) for r, v in enumerate(losses, 1)]
     held = [
-        replace(run.evaluations[0], round=r, split="validation", accuracy=(v, v), value=(v, v), metric="accuracy")
+        replace(
+            run.evaluations[0],
+            round=r,
+            split="validation",
+            accuracy=(v, v),
+            value=(v, v),
+            metric="accuracy",
+        )
         for r, v in enumerate(validation, 1)
     ]
     return replace(run, rounds=rows, evaluations=[*run.evaluations, *held])
@@ -326,7 +434,10 @@ def test_a_curve_that_still_climbs_is_told_from_one_that_has_arrived() -> None:
     steps = np.arange(20)
     climbing, arrived = 0.5 + 0.02 * steps, 0.9 - 0.4 * np.exp(-steps)
     noisy = 0.8 + 0.02 * np.cos(2.1 * steps)
-    still = [("still getting better" in warned([course([1.0] * 20, v)])) for v in (climbing, arrived, noisy)]
+    still = [
+        ("still getting better" in warned([course([1.0] * 20, v)]))
+        for v in (climbing, arrived, noisy)
+    ]
     assert still == [True, False, False]
     # Without validation the training loss tells.
     assert "still getting better when it ended (training loss" in warned([course(2 - 0.05 * steps)])
@@ -335,7 +446,10 @@ def test_a_curve_that_still_climbs_is_told_from_one_that_has_arrived() -> None:
 
 def test_a_training_that_diverges_is_called_so() -> None:
     text = warned([course([0.5, 0.2, 1.9e20, 1.9e20, 1.9e20])])
-    assert "FedAvg diverges: the training loss ended at 1.9e+20, from 0.5 in the first round; lower lr before" in text
+    assert (
+        "FedAvg diverges: the training loss ended at 1.9e+20, from 0.5 in the first round; lower "
+        "lr before"
+    ) in text
     assert "diverges" not in warned([course([0.5, 0.2, 0.21, 0.19, 0.2])])
 
 
@@ -344,10 +458,13 @@ def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() 
     constant = {"own": {"accuracy": {"clients": [0.9, 0.9, 0.5], "mean": 2.3 / 3}}}
     several = {k: scored("fedavg", right, constant=constant) for k, right in
                {"low": (60, 70, 50), "some": (95, 85, 90), "good": (95, 95, 90)}.items()}  # fmt: skip
-    assert "FedAvg (accuracy 60.00 %) is no better than always giving one answer, which has 76.67 %" in warned(
-        [several["low"]]
+    assert (
+        "FedAvg (accuracy 60.00 %) is no better than always giving one answer, which has 76.67 %"
+        in warned([several["low"]])
     )
-    assert "For Mercy FedAvg is no better than always giving one answer" in warned([several["some"]])
+    assert "For Mercy FedAvg is no better than always giving one answer" in warned(
+        [several["some"]]
+    )
     assert "no better" not in warned([several["good"]])
     text = said([scored("separate", (30, 30, 30), constant=constant), several["low"]])
     assert text.startswith("None of these runs has learned anything of use yet")
@@ -365,11 +482,21 @@ def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_c
     base = scored("fedavg", (95, 95), metric="auroc")
     ranked = [replace(e, value=(0.8, 0.8), metric="auroc") for e in base.evaluations]
     final = [
-        {"model": "personal", "when": "trained", "split": "test", "client": c, "samples": 100, "confusion": matrix}
+        {
+            "model": "personal",
+            "when": "trained",
+            "split": "test",
+            "client": c,
+            "samples": 100,
+            "confusion": matrix,
+        }
         for c, matrix in enumerate([[[95, 0], [5, 0]], [[94, 1], [4, 1]]])
     ]
     text = warned([replace(base, evaluations=ranked, final=final)])
-    few = "are right on no more of the test samples than each client's most frequent class is (95.00 %)"
+    few = (
+        "are right on no more of the test samples than each client's most frequent class is "
+        "(95.00 %)"
+    )
     assert f"Taken as answers, the most likely classes of FedAvg (95.00 %) {few}" in text
     final[1]["confusion"] = [[95, 0], [2, 3]]
     assert "Taken as answers" not in warned([replace(base, evaluations=ranked, final=final)])
@@ -380,22 +507,32 @@ def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:
 
     def many(*right: Sequence[int]) -> str:
         methods = ("separate", "fedavg", "apple", "fedprox")
-        return warned([scored(m, r, constant=constant) for m, r in zip(methods, right, strict=False)])
+        return warned(
+            [scored(m, r, constant=constant) for m, r in zip(methods, right, strict=False)]
+        )
 
     some = (95, 85, 90)
     text = many(some, some, (85, 95, 95), some)
-    assert "For Mercy Separate, FedAvg and FedProx are no better than always giving one answer." in text
+    assert (
+        "For Mercy Separate, FedAvg and FedProx are no better than always giving one answer."
+        in text
+    )
     assert "For Charité APPLE is no better than always giving one answer." in text
     assert text.count("no better") == 2
     text = many((60, 70, 50), (66, 70, 50))
-    assert "(accuracy 60.00 %) and FedAvg (accuracy 62.00 %) are no better than always giving one answer" in text
+    assert (
+        "(accuracy 60.00 %) and FedAvg (accuracy 62.00 %) are no better than always giving one "
+        "answer"
+    ) in text
     short = [replace(scored(m, some), summary={}) for m in ("fedavg", "apple")]
     assert "FedAvg and APPLE were cut short: 0 rounds are recorded of each." in warned(short)
     assert warned([related(0.0), related(0.01)]).count("have hardly moved") == 1
 
 
 def related(moved: float, n: int = 4) -> Result:
-    """An APPLE run whose first client moved ``moved`` of its weight from itself to the last, away from the shares."""
+    """An APPLE run whose first client moved ``moved`` of its weight from itself to the last, away
+    from the shares.
+    """
     base = result("apple", n=n, rounds=2, classes=2)
     sizes = base.about["sizes"]["train"]
     p = np.tile(np.array(sizes) / sum(sizes), (n, 1))
@@ -404,8 +541,13 @@ def related(moved: float, n: int = 4) -> Result:
 
 
 def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_caution() -> None:
-    """They start at the shares. 0.04 of weight is little among four clients, and much among forty."""
-    line = "The relationships of APPLE have hardly moved from the clients' shares of the samples: they say who is large"
+    """They start at the shares. 0.04 of weight is little among four clients, and much among
+    forty.
+    """
+    line = (
+        "The relationships of APPLE have hardly moved from the clients' shares of the samples: "
+        "they say who is large"
+    )
     cases = {(0.0, 4): True, (0.04, 4): True, (0.06, 4): False, (0.04, 40): False, (0.01, 40): True}
     assert {case: line in warned([related(*case)]) for case in cases} == cases
     captions = [figures(*runs([related(moved)]))[0].caption for moved in (0.0, 0.5)]
@@ -447,7 +589,8 @@ def test_few_events_are_named_with_their_clients() -> None:
 def test_losses_that_differ_are_told_and_drawn_apart() -> None:
     plain, weighted = scored("fedavg", (60, 60)), scored("apple", (60, 60))
     pair = [
-        replace(r, config={**r.config, "model": {"loss": loss}}) for r, loss in ((plain, "auto"), (weighted, "mine:w"))
+        replace(r, config={**r.config, "model": {"loss": loss}})
+        for r, loss in ((plain, "auto"), (weighted, "mine:w"))
     ]
     assert "minimise different losses (auto and mine:w)" in warned(pair)
     assert [run["minimised"] for run in payload(runs(pair), None)["runs"]] == ["auto", "mine:w"]

@@ -33,7 +33,9 @@ def test_accuracies_are_in_percent_and_other_metrics_as_they_are():
 
 
 def test_runs_that_differ_in_loss_or_metric_say_which():
-    table = run_table([row("A"), row("B", loss_name="mine:weighted"), row("C", metric="mae", last=1.5)])
+    table = run_table(
+        [row("A"), row("B", loss_name="mine:weighted"), row("C", metric="mae", last=1.5)]
+    )
     assert table.header[3:5] == ["metric", "minimises"]
     assert [line[3:6] for line in table.rows] == [
         ["accuracy in %", "auto", "50.00"],
@@ -43,10 +45,18 @@ def test_runs_that_differ_in_loss_or_metric_say_which():
 
 
 def test_the_command_writes_latex_and_markdown(tmp_path, capsys):
-    tiny = {"data": {"name": "digits", "train_limit": 120, "test_limit": 60}, "clients": 2, "rounds": 1, "lr": 0.1}
+    tiny = {
+        "data": {"name": "digits", "train_limit": 120, "test_limit": 60},
+        "clients": 2,
+        "rounds": 1,
+        "lr": 0.1,
+    }
     for name in ("separate", "fedavg"):
         pomona.run(resolve(tiny, {"method": {"name": name}, "workers": 1}), out=tmp_path / name)
-    for form, said in (("--latex", r"\begin{tabular}{"), ("--markdown", "| method | model | when |")):
+    for form, said in (
+        ("--latex", r"\begin{tabular}{"),
+        ("--markdown", "| method | model | when |"),
+    ):
         with pytest.raises(SystemExit, match="0"):
             main(["compare", str(tmp_path), form])
         assert said in capsys.readouterr().out

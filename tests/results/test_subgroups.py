@@ -1,4 +1,6 @@
-"""Results by the values of a named column: counted by hand, and undefined where the samples do not define them."""
+"""Results by the values of a named column: counted by hand, and undefined where the samples do not
+define them.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ HERE = __name__
 
 
 def reader(settings):
-    """A class that column 0 determines in subgroup "easy", and not in subgroup "hard"; "rare" has one test row."""
+    """A class that column 0 determines in subgroup "easy", and not in subgroup "hard"; "rare" has
+    one test row.
+    """
     draw = stream(5, "subgroups test")
     n = 301
     x = draw.normal(size=(n, 3)).astype(np.float32)
@@ -23,7 +27,13 @@ def reader(settings):
     x[:, 0] *= 5
     number[-1] = 2
     return Dataset(
-        "own", "table", x, y, ("no", "yes"), 200, subgroups=Subgroups("site", ("easy", "hard", "rare"), number)
+        "own",
+        "table",
+        x,
+        y,
+        ("no", "yes"),
+        200,
+        subgroups=Subgroups("site", ("easy", "hard", "rare"), number),
     )
 
 
@@ -37,7 +47,9 @@ def silent(settings):
 @pytest.fixture(scope="module")
 def result():
     return pomona.run(
-        pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5, workers=1)
+        pomona.Config(
+            method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5, workers=1
+        )
     )
 
 
@@ -70,7 +82,14 @@ def test_the_page_shows_them(result):
 
 def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
     ranked = pomona.run(
-        pomona.Config(method="fedavg", data={"name": f"{HERE}:reader"}, clients=2, rounds=1, lr=0.5, metric="auroc")
+        pomona.Config(
+            method="fedavg",
+            data={"name": f"{HERE}:reader"},
+            clients=2,
+            rounds=1,
+            lr=0.5,
+            metric="auroc",
+        )
     )
     rows = {row[0]: row for row in subgroups(runs([ranked])).rows}
     assert rows["rare"][3] == "-"  # one sample ranks nothing
@@ -79,7 +98,9 @@ def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
 
 def test_without_a_column_there_is_no_table():
     result = pomona.run(
-        pomona.Config(method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5, workers=1)
+        pomona.Config(
+            method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5, workers=1
+        )
     )
     (run,) = runs([result])
     assert pooled(run) is None

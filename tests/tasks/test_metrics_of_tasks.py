@@ -1,4 +1,6 @@
-"""The metrics of a run against closed forms and scikit-learn, down to no samples; selection of one."""
+"""The metrics of a run against closed forms and scikit-learn, down to no samples; selection of
+one.
+"""
 
 import numpy as np
 import pytest
@@ -42,16 +44,22 @@ def drawn(kind, n, seed=0, width=3):
 
 def counted(claimed, true, width):
     """Counts (n, 3C) and true pixels (n, C) of masks (n, pixels)."""
-    claims, truth = (masks[:, np.newaxis] == np.arange(width)[:, np.newaxis] for masks in (claimed, true))
+    claims, truth = (
+        masks[:, np.newaxis] == np.arange(width)[:, np.newaxis] for masks in (claimed, true)
+    )
     parts = (claims & truth, claims & ~truth, ~claims & truth)
     return np.concatenate([part.sum(2) for part in parts], axis=1).astype(np.float32), truth.sum(2)
 
 
 def overlap(score, counts):
-    """Mean over samples of the mean over foreground classes present or predicted, with pixels enumerated."""
+    """Mean over samples of the mean over foreground classes present or predicted, with pixels
+    enumerated.
+    """
     each = []
     for sample in counts.reshape(len(counts), 3, -1).astype(int):
-        regions = [(np.repeat([1, 0, 1], c), np.repeat([1, 1, 0], c)) for c in sample.T[1:] if c.sum()]
+        regions = [
+            (np.repeat([1, 0, 1], c), np.repeat([1, 1, 0], c)) for c in sample.T[1:] if c.sum()
+        ]
         each += [np.mean([score(true, claimed) for true, claimed in regions])] if regions else []
     return np.mean(each)
 
@@ -66,9 +74,13 @@ def of_times(name, p, y):
     rows = np.arange(len(y))
     seen = padded[rows, k] - np.where(k < 3, padded[rows, np.minimum(k + 1, 3)], 0)
     return {
-        "c_index": lambda: sksurv.concordance_index_censored(truth["e"], truth["t"], risk, tied_tol=0)[0],
+        "c_index": lambda: sksurv.concordance_index_censored(
+            truth["e"], truth["t"], risk, tied_tol=0
+        )[0],
         "uno_c": lambda: sksurv.concordance_index_ipcw(truth, truth, risk, tied_tol=0)[0],
-        "dynamic_auroc": lambda: sksurv.cumulative_dynamic_auc(truth, truth, 1 - p, at, tied_tol=0)[1],
+        "dynamic_auroc": lambda: sksurv.cumulative_dynamic_auc(truth, truth, 1 - p, at, tied_tol=0)[
+            1
+        ],
         "integrated_brier": lambda: sksurv.integrated_brier_score(truth, truth, p, at),
         "loss": lambda: -np.log(np.where(truth["e"], seen, padded[rows, whole])).mean(),
     }[name]()
@@ -82,7 +94,11 @@ def second_opinion(name, kind, outputs, y):
     if kind == "survival":
         return of_times(name, p, y)
     if kind == "regression":
-        score = {"mae": sk.mean_absolute_error, "mse": sk.mean_squared_error, "loss": sk.mean_squared_error}
+        score = {
+            "mae": sk.mean_absolute_error,
+            "mse": sk.mean_squared_error,
+            "loss": sk.mean_squared_error,
+        }
         return score.get(name, sk.r2_score)(y, p)
     if kind == "multilabel":
         flags = p > 0.5
@@ -95,7 +111,9 @@ def second_opinion(name, kind, outputs, y):
             "auroc": lambda: sk.roc_auc_score(y, p),
             "auprc": lambda: sk.average_precision_score(y, p),
             "brier": lambda: np.mean((p - y) ** 2),
-            "loss": lambda: np.mean([sk.log_loss(y[:, k], p[:, k], labels=[0, 1]) for k in range(y.shape[1])]),
+            "loss": lambda: np.mean(
+                [sk.log_loss(y[:, k], p[:, k], labels=[0, 1]) for k in range(y.shape[1])]
+            ),
         }[name]()
     own = {c: y == c for c in range(p.shape[1])}
     return {
@@ -127,13 +145,23 @@ def test_a_sample_of_weight_two_is_a_sample_twice(name, kind):
     counts = stream(1, "counts").integers(1, 4, 30)
     repeated = np.repeat(np.arange(30), counts)
     weighted = measured(
-        METRICS[name], of(kind, outputs), of(kind, outputs).natural(outputs), y, counts[np.newaxis].astype(float)
+        METRICS[name],
+        of(kind, outputs),
+        of(kind, outputs).natural(outputs),
+        y,
+        counts[np.newaxis].astype(float),
     )[0]
-    assert weighted == pytest.approx(compute(name, outputs[repeated], y[repeated], of(kind, outputs)), abs=1e-9)
+    assert weighted == pytest.approx(
+        compute(name, outputs[repeated], y[repeated], of(kind, outputs)), abs=1e-9
+    )
 
 
 @given(
-    st.sampled_from(CASES), st.integers(0, 6), st.integers(0, 50), st.sampled_from([2, 3]), st.sampled_from([0.0, 9e3])
+    st.sampled_from(CASES),
+    st.integers(0, 6),
+    st.integers(0, 50),
+    st.sampled_from([2, 3]),
+    st.sampled_from([0.0, 9e3]),
 )
 @settings(max_examples=150, deadline=None)
 def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
@@ -151,11 +179,16 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
 
 
 def test_the_area_counts_pairs_in_order_and_half_of_ties():
-    # Positives score 3 and 1, negatives 2, 1 and 0: 3 > all three, 1 > 0 and ties with 1: (3 + 1.5) / 6.
+    # Positives score 3 and 1, negatives 2, 1 and 0: 3 > all three, 1 > 0 and ties with 1: (3 + 1.5)
+    # / 6.
     logits = np.array([[0, 3], [0, 1], [0, 2], [0, 1], [0, 0]], np.float32)
-    assert compute("auroc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(4.5 / 6)
+    assert compute("auroc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(
+        4.5 / 6
+    )
     # By score: 3 (a hit), 2 (none), then 1 (a hit and a miss together): 1/2 * 1/1 + 1/2 * 2/4.
-    assert compute("auprc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(0.75)
+    assert compute("auprc", logits, np.array([1, 1, 0, 0, 0]), TASKS["classes"]) == pytest.approx(
+        0.75
+    )
 
 
 def test_tensors_and_arrays_are_the_same():
@@ -199,17 +232,33 @@ def test_better_and_worst_follow_the_direction():
     [
         ("classes", [0, 1, 2, 0], "accuracy", ""),
         ("classes", [0] * 70 + [1] * 30, "accuracy", ""),
-        ("classes", [0] * 71 + [1] * 29, "auroc", "71.0 % of the training samples are of class 'no'"),
+        (
+            "classes",
+            [0] * 71 + [1] * 29,
+            "auroc",
+            "71.0 % of the training samples are of class 'no'",
+        ),
         ("classes", [], "accuracy", ""),
         ("multilabel", [[0.0, 1.0], [1.0, 0.0]], "accuracy", ""),
         ("multilabel", [[0.0, 0.0], [1.0, 0.0]], "auroc", "75.0 % of the training flags are what"),
-        # One label that 3 of 4 samples have and one that 1 of 4 has: half of the flags are 1, three quarters usual.
-        ("multilabel", [[1.0, 0.0]] * 2 + [[1.0, 1.0], [0.0, 0.0]], "auroc", "75.0 % of the training flags are what"),
+        # One label that 3 of 4 samples have and one that 1 of 4 has: half of the flags are 1, three
+        # quarters usual.
+        (
+            "multilabel",
+            [[1.0, 0.0]] * 2 + [[1.0, 1.0], [0.0, 0.0]],
+            "auroc",
+            "75.0 % of the training flags are what",
+        ),
         ("regression", [[2.5]], "mae", "numbers"),
     ],
 )
 def test_the_metric_follows_from_the_task_and_the_labels(kind, labels, chosen, said):
-    choice = choose(None, TASKS[kind], np.array(labels, int if kind == "classes" else float), ("no", "yes", "maybe"))
+    choice = choose(
+        None,
+        TASKS[kind],
+        np.array(labels, int if kind == "classes" else float),
+        ("no", "yes", "maybe"),
+    )
     assert choice.metric.name == chosen
     assert said in choice.reason
     assert bool(said) == bool(choice.reason)

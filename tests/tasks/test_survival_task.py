@@ -39,12 +39,16 @@ def test_a_time_is_a_sequence_of_intervals(time, event, reached, events):
     h = LOGITS[0].double().sigmoid()
     factors = [h[k] if events[k] else 1 - h[k] for k in range(3) if reached[k]]
     expected = -sum(torch.log(f) for f in factors)
-    assert float(hazard_surprise(LOGITS, said(time, event))) == pytest.approx(float(expected), rel=1e-6)
+    assert float(hazard_surprise(LOGITS, said(time, event))) == pytest.approx(
+        float(expected), rel=1e-6
+    )
 
 
 def test_the_probabilities_of_all_that_can_happen_sum_to_one():
     ends = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]  # an event in one of three intervals, or none
-    chances = [float(torch.exp(-hazard_surprise(LOGITS.double(), said(*end).double()))) for end in ends]
+    chances = [
+        float(torch.exp(-hazard_surprise(LOGITS.double(), said(*end).double()))) for end in ends
+    ]
     assert sum(chances) == pytest.approx(1)
 
 
@@ -57,14 +61,19 @@ def test_hazards_near_0_and_1_have_finite_losses_and_gradients():
 
 
 def test_the_loss_takes_answers_of_a_model_and_is_least_for_their_own():
-    """Distillation: the mean surprise over what the model expects; Gibbs: no other model has less."""
+    """Distillation: the mean surprise over what the model expects; Gibbs: no other model has
+    less.
+    """
     task = task_of("survival", EDGES)
     soft = task.soften(LOGITS.double(), 1.0)
     h = LOGITS[0].double().sigmoid()
     chances = [h[0], (1 - h[0]) * h[1], (1 - h[0]) * (1 - h[1]) * h[2], (1 - h).prod()]
     ends = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]
     other = torch.tensor([[-0.5, 0.4, 1.0]]).double()
-    mean = sum(p * hazard_surprise(other, said(*end).double()) for p, end in zip(chances, ends, strict=True))
+    mean = sum(
+        p * hazard_surprise(other, said(*end).double())
+        for p, end in zip(chances, ends, strict=True)
+    )
     assert float(hazard_surprise(other, soft)) == pytest.approx(float(mean))
     assert float(hazard_surprise(LOGITS.double(), soft)) < float(mean)
 
@@ -78,10 +87,14 @@ def test_survival_is_the_product_of_what_is_left():
 
 def test_the_loss_on_record_is_the_loss_of_training():
     task, draw = task_of("survival", EDGES), stream(0, "check")
-    targets = np.column_stack([draw.uniform(0.1, 6, 50), draw.integers(0, 2, 50)]).astype(np.float32)
+    targets = np.column_stack([draw.uniform(0.1, 6, 50), draw.integers(0, 2, 50)]).astype(
+        np.float32
+    )
     logits = draw.normal(size=(50, 3))
     learnt = hazard_surprise(torch.from_numpy(logits), torch.from_numpy(sequences(targets, EDGES)))
-    assert task.measures["loss"](task.natural(logits), targets.astype(float)) == pytest.approx(learnt.numpy(), rel=1e-5)
+    assert task.measures["loss"](task.natural(logits), targets.astype(float)) == pytest.approx(
+        learnt.numpy(), rel=1e-5
+    )
 
 
 def test_constant_hazards_are_the_life_table_with_one_sample_more_of_either_kind():

@@ -1,4 +1,6 @@
-"""The calibration of gains in short: sites of a real table of 13 hospitals, single rows, and few events."""
+"""The calibration of gains in short: sites of a real table of 13 hospitals, single rows, and few
+events.
+"""
 
 import importlib.util
 import sys
@@ -15,7 +17,9 @@ from pomona.metrics.influence import Evidence
 
 def tool(name):
     """Import a file of tools/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "tools" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        name, Path(__file__).parents[2] / "tools" / f"{name}.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses look for annotations
     spec.loader.exec_module(module)
@@ -38,7 +42,9 @@ REPEATS = 100
     ],
 )
 def test_equal_models_are_seldom_told_apart(name, sites):
-    """At a rate of 0.05, 13 or more of 100 happen in 1 of 700 cases: the bootstrap before had 31 to 77 here."""
+    """At a rate of 0.05, 13 or more of 100 happen in 1 of 700 cases: the bootstrap before had 31 to
+    77 here.
+    """
     assert calibrate.rates(name, sites, REPEATS).false <= 0.12
 
 
@@ -56,7 +62,9 @@ def test_a_single_mean_has_the_power_of_students_t():
 
 
 def test_many_draws_at_once_are_judged_as_each_alone():
-    """Verdicts of the batch are those of ``mean_difference``, but for one at most: their random signs are others."""
+    """Verdicts of the batch are those of ``mean_difference``, but for one at most: their random
+    signs are others.
+    """
     cell = areas.Cell(60, 8, more=1.0)
     *parts, a, b = areas.components(cell, cell.more, stream(1, "batch"))
     parts = [part[:40] for part in parts]
@@ -64,7 +72,10 @@ def test_many_draws_at_once_are_judged_as_each_alone():
     df = each.sum(0) ** 2 / (each[0] ** 2 / 7 + each[1] ** 2 / 51)
     clear = parts[0].mean(1) > stats.t.ppf(0.975, df) * np.sqrt(each.sum(0))
     held = clear & np.all([areas.holds(part) for part in parts], axis=0)
-    ends = [mean_difference([Evidence(p.mean(), (p, q), 60, 60, 8)]).interval for p, q in zip(*parts, strict=True)]
+    ends = [
+        mean_difference([Evidence(p.mean(), (p, q), 60, 60, 8)]).interval
+        for p, q in zip(*parts, strict=True)
+    ]
     assert np.sum(np.array([low > 0 for low, _ in ends]) != held) <= 1
     assert 0 < held.sum() < clear.sum() < 40
     assert parts[0].mean(1) == pytest.approx((a - b)[:40])

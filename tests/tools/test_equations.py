@@ -1,4 +1,6 @@
-"""Plain equations become TeX that Matplotlib can parse, and that Markdown does not read as its own."""
+"""Plain equations become TeX that Matplotlib can parse, and that Markdown does not read as its
+own.
+"""
 
 import re
 
@@ -23,7 +25,10 @@ from method_pages import pages
         ("sqrt((1 - a) / 2) > gamma", r"$\sqrt{(1 - a) / 2} > \gamma$"),
         ("w_n = L_i(theta_i') - 1e-3", r"$w_{n} = L_{i}(\theta_{i}^{\prime}) - 10^{-3}$"),
         ("c_i+ = c_i - c", r"$c_{i}^{+} = c_{i} - c$"),
-        ("a client's w is a copy of the sum, (eqs. 8, 9)", r"a client's $w$ is a copy of the sum, (eqs. 8, 9)"),
+        (
+            "a client's w is a copy of the sum, (eqs. 8, 9)",
+            r"a client's $w$ is a copy of the sum, (eqs. 8, 9)",
+        ),
         ("takes a ``mu`` of 0.1 <or more>: 3 * 4", r"takes a `mu` of 0.1 &lt;or more>: 3 \* 4"),
         ("F_i is L-smooth. With A the rows", r"$F_{i}$ is $L$-smooth. With $A$ the rows"),
     ],
@@ -33,7 +38,9 @@ def test_what_is_mathematics_is_typeset_and_prose_is_not(plain, shown):
 
 
 def test_all_formulas_of_the_pages_are_tex_that_markdown_leaves_alone():
-    formulas = [formula for page in pages().values() for formula in re.findall(r"\$([^$]*)\$", page)]
+    formulas = [
+        formula for page in pages().values() for formula in re.findall(r"\$([^$]*)\$", page)
+    ]
     assert len(formulas) > 500
     parser = MathTextParser("path")
     for formula in formulas:

@@ -1,4 +1,6 @@
-"""The package's metadata: all imports are declared, and the lower bounds are the tested versions."""
+"""The package's metadata: all imports are declared, and the lower bounds are the tested
+versions.
+"""
 
 import ast
 import re
@@ -13,7 +15,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 SOURCES = {"pomona": ROOT / "src", "pomona-federation": ROOT / "federation/src"}
 PROJECTS = {
-    name: tomllib.loads((source.parent / "pyproject.toml").read_text())["project"] for name, source in SOURCES.items()
+    name: tomllib.loads((source.parent / "pyproject.toml").read_text())["project"]
+    for name, source in SOURCES.items()
 }
 OWN = {"pomona", "pomona_federation"}
 OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
@@ -28,13 +31,23 @@ def imports(path):
     """Top-level names that a file imports."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    return {name.split(".")[0] for name in plain + [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]}
+    return {
+        name.split(".")[0]
+        for name in plain + [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    }
 
 
 def declared(name):
     """A package's requirements, with its extras, without development tools and Pomona itself."""
-    extras = {extra: words for extra, words in PROJECTS[name]["optional-dependencies"].items() if extra != "dev"}
-    words = [*PROJECTS[name]["dependencies"], *(word for words in extras.values() for word in words)]
+    extras = {
+        extra: words
+        for extra, words in PROJECTS[name]["optional-dependencies"].items()
+        if extra != "dev"
+    }
+    words = [
+        *PROJECTS[name]["dependencies"],
+        *(word for words in extras.values() for word in words),
+    ]
     return [word for word in words if package(word) != "pomona"]
 
 
@@ -43,7 +56,9 @@ DECLARED = declared("pomona") + declared("pomona-federation")
 
 @pytest.mark.parametrize("project", SOURCES)
 def test_every_import_is_declared(project):
-    """What ``pomona`` brings, ``pomona-federation`` has; and it alone imports it, not the other way round."""
+    """What ``pomona`` brings, ``pomona-federation`` has; and it alone imports it, not the other way
+    round.
+    """
     names = {name for path in SOURCES[project].rglob("*.py") for name in imports(path)}
     known_to = DECLARED if project == "pomona-federation" else declared("pomona")
     assert ("pomona_federation" in names) == (project == "pomona-federation")
@@ -55,16 +70,26 @@ def test_every_import_is_declared(project):
 
 def test_the_oldest_versions_are_the_lower_bounds():
     """Each at its bound, or above it where Flower asks for more."""
-    pins = [line for line in (ROOT / "constraints-oldest.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = [
+        line
+        for line in (ROOT / "constraints-oldest.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     oldest = dict(line.split("==") for line in pins)
-    bounds = {package(word): bound[1] for word in DECLARED if (bound := re.search(r">=([\d.]+)", word))}
+    bounds = {
+        package(word): bound[1] for word in DECLARED if (bound := re.search(r">=([\d.]+)", word))
+    }
     assert oldest.keys() == bounds.keys()
     number = {name: tuple(map(int, version.split("."))) for name, version in oldest.items()}
-    assert [name for name, bound in bounds.items() if number[name] < tuple(map(int, bound.split(".")))] == []
+    assert [
+        name for name, bound in bounds.items() if number[name] < tuple(map(int, bound.split(".")))
+    ] == []
 
 
 def pins(lines):
-    """``name==version`` of lines of a lock or of constraints, by name: several if it depends on Python."""
+    """``name==version`` of lines of a lock or of constraints, by name: several if it depends on
+    Python.
+    """
     found = {}
     for line in lines:
         if match := re.match(r"([\w.-]+)==([\w.+]+)", line):
@@ -74,9 +99,14 @@ def pins(lines):
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
-    """Whoever changes a pin runs ``make lock``; what Pomona's federations need is there, with all that this needs."""
+    """Whoever changes a pin runs ``make lock``; what Pomona's federations need is there, with all
+    that this needs.
+    """
     lock = (ROOT / f"federation/src/pomona_federation/provision/locks/{kind}.lock").read_text()
-    pinned, known = pins(lock.splitlines()), pins((ROOT / "constraints.txt").read_text().splitlines())
+    pinned, known = (
+        pins(lock.splitlines()),
+        pins((ROOT / "constraints.txt").read_text().splitlines()),
+    )
     torch = {"cpu": {f"{v}+cpu" for v in known["torch"]}, "cuda": known["torch"]}[kind]
     assert pinned.pop("torch") == torch
     assert {name: known.get(name) for name in pinned} == pinned
@@ -99,7 +129,9 @@ def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
 
 
 def test_one_minor_version_of_flower_is_declared():
-    """Two of them refuse each other, so that a range would let two installations by the book not meet."""
+    """Two of them refuse each other, so that a range would let two installations by the book not
+    meet.
+    """
     (bound,) = {word for word in DECLARED if word.startswith("flwr")}
     low, high = re.fullmatch(r"flwr>=(\d+\.\d+),<(\d+\.\d+)", bound).groups()
     major, minor = map(int, low.split("."))
@@ -107,7 +139,9 @@ def test_one_minor_version_of_flower_is_declared():
 
 
 def test_all_packages_have_one_version():
-    """A silo and a server compare it, and ``pomona-federation`` asks for the ``pomona`` that it was made with."""
+    """A silo and a server compare it, and ``pomona-federation`` asks for the ``pomona`` that it was
+    made with.
+    """
     core, federation = PROJECTS.values()
     assert core["version"] == federation["version"]
     assert f"pomona=={core['version']}" in federation["dependencies"]
@@ -116,7 +150,9 @@ def test_all_packages_have_one_version():
 
 
 def test_the_native_package_brings_its_licences():
-    """Those of the libraries inside it, and Pomona's, a copy: a wheel takes no file from above its folder."""
+    """Those of the libraries inside it, and Pomona's, a copy: a wheel takes no file from above its
+    folder.
+    """
     files = tomllib.loads((ROOT / "native/pyproject.toml").read_text())["project"]["license-files"]
     texts = {name: (ROOT / "native" / name).read_text() for name in files}
     assert texts["LICENSE"] == (ROOT / "LICENSE").read_text()

@@ -1,4 +1,6 @@
-"""The refactoring check detects a changed number in every kind of file, and ignores seconds, times and paths."""
+"""The refactoring check detects a changed number in every kind of file, and ignores seconds, times
+and paths.
+"""
 
 import csv
 import json
@@ -17,28 +19,47 @@ TOOL = Path(same_results.__file__)
 
 
 def recorded(folder, value=0.5, seconds=1.0):
-    """A run's folder with one number in every kind of file; seconds and values derived from them are separate."""
+    """A run's folder with one number in every kind of file; seconds and values derived from them
+    are separate.
+    """
     (folder / "checkpoints").mkdir(parents=True)
-    lines = [{"event": "start", "time": seconds}, {"event": "round", "seconds": seconds, "loss": [1.0, value]}]
+    lines = [
+        {"event": "start", "time": seconds},
+        {"event": "round", "seconds": seconds, "loss": [1.0, value]},
+    ]
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "summary.json").write_text(json.dumps({"value": value, "seconds": seconds, "page": f"{folder}/page"}))
+    (folder / "summary.json").write_text(
+        json.dumps({"value": value, "seconds": seconds, "page": f"{folder}/page"})
+    )
     (folder / "config.toml").write_text(f"lr = {value}\n")
     with (folder / "rounds.csv").open("w") as file:
         csv.writer(file).writerows([["round", "value", "seconds"], [1, value, seconds]])
     array = np.array([1.0, value], np.float32)
     np.savez(folder / "predictions.npz", outputs=array)
-    note = {"pomona": json.dumps({"events": {"bytes": int(seconds), "sha256": str(seconds)}, "norm": value})}
+    note = {
+        "pomona": json.dumps(
+            {"events": {"bytes": int(seconds), "sha256": str(seconds)}, "norm": value}
+        )
+    }
     hashed = f"{int(seconds):064x}"
     save_file({"w": array}, folder / "checkpoints" / f"round-000001-{hashed}.safetensors", note)
     return folder
 
 
-FILES = ("events.jsonl", "summary.json", "config.toml", "rounds.csv", "predictions.npz", "checkpoints")
+FILES = (
+    "events.jsonl",
+    "summary.json",
+    "config.toml",
+    "rounds.csv",
+    "predictions.npz",
+    "checkpoints",
+)
 
 
 def test_seconds_and_places_are_ignored(tmp_path):
     one, two = (
-        same_results.outcome(recorded(tmp_path / name, seconds=seconds)) for name, seconds in (("a", 1.0), ("b", 222.0))
+        same_results.outcome(recorded(tmp_path / name, seconds=seconds))
+        for name, seconds in (("a", 1.0), ("b", 222.0))
     )
     assert same_results.difference(one, two) == ""
     assert same_results.digest(one) == same_results.digest(two)
@@ -47,9 +68,16 @@ def test_seconds_and_places_are_ignored(tmp_path):
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_last_bit_of_a_number_is_found_in_every_kind_of_file(file, tmp_path):
-    folders = [recorded(tmp_path / "a"), recorded(tmp_path / "b", value=float(np.nextafter(np.float32(0.5), 1)))]
+    folders = [
+        recorded(tmp_path / "a"),
+        recorded(tmp_path / "b", value=float(np.nextafter(np.float32(0.5), 1))),
+    ]
     one, two = (
-        {place: value for place, value in same_results.outcome(folder).items() if place.startswith(file)}
+        {
+            place: value
+            for place, value in same_results.outcome(folder).items()
+            if place.startswith(file)
+        }
         for folder in folders
     )
     assert same_results.difference(one, two)
@@ -69,7 +97,9 @@ def test_the_dtype_and_the_shape_of_a_tensor_count(tmp_path):
     seen = set()
     for number, array in enumerate((w, w.view(np.int32), w.reshape(2, 2))):
         save_file({"w": array}, tmp_path / f"{number}.safetensors")
-        seen.add(tuple(same_results.tensors((tmp_path / f"{number}.safetensors").read_bytes(), "m")))
+        seen.add(
+            tuple(same_results.tensors((tmp_path / f"{number}.safetensors").read_bytes(), "m"))
+        )
     assert len(seen) == 3
 
 
@@ -86,7 +116,9 @@ def test_a_variants_settings_win():
 
 
 def guard(*words):
-    return subprocess.run([sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.slow

@@ -15,7 +15,9 @@ def test_conformance(check):
 
 
 def test_a_step_by_hand():
-    """Quadratics: the gradient of F_i at v is v - a, with a the mean of the client's targets; one full-batch step."""
+    """Quadratics: the gradient of F_i at v is v - a, with a the mean of the client's targets; one
+    full-batch step.
+    """
     problem, mu, lr = quadratics(2, samples=3), 0.5, 0.1
     run = Federation(Anchored(mu=mu).method(), problem)
     run.round(a_round(1, lr=lr))
@@ -23,7 +25,9 @@ def test_a_step_by_hand():
     run.round(a_round(2, lr=lr))
     for i, u in enumerate(own):
         a = problem.targets[problem.rows[i]].mean(0)
-        torch.testing.assert_close(run.model(i, "personal", "trained"), w - lr * (w - a + mu * (w - u)))
+        torch.testing.assert_close(
+            run.model(i, "personal", "trained"), w - lr * (w - a + mu * (w - u))
+        )
 
 
 def test_without_mu_it_is_fedavg_to_the_bit():

@@ -7,7 +7,8 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import AfterValidator
 
 LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-NAME = re.compile(rf"(?=.{{1,253}}$)(?!(?:.*\.)?[0-9]+$){LABEL}(?:\.{LABEL})*")  # the last label is no number
+# the last label is no number
+NAME = re.compile(rf"(?=.{{1,253}}$)(?!(?:.*\.)?[0-9]+$){LABEL}(?:\.{LABEL})*")
 
 
 class Address(NamedTuple):

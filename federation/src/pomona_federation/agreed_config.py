@@ -27,8 +27,12 @@ ELSEWHERE = {
 }
 
 
-def resolved(study: RunStudy, task: TaskSettings, places: int, share: float, insecure: bool) -> Config:
-    """The run of a study, with one client per place. Raises ConfigError for keys that do not belong in section run.
+def resolved(
+    study: RunStudy, task: TaskSettings, places: int, share: float, insecure: bool
+) -> Config:
+    """The run of a study, with one client per place.
+
+    Raises ConfigError for keys that do not belong in section run.
 
     Args:
         study: its section run is completed.
@@ -67,15 +71,23 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     faults = (
         (
             config.method.method().share,
-            f"run.method = {config.method.name!r} sends samples to every client; silos keep theirs: choose another",
+            (
+                f"run.method = {config.method.name!r} sends samples to every client; silos keep "
+                "theirs: choose another"
+            ),
         ),
         (
             config.stop and not study.shares("validation", 0),
-            "run.stop.patience looks at the silos' scores on validation samples; set share_scores = true",
+            (
+                "run.stop.patience looks at the silos' scores on validation samples; set "
+                "share_scores "
+                "= true"
+            ),
         ),
         (
             privacy and isinstance(study, SearchStudy),
-            "section run.privacy: each trial of a search would cost more epsilon; search without it, on data "
+            "section run.privacy: each trial of a search would cost more epsilon; search without "
+            "it, on data "
             "that need no protection, or not at all",
         ),
         (
@@ -85,16 +97,24 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         ),
         (
             config.keep == "best",
-            "run.keep = 'best' is for a simulation; in a federation silos keep the last, or their own_best",
+            (
+                "run.keep = 'best' is for a simulation; in a federation silos keep the last, or "
+                "their "
+                "own_best"
+            ),
         ),
         (
             config.lr == "auto",
-            "run.lr must be a number, since no one party holds the data to find one; `pomona run` chooses one on data "
+            "run.lr must be a number, since no one party holds the data to find one; `pomona run` "
+            "chooses one on data "
             "like yours",
         ),
         (
             config.engine == "auto",
-            "run.engine must be torch or native: what a silo has installed must not change its numbers silently",
+            (
+                "run.engine must be torch or native: what a silo has installed must not change its "
+                "numbers silently"
+            ),
         ),
     )
     for wrong, why in faults:

@@ -1,4 +1,6 @@
-"""The federation's agreement, identical at all members: ``federation.toml``, and the studies that are run on it."""
+"""The federation's agreement, identical at all members: ``federation.toml``, and the studies that
+are run on it.
+"""
 
 import hashlib
 import json
@@ -43,7 +45,9 @@ SHARE = 0.5  # largest share of one silo in a mean, by default: no more than all
 
 def _certificate(text: str) -> str:
     if not re.fullmatch(r"(ecdsa-sha2-nistp384-cert-v01@openssh\.com [A-Za-z0-9+/=]+)?", text):
-        raise ValueError("not an OpenSSH certificate; a federation of an older Pomona is to be provisioned again")
+        raise ValueError(
+            "not an OpenSSH certificate; a federation of an older Pomona is to be provisioned again"
+        )
     return text
 
 
@@ -54,24 +58,31 @@ def _silo_name(name: str) -> str:
 
 
 SiloName = Annotated[Name, AfterValidator(_silo_name)]
-Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]  # one OpenSSH line; "" without keys
+# one OpenSSH line; "" without keys
+Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate)]
 
 
 class FoundingMember(Settings):
     """A founding member."""
 
     name: SiloName = Field(description="its name, which never changes")
-    key: Path | None = Field(None, description="its public key, relative to the file; if unset, a key pair is made")
+    key: Path | None = Field(
+        None, description="its public key, relative to the file; if unset, a key pair is made"
+    )
 
 
 class Federation(Settings):
-    """A federation: its members, addresses and rules, and the study that its kits come with, if any.
+    """A federation: its members, addresses and rules, and the study that its kits come with, if
+    any.
 
-    A ``federation.toml`` has the keys of that study beside its own; ``under`` is the agreement on a further study.
+    A ``federation.toml`` has the keys of that study beside its own; ``under`` is the agreement on a
+    further study.
     """
 
     name: Name = Field(description="name of the federation")
-    server: HostPort = Field(description="host:port at which silos reach the server; its certificate names the host")
+    server: HostPort = Field(
+        description="host:port at which silos reach the server; its certificate names the host"
+    )
     bind: HostPort = Field(
         default_factory=lambda known: _everywhere(Address.parse(known["server"])),
         description="where the server listens; all interfaces, or loopback if the server is",
@@ -90,7 +101,9 @@ class Federation(Settings):
         le=PLACES,
         description="largest number of silos, ever",
     )
-    most_samples: int = Field(10_000_000, ge=1, lt=2**53, description="largest number of samples that a silo may claim")
+    most_samples: int = Field(
+        10_000_000, ge=1, lt=2**53, description="largest number of samples that a silo may claim"
+    )
     insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
     mutual_tls: bool = Field(False, description="silos must connect with their own certificate")
     study: TrainingStudy | None = Field(None, description="the study that the kits come with")
@@ -102,33 +115,48 @@ class Federation(Settings):
         if twice:
             raise ValueError(f"silo {twice[0]!r} is named twice; give every silo its own name")
         if self.places < len(names):
-            raise ValueError(f"places = {self.places}, but there are {len(names)} silos; raise places")
+            raise ValueError(
+                f"places = {self.places}, but there are {len(names)} silos; raise places"
+            )
         if self.quorum > self.places:
-            raise ValueError(f"quorum = {self.quorum}, but there are {self.places} places; lower quorum")
+            raise ValueError(
+                f"quorum = {self.quorum}, but there are {self.places} places; lower quorum"
+            )
         if self.insecure and not self.loopback:
             raise ValueError(
-                f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable from other machines; "
+                f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable "
+                "from other machines; "
                 "take insecure out, or use 127.0.0.1 for both"
             )
         if self.insecure and self.mutual_tls:
-            raise ValueError("mutual_tls = true, but insecure = true means no TLS at all; take one of them out")
+            raise ValueError(
+                "mutual_tls = true, but insecure = true means no TLS at all; take one of them out"
+            )
         return self
 
     @classmethod
     def of(cls, tree: Tree) -> "Federation":
-        """A federation from the keys of its file, its study's among them. Raises ConfigError for every bad key."""
+        """A federation from the keys of its file, its study's among them.
+
+        Raises ConfigError for every bad key.
+        """
         if (kind := tree.get("kind", "train")) != "train":
             raise ConfigError(f"kind = {kind!r} is for a study that is submitted; remove it")
         known = (set(cls.model_fields) | OF_STUDY) - {"study"}
         if unknown := sorted(set(tree) - known):
-            raise ConfigError("; ".join(f"unknown key {key!r}; {near(key, known)}" for key in unknown))
+            raise ConfigError(
+                "; ".join(f"unknown key {key!r}; {near(key, known)}" for key in unknown)
+            )
         own = {key: value for key, value in tree.items() if key in OF_STUDY}
         if own and "task" not in own:
             raise ConfigError(
-                f"{min(own)} is a setting of a study, and there is no section task; give both, or neither"
+                f"{min(own)} is a setting of a study, and there is no section task; give both, or "
+                "neither"
             )
         study = {"study": validated(TrainingStudy, {**own, "name": KIT})} if own else {}
-        return validated(cls, {key: value for key, value in tree.items() if key not in OF_STUDY} | study)
+        return validated(
+            cls, {key: value for key, value in tree.items() if key not in OF_STUDY} | study
+        )
 
     @classmethod
     def read(cls, path: Path) -> "Federation":
@@ -143,11 +171,18 @@ class Federation(Settings):
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         study = federation.study
-        return federation.model_copy(update={"study": study.beside(path.parent)}) if study else federation
+        return (
+            federation.model_copy(update={"study": study.beside(path.parent)})
+            if study
+            else federation
+        )
 
     @classmethod
     def load(cls, path: Path) -> "Federation":
-        """Read and check a whole ``federation.toml``. Raises ConfigError as ``read`` does, and for section run."""
+        """Read and check a whole ``federation.toml``.
+
+        Raises ConfigError as ``read`` does, and for section run.
+        """
         federation = cls.read(path)
         try:
             if federation.own:
@@ -158,14 +193,21 @@ class Federation(Settings):
 
     @cached_property
     def own(self) -> "StudyAgreement | None":
-        """The agreement on the study that the kits come with; None for a federation that only founds."""
+        """The agreement on the study that the kits come with; None for a federation that only
+        founds.
+        """
         return StudyAgreement(self, self.study) if self.study else None
 
     def under(self, study: Study) -> "StudyAgreement":
-        """The agreement on a further study. Raises ConfigError if it does not fit this federation."""
+        """The agreement on a further study.
+
+        Raises ConfigError if it does not fit this federation.
+        """
         made = StudyAgreement(self, study)
         if made.quorum > self.places:
-            raise ConfigError(f"quorum = {made.quorum}, but there are {self.places} places; lower quorum")
+            raise ConfigError(
+                f"quorum = {made.quorum}, but there are {self.places} places; lower quorum"
+            )
         return made
 
     @property
@@ -175,7 +217,9 @@ class Federation(Settings):
 
     @property
     def agreement(self) -> str:
-        """SHA-256 in hex of what a member agrees to by its kit: its study, or else the federation alone."""
+        """SHA-256 in hex of what a member agrees to by its kit: its study, or else the federation
+        alone.
+        """
         return self.own.agreement if self.own else _hashed(self.terms)
 
     @property
@@ -191,8 +235,8 @@ class Federation(Settings):
     def compared(self, authority: bytes) -> str:
         """The 16 digits to compare by telephone when a kit arrives.
 
-        They are those of the study that came with the kit; without a study they cover the agreement and the
-        ``authority``'s certificate, which defines whom the silo trusts.
+        They are those of the study that came with the kit; without a study they cover the agreement
+        and the ``authority``'s certificate, which defines whom the silo trusts.
         """
         if self.own:
             return self.own.digits
@@ -204,7 +248,9 @@ OF_STUDY = frozenset(TrainingStudy.model_fields) - {"name", "quorum", "decide"}
 
 @dataclass(frozen=True)
 class StudyAgreement:
-    """What the members of a federation agree to for one study; ``trial``: its number, in a search."""
+    """What the members of a federation agree to for one study; ``trial``: its number, in a
+    search.
+    """
 
     federation: Federation
     study: Study
@@ -241,28 +287,44 @@ class StudyAgreement:
     def task(self) -> TaskSettings:
         """The agreed task settings. Raises ConfigError if there are none."""
         if self.run_study.task is None:
-            raise ConfigError("section task is missing, which says what all silos agree on about their data")
+            raise ConfigError(
+                "section task is missing, which says what all silos agree on about their data"
+            )
         return self.run_study.task
 
     @property
     def largest_share(self) -> float:
         """Largest share of one silo in a mean: from section run, else the federation's default."""
-        value = None if isinstance(self.study, SurveyStudy) else self.study.run.get("largest_share", SHARE)
+        value = (
+            None
+            if isinstance(self.study, SurveyStudy)
+            else self.study.run.get("largest_share", SHARE)
+        )
         return float(value) if isinstance(value, int | float) and 0 < value <= 1 else SHARE
 
     @cached_property
     def config(self) -> "Config":
-        """The run, with one client per place. Raises ConfigError for keys that do not belong in section run."""
+        """The run, with one client per place.
+
+        Raises ConfigError for keys that do not belong in section run.
+        """
         from pomona_federation.agreed_config import resolved  # imported late: it loads PyTorch
 
-        return resolved(self.run_study, self.task, self.federation.places, SHARE, self.federation.insecure)
+        return resolved(
+            self.run_study, self.task, self.federation.places, SHARE, self.federation.insecure
+        )
 
     @cached_property
     def trials(self) -> "tuple[StudyAgreement, ...]":
-        """The agreement under each setting of a search, each run as a study of its own; empty for other kinds."""
+        """The agreement under each setting of a search, each run as a study of its own; empty for
+        other kinds.
+        """
         if not isinstance(self.study, SearchStudy) or self.trial is not None:
             return ()
-        return tuple(self._tried(self.study, number, point) for number, point in enumerate(self.study.search.trials))
+        return tuple(
+            self._tried(self.study, number, point)
+            for number, point in enumerate(self.study.search.trials)
+        )
 
     def _tried(self, study: SearchStudy, number: int, point: Mapping[str, Any]) -> "StudyAgreement":
         tried = study.model_copy(update={"run": at_point(study.run, point)})
@@ -283,9 +345,10 @@ class StudyAgreement:
     def agreement(self) -> str:
         """SHA-256 in hex of what a silo agrees to, defaults written out.
 
-        It covers the federation's name, places, most_samples and protocol; of the study its name, kind, view, wire,
-        share_scores, task, survey, evaluate, and run with the file of each module that it names; of a search the
-        agreement of each trial, and of a trial its number. First weights enter by their hash, not their path.
+        It covers the federation's name, places, most_samples and protocol; of the study its name,
+        kind, view, wire, share_scores, task, survey, evaluate, and run with the file of each module
+        that it names; of a search the agreement of each trial, and of a trial its number. First
+        weights enter by their hash, not their path.
         """
         agreed = self.federation.terms | self.study.model_dump(mode="json", exclude=NOT_AGREED)
         agreed |= {"trial": self.trial} if self.trial is not None else {}
@@ -315,12 +378,15 @@ class StudyAgreement:
         return in_fours(self.agreement)
 
 
-# Keys of a study that decide nothing of what a silo computes or tells: how long is waited, and for how many.
+# Keys of a study that decide nothing of what a silo computes or tells: how long is waited, and for
+# how many.
 NOT_AGREED = {"name", "deadline", "patience", "wait", "quorum", "decide", "run"}
 
 
 def _hashed(agreed: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def in_fours(digest: str) -> str:

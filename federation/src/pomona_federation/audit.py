@@ -1,7 +1,8 @@
 """Audit log of a server or a silo: an append-only, hash-chained file of who did what and when.
 
-The format is that of ``storage.hash_chain``. Values are names, numbers, hashes and short reasons: never a key, a path,
-or data. To detect that the end was cut off or rewritten, copy the last chain elsewhere from time to time.
+The format is that of ``storage.hash_chain``. Values are names, numbers, hashes and short reasons:
+never a key, a path, or data. To detect that the end was cut off or rewritten, copy the last chain
+elsewhere from time to time.
 """
 
 import errno
@@ -42,8 +43,8 @@ class Audit:
     """An audit file, opened for appending; several processes may write to it at the same time.
 
     Args:
-        path: created if absent, readable only by its owner. A last line cut short by a kill is left as it is; the next
-            line continues the chain and records its length.
+        path: created if absent, readable only by its owner. A last line cut short by a kill is left
+            as it is; the next line continues the chain and records its length.
 
     Raises:
         StorageError: it cannot be written.
@@ -51,9 +52,15 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain, self._end = START, -1  # bytes of the file seen by this process; -1 before the first look
+        # bytes of the file seen by this process; -1 before the first look
+        self._chain, self._end = (
+            START,
+            -1,
+        )
         with _writing(path):
-            self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._handle = os.open(
+                path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
 
     def __enter__(self) -> "Audit":
         return self
@@ -94,7 +101,11 @@ class Audit:
                 self._append(TORN, {"bytes": len(text)})
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
-        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": event,
+            **fields,
+        }
         text, chain = chained(self._chain, line)
         if os.write(self._handle, text) != len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -113,10 +124,12 @@ def whole(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
-    """The last line among some events about an agreement's hash, if it follows the previous line in the chain.
+    """The last line among some events about an agreement's hash, if it follows the previous line in
+    the chain.
 
-    Reads backwards from the end and checks the chain for that line only, because logs are long and every message asks
-    for this. ``verify`` checks the chain from the beginning. Raises StorageError.
+    Reads backwards from the end and checks the chain for that line only, because logs are long and
+    every message asks for this. ``verify`` checks the chain from the beginning. Raises
+    StorageError.
     """
     if not path.exists():
         return None
@@ -127,17 +140,22 @@ def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, 
             if line and line.get("agreement") == agreement and line.get("event") in events:
                 chain = line.pop("chain")
                 before = next(filter(None, map(parsed, texts)), {"chain": START})
-                return line if chained(str(before["chain"]), line) == (text + b"\n", chain) else None
+                return (
+                    line if chained(str(before["chain"]), line) == (text + b"\n", chain) else None
+                )
     return None
 
 
 def verify(path: Path) -> int | None:
     """The number of the first broken line, from 1; None if the whole file is intact.
 
-    A line cut short by a kill is not broken if the next line records it: ``event`` is "torn", with the length.
+    A line cut short by a kill is not broken if the next line records it: ``event`` is "torn", with
+    the length.
     """
     chain = START
-    torn: tuple[int, int] | None = None  # number and length of a torn piece that the next line must record
+    torn: tuple[int, int] | None = (
+        None  # number and length of a torn piece that the next line must record
+    )
     with _reading(path) as file:
         for number, (text, line) in enumerate(_lines(file, path), start=1):
             if line is None:
@@ -179,7 +197,8 @@ def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
 def _require_short(text: bytes, path: Path) -> None:
     if len(text) > LINE:
         raise StorageError(
-            f"{path} has a line of more than {LINE} bytes: it is not an audit file; restore it from a backup"
+            f"{path} has a line of more than {LINE} bytes: it is not an audit file; restore it "
+            "from a backup"
         )
 
 
@@ -189,7 +208,9 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
         with opened(path) as file:
             yield file
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); name a folder with an audit file") from None
+        raise StorageError(
+            f"{path} cannot be read ({fault.strerror}); name a folder with an audit file"
+        ) from None
 
 
 @contextmanager
@@ -197,11 +218,15 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        raise StorageError(f"cannot write {path} ({fault.strerror}); make room, then continue") from fault
+        raise StorageError(
+            f"cannot write {path} ({fault.strerror}); make room, then continue"
+        ) from fault
 
 
 class AuditedHour(Settings):
-    """One hour of the log: hashes of its last lines, refusals, and lines suppressed since the last written one."""
+    """One hour of the log: hashes of its last lines, refusals, and lines suppressed since the last
+    written one.
+    """
 
     hour: Count = 0
     lines: tuple[Sha256, ...] = Field((), max_length=REMEMBERED)
@@ -210,10 +235,12 @@ class AuditedHour(Settings):
 
 
 def write_limited(state: Path, event: str, **fields: Any) -> None:
-    """Write a line to a silo's audit log, rate-limited so that no server can fill it. Raises StorageError.
+    """Write a line to a silo's audit log, rate-limited so that no server can fill it.
 
-    Within an hour a repeated line is written once, and refusals a few times; others are counted, and the next written
-    line reports their number as ``unwritten``.
+    Raises StorageError.
+
+    Within an hour a repeated line is written once, and refusals a few times; others are counted,
+    and the next written line reports their number as ``unwritten``.
     """
     place, hour = state / "node", int(time.time() // HOUR)
     line = hashlib.sha256(json.dumps([event, fields], sort_keys=True).encode()).hexdigest()
@@ -230,7 +257,9 @@ def write_limited(state: Path, event: str, **fields: Any) -> None:
                 with Audit(state / "audit.jsonl") as audit:
                     audit.write(event, **fields, **more)
                 lines = (*known.lines, line)[-REMEMBERED:]
-                known = AuditedHour(hour=hour, lines=lines, refusals=known.refusals + (event == REFUSED))
+                known = AuditedHour(
+                    hour=hour, lines=lines, refusals=known.refusals + (event == REFUSED)
+                )
             write_json(place / LIMITED, known)
 
 

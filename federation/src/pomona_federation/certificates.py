@@ -1,4 +1,6 @@
-"""X.509 certificates of the authority, the server and the silos: creation, renewal, checks, and use in TLS."""
+"""X.509 certificates of the authority, the server and the silos: creation, renewal, checks, and use
+in TLS.
+"""
 
 import os
 import ssl
@@ -18,7 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key, load_ssh_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
@@ -34,7 +40,9 @@ LAST = "it cannot be renewed, and no silo connects after that: ask the lead for 
 
 
 def authority(federation: str, now: datetime | None = None) -> Pair:
-    """Return a new authority: its private key and its self-signed certificate, both PEM; valid for ten years."""
+    """Return a new authority: its private key and its self-signed certificate, both PEM; valid for
+    ten years.
+    """
     key = generate_private_key(SECP384R1())
     name, start = _named(f"{federation} authority"), _start(now)
     certificate = (
@@ -47,16 +55,20 @@ def authority(federation: str, now: datetime | None = None) -> Pair:
 
 
 def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> Pair:
-    """Return a new key and a certificate for 825 days, both PEM, of a server with these host names or IP addresses."""
+    """Return a new key and a certificate for 825 days, both PEM, of a server with these host names
+    or IP addresses.
+    """
     key = generate_private_key(SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys(hosts)])
     return Pair(pem(key), _served(issuer, key.public_key(), names, now))
 
 
 def client(issuer: Pair, name: str, pub: bytes) -> bytes:
-    """Return a certificate (PEM) that authenticates a silo's key (OpenSSH) to the server in mutual TLS.
+    """Return a certificate (PEM) that authenticates a silo's key (OpenSSH) to the server in mutual
+    TLS.
 
-    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
+    It is valid as long as the authority. Raises ValueError if the key is not of the kind that silos
+    have.
     """
     above = x509.load_pem_x509_certificate(issuer.public)
     start, until = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
@@ -74,18 +86,26 @@ def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> by
         old.verify_directly_issued_by(above)
     except (InvalidSignature, ValueError):  # another key, another name
         raise ValueError("was not signed by this authority") from None
-    names, key = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value, old.public_key()
+    names, key = (
+        old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value,
+        old.public_key(),
+    )
     assert isinstance(key, EllipticCurvePublicKey), "the authority signs no other"
     return _served(issuer, key, names, now)
 
 
 def _served(
-    issuer: Pair, key: EllipticCurvePublicKey, names: x509.SubjectAlternativeName, now: datetime | None
+    issuer: Pair,
+    key: EllipticCurvePublicKey,
+    names: x509.SubjectAlternativeName,
+    now: datetime | None,
 ) -> bytes:
     """Return a server's certificate (PEM); it ends no later than the authority's."""
     above, start = x509.load_pem_x509_certificate(issuer.public), _start(now)
     until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
-    made = _certificate(_named("server"), above.subject, key, start, until).add_extension(names, critical=False)
+    made = _certificate(_named("server"), above.subject, key, start, until).add_extension(
+        names, critical=False
+    )
     return _signed(made, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
@@ -96,31 +116,44 @@ def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIde
         made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(ca=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
         .sign(key, SHA384())
     )
     return certificate.public_bytes(Encoding.PEM)
 
 
 def expires(path: Path) -> datetime:
-    """Return the end (UTC) of a certificate file's validity. Raises ConfigError unless it contains a certificate."""
+    """Return the end (UTC) of a certificate file's validity.
+
+    Raises ConfigError unless it contains a certificate.
+    """
     return validity(content(path))
 
 
 def content(path: Path) -> bytes:
-    """Return the content of a certificate file (PEM). Raises ConfigError unless it contains a certificate."""
+    """Return the content of a certificate file (PEM).
+
+    Raises ConfigError unless it contains a certificate.
+    """
     try:
         known = files.content(path)
         validity(known)
         return known
     except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); copy it from the kit again") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({fault.strerror}); copy it from the kit again"
+        ) from None
     except ValueError:
         raise ConfigError(f"{path}: holds no certificate; copy it from the kit again") from None
 
 
 def validity(certificate: bytes) -> datetime:
-    """Return the end (UTC) of a certificate's (PEM) validity. Raises ValueError if it is not a certificate."""
+    """Return the end (UTC) of a certificate's (PEM) validity.
+
+    Raises ValueError if it is not a certificate.
+    """
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
@@ -144,9 +177,13 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
         public = load_pem_private_key(files.content(key), None).public_key()
         own.verify_directly_issued_by(above)
     except (OSError, ValueError, TypeError) as fault:
-        raise ConfigError(f"{path.parent}: certificate and key cannot be used ({fault}); copy them again") from None
+        raise ConfigError(
+            f"{path.parent}: certificate and key cannot be used ({fault}); copy them again"
+        ) from None
     except InvalidSignature:
-        raise ConfigError(f"{path} was not signed by {ca.name}; copy both from the same kit") from None
+        raise ConfigError(
+            f"{path} was not signed by {ca.name}; copy both from the same kit"
+        ) from None
     if public != own.public_key():
         raise ConfigError(f"{path} does not belong to {key.name}; copy both from the same kit")
     left(own.not_valid_before_utc, own.not_valid_after_utc, path)
@@ -158,7 +195,8 @@ def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None
     now = now or datetime.now(UTC)
     if not begin <= now <= end:
         raise ConfigError(
-            f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by `pomona deploy renew`: "
+            f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
+            "`pomona deploy renew`: "
             "or is this clock wrong?"
         )
     return end - now
@@ -172,12 +210,16 @@ def valid(path: Path, now: datetime | None = None) -> datetime:
 
 
 def warning(until: datetime, now: datetime | None = None) -> str:
-    """Return a warning for a certificate that ends within ``SOON`` or has ended; empty for all others."""
+    """Return a warning for a certificate that ends within ``SOON`` or has ended; empty for all
+    others.
+    """
     remaining = until - (now or datetime.now(UTC))
     if remaining >= SOON:
         return ""
     return (
-        f"ends in {remaining.days} days, on {until:%Y-%m-%d}" if remaining.days >= 0 else f"ended on {until:%Y-%m-%d}"
+        f"ends in {remaining.days} days, on {until:%Y-%m-%d}"
+        if remaining.days >= 0
+        else f"ended on {until:%Y-%m-%d}"
     )
 
 
@@ -218,7 +260,11 @@ def _start(now: datetime | None) -> datetime:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePublicKey, start: datetime, until: datetime
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePublicKey,
+    start: datetime,
+    until: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -248,14 +294,19 @@ def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
     try:
         context.load_verify_locations(cadata=files.text(ca))
     except (OSError, ssl.SSLError, ValueError) as fault:
-        raise ConfigError(f"{ca}: holds no certificate ({fault}); copy it from the kit again") from None
+        raise ConfigError(
+            f"{ca}: holds no certificate ({fault}); copy it from the kit again"
+        ) from None
     if shown:
         _show(context, shown)
     return context
 
 
 def _show(context: ssl.SSLContext, shown: Shown) -> None:
-    """Load certificate and key. TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk."""
+    """Load certificate and key.
+
+    TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk.
+    """
     try:
         key = load_ssh_private_key(files.content(shown.key), None)
         if not isinstance(key, EllipticCurvePrivateKey):
@@ -265,7 +316,10 @@ def _show(context: ssl.SSLContext, shown: Shown) -> None:
             f"{shown.key} cannot be read as a private key ({fault}); copy it from the kit again"
         ) from None
     if not shown.certificate.is_file():
-        raise ConfigError(f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in the kit")
+        raise ConfigError(
+            f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in "
+            "the kit"
+        )
     out, into = os.pipe()
     try:
         os.write(into, pem(key))  # a few hundred bytes fit into a pipe
@@ -273,7 +327,8 @@ def _show(context: ssl.SSLContext, shown: Shown) -> None:
         context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
     except (OSError, ssl.SSLError):
         raise ConfigError(
-            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one of this key"
+            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one "
+            "of this key"
         ) from None
     finally:
         os.close(out)

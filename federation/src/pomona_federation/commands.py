@@ -14,7 +14,10 @@ SILO = {
     "check": "Find out what is wrong before taking part, and say what would leave the silo.",
     "start": "Keep this silo connected until it is stopped.",
     "status": "Show the node's state, the last visit, certificate and disk.",
-    "report": "Show what the federation did for this silo: accuracy beside training alone, and who helped.",
+    "report": (
+        "Show what the federation did for this silo: accuracy beside training alone, and "
+        "who helped."
+    ),
     "stop": "Stop taking part; the silo's state stays.",
 }
 STUDY = {
@@ -34,7 +37,9 @@ CLI = "pomona_federation.cli"
 
 
 def add(app: App) -> frozenset[str]:
-    """Add the commands to ``pomona``; return the names of those whose files are readable only by their owner."""
+    """Add the commands to ``pomona``; return the names of those whose files are readable only by
+    their owner.
+    """
     kits = [_deploy(), _server(), _silo()]
     for command in kits:
         app.command(command)
@@ -42,13 +47,36 @@ def add(app: App) -> frozenset[str]:
 
 
 def _deploy() -> App:
-    deploy = App(name="deploy", help="A federation between organisations: its kits, and a rehearsal on this machine.")
-    deploy.command(f"{CLI}.deploy:provision", name="provision", help="Make keys and kits for server and silos.")
-    deploy.command(f"{CLI}.deploy:renew", name="renew", help="Renew the server's certificate before it ends.")
-    deploy.command(f"{CLI}.deploy:task", name="task", help="Write section task for silos with files like yours.")
-    deploy.command(f"{CLI}.rehearse:rehearse", name="rehearse", help="Run a federation on this machine, and compare.")
-    deploy.command(f"{CLI}.rehearse:simulate", name="simulate", help="Simulate a study on data that have to fit it.")
-    deploy.command(f"{CLI}.deploy:settings", name="settings", help="Explain the files of a federation, or one KEY.")
+    deploy = App(
+        name="deploy",
+        help="A federation between organisations: its kits, and a rehearsal on this machine.",
+    )
+    deploy.command(
+        f"{CLI}.deploy:provision", name="provision", help="Make keys and kits for server and silos."
+    )
+    deploy.command(
+        f"{CLI}.deploy:renew", name="renew", help="Renew the server's certificate before it ends."
+    )
+    deploy.command(
+        f"{CLI}.deploy:task",
+        name="task",
+        help="Write section task for silos with files like yours.",
+    )
+    deploy.command(
+        f"{CLI}.rehearse:rehearse",
+        name="rehearse",
+        help="Run a federation on this machine, and compare.",
+    )
+    deploy.command(
+        f"{CLI}.rehearse:simulate",
+        name="simulate",
+        help="Simulate a study on data that have to fit it.",
+    )
+    deploy.command(
+        f"{CLI}.deploy:settings",
+        name="settings",
+        help="Explain the files of a federation, or one KEY.",
+    )
     deploy.command(f"{CLI}.kits:certify_key", name="renew-key", help="Certify a silo's next key.")
     return deploy
 
@@ -63,7 +91,11 @@ def _server() -> App:
         names = ("begin", "start") if name == "begin" else name
         study.command(f"{CLI}.studies:{'list_' if name == 'list' else name}", name=names, help=what)
     server.command(study)
-    server.command(f"{CLI}.kits:replace_key", name="renew-key", help="Let a silo's next key take its key's place.")
+    server.command(
+        f"{CLI}.kits:replace_key",
+        name="renew-key",
+        help="Let a silo's next key take its key's place.",
+    )
     return server
 
 
@@ -81,9 +113,25 @@ def _silo() -> App:
 
 def _of_kits(side: App, name: str) -> None:
     """Add the commands that servers and silos have in common."""
-    side.command(f"{CLI}.watching:logs_{name}", name="logs", help="Show the logs of all its processes, by time.")
-    side.command(f"{CLI}.kits:contents_{name}", name="contents", help="List the kit's files, and which are secret.")
-    side.command(f"{CLI}.kits:backup_{name}", name="backup", help="Write the kit's backup to a file.")
+    side.command(
+        f"{CLI}.watching:logs_{name}",
+        name="logs",
+        help="Show the logs of all its processes, by time.",
+    )
+    side.command(
+        f"{CLI}.kits:contents_{name}",
+        name="contents",
+        help="List the kit's files, and which are secret.",
+    )
+    side.command(
+        f"{CLI}.kits:backup_{name}", name="backup", help="Write the kit's backup to a file."
+    )
     side.command(f"{CLI}.kits:restore_{name}", name="restore", help="Make a kit of its backup.")
-    side.command(f"{CLI}.watching:audit_{name}", name="audit", help="Show the audit log, or verify it.")
-    side.command(f"{CLI}.watching:metrics_{name}", name="metrics", help="Serve metrics for Prometheus on loopback.")
+    side.command(
+        f"{CLI}.watching:audit_{name}", name="audit", help="Show the audit log, or verify it."
+    )
+    side.command(
+        f"{CLI}.watching:metrics_{name}",
+        name="metrics",
+        help="Serve metrics for Prometheus on loopback.",
+    )

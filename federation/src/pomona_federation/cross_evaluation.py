@@ -1,13 +1,14 @@
 """Evaluation of models at silos where they were not trained: a run of one round without training.
 
-    round 1          a silo that has a model of the agreed study sends it; the others send the run's initial model,
+    round 1          a silo with a model of the agreed study sends it; others send the initial one,
                      which everyone can compute and which is ignored
-    closing visit    every silo gets all sent models and evaluates each on its own validation and test samples
+    closing visit    every silo gets all models and evaluates each on validation and test samples
 
-Without such models, every silo evaluates the run's initial model, from given weights; then no model is sent.
+Without such models, every silo evaluates the run's initial model, from given weights; then no model
+is sent.
 
-It is written as a method for the round loop, so that transport, admission, signatures and checkpoints apply unchanged;
-but it learns nothing and is listed nowhere as a method.
+It is written as a method for the round loop, so that transport, admission, signatures and
+checkpoints apply unchanged; but it learns nothing and is listed nowhere as a method.
 """
 
 from dataclasses import dataclass, replace
@@ -31,12 +32,16 @@ def name(place: int) -> str:
 class CrossEvaluation(base.MethodSettings):
     """The places whose models are evaluated; if empty, the run's initial model."""
 
-    places: tuple[Place, ...] = Field((), description="the silos that have a model, by their places")
+    places: tuple[Place, ...] = Field(
+        (), description="the silos that have a model, by their places"
+    )
 
     def method(self) -> base.Method:
         """The two halves."""
         if not self.places:
-            return base.Method(base.no_server(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,)))
+            return base.Method(
+                base.no_server(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,))
+            )
         card = replace(
             CARD,
             exchange=replace(
@@ -46,7 +51,9 @@ class CrossEvaluation(base.MethodSettings):
             ),
             judges=tuple(map(name, self.places)),
         )
-        return base.Method(server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card)
+        return base.Method(
+            server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card
+        )
 
 
 NAME = f"{__name__}:{CrossEvaluation.__qualname__}"
@@ -71,26 +78,42 @@ def server(places: frozenset[int]) -> base.Server:
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Sent:
         return Sent(initial().expand(len(roster), -1), torch.zeros(len(roster), dtype=torch.bool))
 
-    def down(sent: Sent, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        sent: Sent, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         index = [[j if sent.there[j] else i for j in sorted(places)] for i in ids]
         return {"models": base.Rows(sent.models, torch.tensor(index))}
 
     def aggregate(
-        sent: Sent, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        sent: Sent,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Sent:
         who = torch.tensor([i for i in ids if i in places], dtype=torch.long)
-        return Sent(base.replace_rows(sent.models, ids, uplink["model"]), sent.there.index_fill(0, who, True))
+        return Sent(
+            base.replace_rows(sent.models, ids, uplink["model"]),
+            sent.there.index_fill(0, who, True),
+        )
 
     def welcome(sent: Sent, ids: tuple[int, ...], roster: base.Roster) -> tuple[Sent, None]:
         return sent, None
 
     return base.Server(
-        begin, down, aggregate, welcome, lambda sent: {"model": sent.models[0]}, relays={"models": "model"}
+        begin,
+        down,
+        aggregate,
+        welcome,
+        lambda sent: {"model": sent.models[0]},
+        relays={"models": "model"},
     )
 
 
 def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """Each client's model (n, d): its own from the evaluated study, in place of the initial model."""
+    """Each client's model (n, d): its own from the evaluated study, in place of the initial
+    model.
+    """
     return initial().repeat(len(ids), 1)
 
 

@@ -62,13 +62,17 @@ def _answered(message: FlowerMessage) -> FlowerMessage:
 
 
 def time_for(ttl: float) -> float:
-    """Seconds that a silo may work on a message with this lifetime, which the server sets: any number, or NaN."""
+    """Seconds that a silo may work on a message with this lifetime, which the server sets: any
+    number, or NaN.
+    """
     return (min(max(ttl, 0.0), LONGEST) if isfinite(ttl) else 0.0) + GRACE
 
 
 @contextmanager
 def saying_no_more() -> Iterator[None]:
-    """Remove the text of any exception that leaves the block: Flower sends it to the server, unsigned."""
+    """Remove the text of any exception that leaves the block: Flower sends it to the server,
+    unsigned.
+    """
     try:
         yield
     except Exception as fault:
@@ -81,8 +85,9 @@ def saying_no_more() -> Iterator[None]:
 def ending_after(seconds: float) -> Iterator[None]:
     """End this process if the block takes longer, and log the line it was at.
 
-    The server no longer waits for the answer, but Flower's node would: it handles one message at a time, so one that
-    hangs would keep it from all later rounds. faulthandler keeps the time, since it runs even if Python does not.
+    The server no longer waits for the answer, but Flower's node would: it handles one message at a
+    time, so one that hangs would keep it from all later rounds. faulthandler keeps the time, since
+    it runs even if Python does not.
     """
     faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
     try:
@@ -127,7 +132,9 @@ def _handled(folder: Path, message: Message) -> Message:
             logger.info("the server asks who this is")
             return Message.of(ClientApp(silo).greet(body), silo.signer)
         at_round(body.number)
-        answer, uplink = ClientApp(silo).answer(body, {name: bytes(data) for name, data in message.enclosed.items()})
+        answer, uplink = ClientApp(silo).answer(
+            body, {name: bytes(data) for name, data in message.enclosed.items()}
+        )
         logger.info("answered with an uplink of %d bytes", len(uplink))
         history.clear_fault(silo.state)
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))

@@ -1,8 +1,10 @@
-"""Everything of Flower that Pomona replaces, or calls beyond its documented interface; any release may change it.
+"""Everything of Flower that Pomona replaces, or calls beyond its documented interface; any release
+may change it.
 
-Three things are replaced: the HTTP client of a silo's connection (``connection``), SuperLink's list of middleware
-and the server that runs it (``run_superlink``). Tested with Flower 1.42;
-``federation/tests/test_flower_internals.py`` fails with the name of whatever is gone or has changed.
+Three things are replaced: the HTTP client of a silo's connection (``connection``), SuperLink's list
+of middleware and the server that runs it (``run_superlink``). Tested with Flower 1.42;
+``federation/tests/test_flower_internals.py`` fails with the name of whatever is gone or has
+changed.
 """
 
 import hashlib
@@ -19,7 +21,11 @@ from pomona.core import files
 from pomona.core.bounds import MOST_BYTES
 from pomona.core.errors import ConfigError, ProtocolError
 
-INVALID, CRASHED = 7, 8  # Flower's codes: the app is not accepted; its process has ended without an answer
+# Flower's codes: the app is not accepted; its process has ended without an answer
+INVALID, CRASHED = (
+    7,
+    8,
+)
 RAISED = 2  # the app has raised an exception
 PIECE = 5 * 2**20  # bytes of a record of a message, as in Flower's own pieces of an array
 FEW = 8  # parts of a message beside its pieces
@@ -48,7 +54,8 @@ class Connection:
     def pull(self, message: Any, tree: Any, most: int) -> list[bytes]:
         """Fetch a received message, as bytes for ``run_client_app``.
 
-        Raises RunEndedError, and ProtocolError for more than ``most`` bytes or more parts than so many are cut into.
+        Raises RunEndedError, and ProtocolError for more than ``most`` bytes or more parts than so
+        many are cut into.
         """
         from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -89,7 +96,11 @@ class Connection:
         from flwr.app import Error, Message
         from flwr.supercore.task_identity import TaskIdentity
 
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = message.metadata.run_id, self.node, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+            message.metadata.run_id,
+            self.node,
+            1,
+        )
         self.answer(deflated(Message(Error(code, reason), reply_to=message)), 0.0)
 
     def answer(self, reply: Sequence[bytes], seconds: float) -> None:
@@ -101,23 +112,30 @@ class Connection:
         from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
         from flwr.supercore.run import RunNotRunningException
 
-        message, tree = message_from_proto(MessageProto.FromString(reply[0])), ObjectTree.FromString(reply[1])
+        message, tree = (
+            message_from_proto(MessageProto.FromString(reply[0])),
+            ObjectTree.FromString(reply[1]),
+        )
         parts = dict(zip((part.decode() for part in reply[2::2]), reply[3::2], strict=True))
         try:
             wanted, session = self.send(message, tree, seconds)
             ids = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
             push = partial(self.push_object, message.metadata.run_id, session)
-            push_object_contents_from_iterable(((i, parts[i]) for i in ids if i in wanted), push_object_fn=push)
+            push_object_contents_from_iterable(
+                ((i, parts[i]) for i in ids if i in wanted), push_object_fn=push
+            )
         except RunNotRunningException:
             raise RunEndedError from None
 
 
 @contextmanager
-def connection(address: str, ca: str | None, key: bytes | None, make: Callable[[], Any]) -> Iterator[Connection]:
+def connection(
+    address: str, ca: str | None, key: bytes | None, make: Callable[[], Any]
+) -> Iterator[Connection]:
     """Connect to SuperLink, and send it a sign of life every 30 s.
 
-    Flower reports a connection that cannot be made in its log and raises SystemExit; a fault within the block ends it.
-    A refused key raises KeyboardInterrupt.
+    Flower reports a connection that cannot be made in its log and raises SystemExit; a fault within
+    the block ends it. A refused key raises KeyboardInterrupt.
 
     Args:
         address: host:port.
@@ -147,7 +165,9 @@ def connection(address: str, ca: str | None, key: bytes | None, make: Callable[[
 
 
 def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
-    """The reply of a ClientApp to a message, as ``flwr-clientapp`` makes it; an exception becomes an error."""
+    """The reply of a ClientApp to a message, as ``flwr-clientapp`` makes it; an exception becomes
+    an error.
+    """
     from flwr.app import Context, Error, Message, RecordDict
     from flwr.common.serde import message_from_proto
     from flwr.proto.message_pb2 import Message as MessageProto
@@ -159,7 +179,9 @@ def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
     parts = dict(zip((part.decode() for part in asked[2::2]), asked[3::2], strict=True))
     run = int(message_from_proto(MessageProto.FromString(asked[0])).metadata.run_id)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
-    message = pull_and_inflate_object_from_tree(tree, parts.__getitem__, lambda _: None, return_type=Message)
+    message = pull_and_inflate_object_from_tree(
+        tree, parts.__getitem__, lambda _: None, return_type=Message
+    )
     message.metadata.__dict__["_message_id"] = tree.object_id
     try:
         reply = app(message=message, context=Context(run, node, {}, RecordDict(), {}))
@@ -170,7 +192,9 @@ def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
 
 
 def deflated(message: Any) -> list[bytes]:
-    """A message as bytes: without its content, the tree of its parts, and each part's id and bytes."""
+    """A message as bytes: without its content, the tree of its parts, and each part's id and
+    bytes.
+    """
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_to_proto
     from flwr.supercore.inflatable.inflatable_object import (
@@ -182,7 +206,11 @@ def deflated(message: Any) -> list[bytes]:
     message.metadata.__dict__["_message_id"] = message.object_id
     with no_object_id_recompute():
         tree = get_object_tree(message)
-        parts = [p for name, part in get_all_nested_objects(message).items() for p in (name.encode(), part.deflate())]
+        parts = [
+            p
+            for name, part in get_all_nested_objects(message).items()
+            for p in (name.encode(), part.deflate())
+        ]
         bare = remove_content_from_message(message) if message.has_content() else message
     return [message_to_proto(bare).SerializeToString(), tree.SerializeToString(), *parts]
 
@@ -190,14 +218,18 @@ def deflated(message: Any) -> list[bytes]:
 # SuperLink.
 
 
-def run_superlink(middleware: Sequence[Any], server: Mapping[str, Any], database: int, quiet: Sequence[str]) -> None:
+def run_superlink(
+    middleware: Sequence[Any], server: Mapping[str, Any], database: int, quiet: Sequence[str]
+) -> None:
     """Run SuperLink with the command line's arguments.
 
     Args:
         middleware: ASGI layers before SuperLink, outermost first.
         server: settings of uvicorn.
-        database: seconds that a request waits while others write the database; Flower's own limit is 5.
-        quiet: paths of requests that are logged only if they fail, as SuperLink does for most of its own.
+        database: seconds that a request waits while others write the database; Flower's own limit
+            is 5.
+        quiet: paths of requests that are logged only if they fail, as SuperLink does for most of
+            its own.
     """
     import uvicorn
     from flwr.superlink import extensions
@@ -241,14 +273,18 @@ def bundle(app: Path) -> bytes:
     try:
         from flwr.cli.build import build_fab_from_disk
     except ImportError:
-        raise ConfigError("Flower is needed to bundle its app; install pomona-federation again") from None
+        raise ConfigError(
+            "Flower is needed to bundle its app; install pomona-federation again"
+        ) from None
     try:
         for path in app.rglob("*"):
             if not path.is_dir():
                 files.opened(path, MOST_BYTES).close()  # Flower reads them by their names
         built: bytes = build_fab_from_disk(app)
     except (OSError, ValueError) as fault:
-        raise ConfigError(f"{app}: Flower does not accept the app ({fault}); copy it from the kit again") from None
+        raise ConfigError(
+            f"{app}: Flower does not accept the app ({fault}); copy it from the kit again"
+        ) from None
     return built
 
 
@@ -277,7 +313,9 @@ def agreed_bundle(kit: Path) -> bytes:
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise ConfigError(
-            f"{kit / 'app'} is bundled with SHA-256 {found[:12]}, but {kit / PIN} and every silo pin {expected[:12]}; "
-            "copy app from the kit again, take the Pomona, Flower and Python that made the kits, or provision again"
+            f"{kit / 'app'} is bundled with SHA-256 {found[:12]}, but {kit / PIN} and every silo "
+            f"pin {expected[:12]}; "
+            "copy app from the kit again, take the Pomona, Flower and Python that made the kits, "
+            "or provision again"
         )
     return content

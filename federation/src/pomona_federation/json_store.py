@@ -29,10 +29,16 @@ def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup
 
 
 def write_json(path: Path, value: BaseModel) -> None:
-    """Write a file durably, readable only by its owner. Raises OSError, and StorageError for too much to read back."""
+    """Write a file durably, readable only by its owner.
+
+    Raises OSError, and StorageError for too much to read back.
+    """
     text = json.dumps(value.model_dump(mode="json"), indent=1) + "\n"
     if len(text) > MOST:
-        raise StorageError(f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds smaller")
+        raise StorageError(
+            f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds "
+            "smaller"
+        )
     publish(path.parent, [text.encode()], lambda _: path.name, f".{path.stem}", 0o600)
 
 

@@ -1,12 +1,14 @@
-"""Keys: the silos' key pairs, the authority's OpenSSH certificates for them, key files, and silos' signatures.
+"""Keys: the silos' key pairs, the authority's OpenSSH certificates for them, key files, and silos'
+signatures.
 
-All keys are EC P-384, by which Flower authenticates its nodes. The authority signs the server's certificate (X.509, for
-TLS) and one OpenSSH certificate for every silo, whose principal is the silo's name; ``ssh-keygen -L -f NAME.cert``
-shows it. Its critical option names the federation; OpenSSH refuses certificates with an unknown option, so no SSH
-server accepts one for a login.
+All keys are EC P-384, by which Flower authenticates its nodes. The authority signs the server's
+certificate (X.509, for TLS) and one OpenSSH certificate for every silo, whose principal is the
+silo's name; ``ssh-keygen -L -f NAME.cert`` shows it. Its critical option names the federation;
+OpenSSH refuses certificates with an unknown option, so no SSH server accepts one for a login.
 
-A silo signs each answer, and each model row that the server relays to other silos, by ECDSA over P-384 with SHA-384.
-The server has no silo's key, so it can neither forge nor swap them; every kind of statement has its own prefix.
+A silo signs each answer, and each model row that the server relays to other silos, by ECDSA over
+P-384 with SHA-384. The server has no silo's key, so it can neither forge nor swap them; every kind
+of statement has its own prefix.
 """
 
 import json
@@ -57,39 +59,51 @@ UNREADABLE = (ValueError, UnsupportedAlgorithm, NotImplementedError)
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key and its public counterpart (a public key or a certificate), as the bytes of their files."""
+    """A private key and its public counterpart (a public key or a certificate), as the bytes of
+    their files.
+    """
 
     private: bytes
     public: bytes
 
 
 def silo() -> Pair:
-    """Return a silo's new key pair (OpenSSH); the private key is not encrypted, as a service starts unattended."""
+    """Return a silo's new key pair (OpenSSH); the private key is not encrypted, as a service starts
+    unattended.
+    """
     key = generate_private_key(SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return Pair(private, _line(key.public_key()))
 
 
 def public(path: Path) -> bytes:
-    """Return the public key in a file as one OpenSSH line without comment. Raises ConfigError if it is not EC P-384."""
+    """Return the public key in a file as one OpenSSH line without comment.
+
+    Raises ConfigError if it is not EC P-384.
+    """
     try:
         content = files.content(path)
     except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); name a silo's public key file") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({fault.strerror}); name a silo's public key file"
+        ) from None
     try:
         return _line(load_public(content))
     except ValueError as fault:
         advice = "make one with: ssh-keygen -t ecdsa -b 384 -N '' -f silo.key"
         if b"PRIVATE KEY" in content:
-            raise ConfigError(f"{path}: is a private key, which stays with its silo; name its .pub file") from None
+            raise ConfigError(
+                f"{path}: is a private key, which stays with its silo; name its .pub file"
+            ) from None
         raise ConfigError(f"{path}: {fault}; {advice}") from None
 
 
 def certify(authority: Pair, federation: str, name: str, pub: bytes, serial: int = 0) -> bytes:
-    """Return the authority's OpenSSH certificate (one line) that binds a public key (OpenSSH) to a silo's name.
+    """Return the authority's OpenSSH certificate (one line) that binds a public key (OpenSSH) to a
+    silo's name.
 
-    ``serial`` is 0 for a silo's first key, and higher for each replacement. The certificate is valid as long as the
-    authority. Raises ValueError if the key is not of the kind that silos have.
+    ``serial`` is 0 for a silo's first key, and higher for each replacement. The certificate is
+    valid as long as the authority. Raises ValueError if the key is not of the kind that silos have.
     """
     issuer = x509.load_pem_x509_certificate(authority.public)
     certificate = (
@@ -108,11 +122,18 @@ def certify(authority: Pair, federation: str, name: str, pub: bytes, serial: int
 
 
 def certified(
-    authority: bytes, federation: str, name: str, pub: bytes, certificate: bytes, now: datetime | None = None
+    authority: bytes,
+    federation: str,
+    name: str,
+    pub: bytes,
+    certificate: bytes,
+    now: datetime | None = None,
 ) -> bool:
-    """Return whether an OpenSSH certificate is the authority's (PEM) for this federation, name and key, and valid now.
+    """Return whether an OpenSSH certificate is the authority's (PEM) for this federation, name and
+    key, and valid now.
 
-    ``verify_cert_signature`` checks the signature with the key inside the certificate, so that key is compared first.
+    ``verify_cert_signature`` checks the signature with the key inside the certificate, so that key
+    is compared first.
     """
     issuer = x509.load_pem_x509_certificate(authority).public_key()
     try:
@@ -145,7 +166,9 @@ def serial(certificate: bytes) -> int:
 
 
 def fingerprint(pub: bytes) -> str:
-    """Return a public key's (OpenSSH) fingerprint as ``ssh-keygen -l`` prints it, for comparison by telephone."""
+    """Return a public key's (OpenSSH) fingerprint as ``ssh-keygen -l`` prints it, for comparison by
+    telephone.
+    """
     return "SHA256:" + b64encode(sha256(b64decode(pub.split()[1])).digest()).decode().rstrip("=")
 
 
@@ -165,9 +188,13 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
             path.unlink(missing_ok=True)  # remove an incomplete key
             raise
     except FileExistsError:
-        raise StorageError(f"{path} exists already and is not overwritten; move it away first") from None
+        raise StorageError(
+            f"{path} exists already and is not overwritten; move it away first"
+        ) from None
     except OSError as fault:
-        raise StorageError(f"{path}: cannot be written ({fault.strerror}); choose another folder") from None
+        raise StorageError(
+            f"{path}: cannot be written ({fault.strerror}); choose another folder"
+        ) from None
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -175,7 +202,9 @@ def replace(path: Path, content: bytes) -> None:
     try:
         publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
     except OSError as fault:
-        raise StorageError(f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions") from None
+        raise StorageError(
+            f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions"
+        ) from None
 
 
 def load_public(content: bytes) -> EllipticCurvePublicKey:
@@ -206,7 +235,9 @@ def pem(key: EllipticCurvePrivateKey) -> bytes:
 
 
 class Signer:
-    """Signer with a silo's private key (OpenSSH file); without a key (federation without keys) it signs nothing."""
+    """Signer with a silo's private key (OpenSSH file); without a key (federation without keys) it
+    signs nothing.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._key: EllipticCurvePrivateKey | None = None
@@ -214,7 +245,9 @@ class Signer:
             try:
                 key = load_ssh_private_key(files.content(path), None)
             except (OSError, *UNREADABLE):
-                raise ConfigError(f"{path.name} cannot be read as a private key; copy it from the kit again") from None
+                raise ConfigError(
+                    f"{path.name} cannot be read as a private key; copy it from the kit again"
+                ) from None
             if not isinstance(key, EllipticCurvePrivateKey):
                 raise ConfigError(f"{path.name} is not an EC key; copy it from the kit again")
             self._key = key
@@ -225,7 +258,9 @@ class Signer:
 
 
 def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
-    """Return whether a statement's signature (hex) was made with a public key (one OpenSSH line)."""
+    """Return whether a statement's signature (hex) was made with a public key (one OpenSSH
+    line).
+    """
     try:
         key = load_ssh_public_key(public.encode())
         if not isinstance(key, EllipticCurvePublicKey):

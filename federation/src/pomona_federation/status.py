@@ -10,7 +10,12 @@ from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
 from pomona_federation import certificates, versions
 from pomona_federation.agreement import SHARE, Federation, StudyAgreement
-from pomona_federation.server.member_registry import RegisteredMember, heavy, samples, weight_by_name
+from pomona_federation.server.member_registry import (
+    RegisteredMember,
+    heavy,
+    samples,
+    weight_by_name,
+)
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import connected, overview
@@ -31,7 +36,10 @@ from pomona_federation.supervision.status_files import (
 
 Row = dict[str, Any]
 ENDED = {"stopped", "revoked"}  # lines of a node's last output
-WHOSE = {"certificate": ("the server's", certificates.RENEW), "authority": ("the authority's", certificates.LAST)}
+WHOSE = {
+    "certificate": ("the server's", certificates.RENEW),
+    "authority": ("the authority's", certificates.LAST),
+}
 
 
 def server(folder: Path, study: str | None = None) -> Row:
@@ -41,7 +49,8 @@ def server(folder: Path, study: str | None = None) -> Row:
         folder: its kit.
         study: name of a study; None for the one that runs, or ran last.
 
-    Raises ConfigError or StorageError if the folder is not a server's kit, has no such study, or cannot be read.
+    Raises ConfigError or StorageError if the folder is not a server's kit, has no such study, or
+    cannot be read.
     """
     queue = StudyQueue(folder)
     meant, federation = queue.current if study is None else queue.named(study), queue.federation
@@ -49,7 +58,10 @@ def server(folder: Path, study: str | None = None) -> Row:
     if meant:
         agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
-    members, share = entries(folder, work if meant and meant.known else None), agreed.largest_share if agreed else SHARE
+    members, share = (
+        entries(folder, work if meant and meant.known else None),
+        agreed.largest_share if agreed else SHARE,
+    )
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
         "federation": federation.name,
@@ -62,9 +74,17 @@ def server(folder: Path, study: str | None = None) -> Row:
         **_run(state, work, held is not None),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
-        **_certificate("certificate", None if federation.insecure else folder / "certs" / "server.crt"),
-        "silos": _silos(members, share, live, connected(folder) if held else frozenset(), versions_of),
-        "notes": [*_other_versions(versions_of), *heavy(samples(members), share), *_turned_away(members, live)],
+        **_certificate(
+            "certificate", None if federation.insecure else folder / "certs" / "server.crt"
+        ),
+        "silos": _silos(
+            members, share, live, connected(folder) if held else frozenset(), versions_of
+        ),
+        "notes": [
+            *_other_versions(versions_of),
+            *heavy(samples(members), share),
+            *_turned_away(members, live),
+        ],
     }
 
 
@@ -74,8 +94,14 @@ def _fields(record: object, *names: str) -> Row:
 
 
 def _run(state: Path, work: Path, held: bool) -> Row:
-    """The state of a run, its last round, and what it waits for, unless that is from an earlier life of the server."""
-    said, rounds, waits = read_status(state), read_status(work), read_status_file(WaitingStatus, work / WAITING)
+    """The state of a run, its last round, and what it waits for, unless that is from an earlier
+    life of the server.
+    """
+    said, rounds, waits = (
+        read_status(state),
+        read_status(work),
+        read_status_file(WaitingStatus, work / WAITING),
+    )
     current = said is not None and held and said.state == "running" and waits.since >= said.time
     return {
         "state": _spoken(said.state if said else None, held),
@@ -110,7 +136,9 @@ def _silos(
 
 
 def _method(agreed: StudyAgreement) -> str:
-    """The method's name, or what is done instead; loads PyTorch only if the file leaves the method to the default."""
+    """The method's name, or what is done instead; loads PyTorch only if the file leaves the method
+    to the default.
+    """
     study = agreed.study
     if isinstance(study, SurveyStudy | EvaluationStudy):
         return study.kind
@@ -122,7 +150,11 @@ def _method(agreed: StudyAgreement) -> str:
 def _state(member: RegisteredMember, live: LiveStatus) -> str:
     if member.revoked:
         return "revoked"
-    for state, names in (("rejected", live.rejected), ("present", live.present), ("absent", live.absent)):
+    for state, names in (
+        ("rejected", live.rejected),
+        ("present", live.present),
+        ("absent", live.absent),
+    ):
         if member.name in names:
             return state
     return "not seen yet" if member.size is None else "greeted"
@@ -180,16 +212,22 @@ def _node_state(node: NodeStatus, held: bool) -> str:
     """State of a node; recognises a killed one although its file says something else."""
     if held:
         return node.state or "starting"
-    return "never started" if node.state is None else node.state if node.state in ENDED else "killed"
+    return (
+        "never started" if node.state is None else node.state if node.state in ENDED else "killed"
+    )
 
 
 def _visited(homes: Sequence[Path], rounds: int | None) -> Row:
-    """The last round of a study here, 0 for none, its traffic and its last fault, from the folders of its rounds."""
+    """The last round of a study here, 0 for none, its traffic and its last fault, from the folders
+    of its rounds.
+    """
     visits = [visit for home in homes for visit in history.read(home)[0]]
     faults = [fault for home in homes if (fault := history.last_fault(home))]
     last = visits[-1].round if visits else 0
     return {
-        "round": min(last, rounds or last),  # the closing visit comes after the last round and belongs to it
+        "round": min(
+            last, rounds or last
+        ),  # the closing visit comes after the last round and belongs to it
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
         "fault": str(max(faults, key=lambda fault: fault.when)) if faults else "",
@@ -198,7 +236,12 @@ def _visited(homes: Sequence[Path], rounds: int | None) -> Row:
 
 def _study(kit: Path, known: KnownStudy) -> Row:
     """The decision on a study, and its last round here."""
-    about = {"study": known.study.name, "hash": known.agreement[:16], "decision": known.status, "why": known.why}
+    about = {
+        "study": known.study.name,
+        "hash": known.agreement[:16],
+        "decision": known.status,
+        "why": known.why,
+    }
     return {**about, **_visited(KnownStudies(kit).homes(known), known.study.rounds)}
 
 
@@ -211,7 +254,10 @@ def _certificate(name: str, path: Path | None) -> Row:
     if until is None:
         return {name: None, "warning": ""}
     said, (whose, remedy) = certificates.warning(until), WHOSE[name]
-    return {name: f"{until:%Y-%m-%d}", "warning": f"{whose} certificate {said}; {remedy}" if said else ""}
+    return {
+        name: f"{until:%Y-%m-%d}",
+        "warning": f"{whose} certificate {said}; {remedy}" if said else "",
+    }
 
 
 def _when(path: Path) -> str | None:

@@ -1,6 +1,9 @@
-"""A study: one agreement on an existing federation, ``STUDY.toml``. The federation's own kit may come with one, too.
+"""A study: one agreement on an existing federation, ``STUDY.toml``.
 
-The kinds of studies are records of their own, by ``kind``: what only one kind has is a key of that kind alone.
+The federation's own kit may come with one, too.
+
+The kinds of studies are records of their own, by ``kind``: what only one kind has is a key of that
+kind alone.
 """
 
 import re
@@ -34,31 +37,69 @@ LONGEST = 16 * 2**20  # largest study on the wire in bytes; a vocabulary of a mi
 MOST_JUDGED = 500  # most models in one study; each has a score on two splits
 MOST_TRIALS = 200
 TRIALS = "trials"  # folder of a search's trials, in the study's
-FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")  # what consent rests on
+# what consent rests on
+FIXED = (
+    "method",
+    "model",
+    "metric",
+    "model.init",
+    "model.init_sha256",
+    "model.loss",
+)
 MOST_CELLS = 10_000  # largest grid from which they are drawn
-RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}  # names of a study's result files by kind
+# names of a study's result files by kind
+RESULTS = {
+    "evaluate": "evaluation",
+    "search": "search",
+    "survey": "survey",
+}
 LEAST_SAMPLES = 10  # smallest number of samples whose scores an evaluation shares
-JUDGING = ("model", "metric", "seed", "precision")  # keys of section run that affect the evaluation of a model
+# keys of section run that affect the evaluation of a model
+JUDGING = (
+    "model",
+    "metric",
+    "seed",
+    "precision",
+)
 
-Value = bool | int | float | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
-Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)]
+Value = (
+    bool
+    | int
+    | float
+    | Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.+-]*$", max_length=80)]
+)
+Key = Annotated[
+    str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$", max_length=80)
+]
 
 
 class EvaluateTerms(Settings):
-    """The evaluated models: personal models of an earlier study or, if none is named, the given first weights."""
+    """The evaluated models: personal models of an earlier study or, if none is named, the given
+    first weights.
+    """
 
     of: Name | None = Field(
-        None, description=f"the study whose personal models are evaluated; {KIT!r}: the one that the kits came with"
+        None,
+        description=(
+            f"the study whose personal models are evaluated; {KIT!r}: the one that the "
+            "kits came with"
+        ),
     )
-    agreement: Sha256 | None = Field(None, description="that study's hash; `pomona server study submit` sets it")
+    agreement: Sha256 | None = Field(
+        None, description="that study's hash; `pomona server study submit` sets it"
+    )
     models: dict[Name, Place] = Field(
-        {}, max_length=MOST_JUDGED, description="the silos that have such a model, with their places; set by submit"
+        {},
+        max_length=MOST_JUDGED,
+        description="the silos that have such a model, with their places; set by submit",
     )
 
     @model_validator(mode="after")
     def _stands(self) -> Self:
         if self.of is None and (self.models or self.agreement):
-            raise ValueError("models are those of a study; name it in evaluate.of, or leave them out")
+            raise ValueError(
+                "models are those of a study; name it in evaluate.of, or leave them out"
+            )
         return self
 
 
@@ -66,23 +107,34 @@ class SearchTerms(Settings):
     """The settings to try: a grid, or points drawn from it."""
 
     space: Annotated[
-        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]], BeforeValidator(leaves)
-    ] = Field(min_length=1, max_length=20, description="dotted keys of [run], and the values of each")
+        dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]],
+        BeforeValidator(leaves),
+    ] = Field(
+        min_length=1, max_length=20, description="dotted keys of [run], and the values of each"
+    )
     points: int = Field(
         10,
         ge=1,
         le=MOST_TRIALS,
-        description="largest number of settings tried: all of a smaller grid, else this many at random",
+        description=(
+            "largest number of settings tried: all of a smaller grid, else this many at random"
+        ),
     )
     seed: int = Field(0, ge=0, lt=2**63, description="of the draw")
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
-        if fixed := [k for k in self.space if k in FIXED or k.endswith(".name") or k.startswith("privacy")]:
-            raise ValueError(f"{fixed[0]} is the same in all trials of a search; submit a study for each value instead")
+        if fixed := [
+            k for k in self.space if k in FIXED or k.endswith(".name") or k.startswith("privacy")
+        ]:
+            raise ValueError(
+                f"{fixed[0]} is the same in all trials of a search; submit a study for each value "
+                "instead"
+            )
         if (cells := prod(map(len, self.space.values()))) > MOST_CELLS:
             raise ValueError(
-                f"space is a grid of {cells} points, at most {MOST_CELLS} can be drawn from; take some out"
+                f"space is a grid of {cells} points, at most {MOST_CELLS} can be drawn from; take "
+                "some out"
             )
         return self
 
@@ -95,9 +147,13 @@ class SearchTerms(Settings):
 
 
 def _told_from_hashes(name: str) -> str:
-    """Reject names that look like the first digits of a hash, by which administrators name other studies."""
+    """Reject names that look like the first digits of a hash, by which administrators name other
+    studies.
+    """
     if re.fullmatch("[0-9a-f]{8,}", name):
-        raise ValueError("could be the first digits of a hash; put another letter or a hyphen into it")
+        raise ValueError(
+            "could be the first digits of a hash; put another letter or a hyphen into it"
+        )
     return name
 
 
@@ -109,15 +165,24 @@ class StudyTerms(Settings):
     """What every kind of study has: its name, its data, and for how long it waits for whom."""
 
     name: StudyName = Field(description="its name, never used before in this federation")
-    view: NameOrNone = Field("", description="which data of a silo: [views.NAME] of its silo.toml; [data] if empty")
+    view: NameOrNone = Field(
+        "", description="which data of a silo: [views.NAME] of its silo.toml; [data] if empty"
+    )
     deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
-    patience: float = Field(300.0, ge=0, description="seconds a round waits for a silo whose node is offline")
+    patience: float = Field(
+        300.0, ge=0, description="seconds a round waits for a silo whose node is offline"
+    )
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
     quorum: int | None = Field(
-        None, ge=1, le=PLACES, description="smallest number of uplinks of a round; the federation's if unset"
+        None,
+        ge=1,
+        le=PLACES,
+        description="smallest number of uplinks of a round; the federation's if unset",
     )
     decide: float = Field(
-        7 * DAY, ge=0, description="seconds that silos have to decide, before it starts without the rest"
+        7 * DAY,
+        ge=0,
+        description="seconds that silos have to decide, before it starts without the rest",
     )
 
     @property
@@ -136,7 +201,9 @@ class StudyTerms(Settings):
         return None
 
     def placed(self, kit: Path) -> Self:  # noqa: ARG002 - of kinds that have first weights
-        """The study with its first weights, if any, in a kit's folder, where they are named by their hash."""
+        """The study with its first weights, if any, in a kit's folder, where they are named by
+        their hash.
+        """
         return self
 
 
@@ -152,7 +219,8 @@ class RunTerms(StudyTerms):
         rounds = run.get("rounds")
         if isinstance(rounds, int) and rounds >= ROUNDS:
             raise ValueError(
-                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing visit; lower it"
+                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing "
+                "visit; lower it"
             )
         return run
 
@@ -160,7 +228,11 @@ class RunTerms(StudyTerms):
     def weights(self) -> Path | None:
         """The file of first weights, if the study names one by path."""
         model = self.run.get("model")
-        return Path(model["init"]) if isinstance(model, dict) and isinstance(model.get("init"), str) else None
+        return (
+            Path(model["init"])
+            if isinstance(model, dict) and isinstance(model.get("init"), str)
+            else None
+        )
 
     @property
     def rounds(self) -> int | None:
@@ -182,10 +254,16 @@ class RunTerms(StudyTerms):
         return self.model_copy(update={"run": {**self.run, "model": model}})
 
     def placed(self, kit: Path) -> Self:
-        """The study with its first weights, if any, in a kit's folder, where they are named by their hash."""
+        """The study with its first weights, if any, in a kit's folder, where they are named by
+        their hash.
+        """
         model = self.run.get("model")
         digest = model.get("init_sha256") if isinstance(model, dict) else None
-        return self.with_weights(weights_file(kit, digest), digest) if isinstance(digest, str) else self
+        return (
+            self.with_weights(weights_file(kit, digest), digest)
+            if isinstance(digest, str)
+            else self
+        )
 
 
 class TrainingStudy(RunTerms):
@@ -208,7 +286,10 @@ class EvaluationStudy(RunTerms):
     kind: Literal["evaluate"] = Field(description="models are evaluated on every silo's data")
     evaluate: EvaluateTerms = Field(description="the models to evaluate")
     task: TaskSettings | None = Field(
-        None, description="what all silos agree on about their data; as the evaluated study has it if unset"
+        None,
+        description=(
+            "what all silos agree on about their data; as the evaluated study has it if unset"
+        ),
     )
 
     @field_validator("run")
@@ -221,7 +302,9 @@ class EvaluationStudy(RunTerms):
     @model_validator(mode="after")
     def _has_task(self) -> Self:
         if self.task is None and self.evaluate.of is None:
-            raise ValueError("section task is missing, which says what all silos agree on about their data")
+            raise ValueError(
+                "section task is missing, which says what all silos agree on about their data"
+            )
         return self
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
@@ -230,14 +313,18 @@ class EvaluationStudy(RunTerms):
 
 
 class SearchStudy(RunTerms):
-    """A study that trains with several settings and selects among them by scores on validation samples."""
+    """A study that trains with several settings and selects among them by scores on validation
+    samples.
+    """
 
     kind: Literal["search"] = Field(description="settings of a training are tried")
     search: SearchTerms = Field(description="the settings to try")
     task: TaskSettings = Field(description="what all silos agree on about their data")
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
-        """Whether silos share scores computed on this many samples of a split: none of test samples."""
+        """Whether silos share scores computed on this many samples of a split: none of test
+        samples.
+        """
         return split == "validation"
 
 
@@ -245,7 +332,9 @@ class SurveyStudy(StudyTerms):
     """A study that asks for statistics of the silos' columns."""
 
     kind: Literal["survey"] = Field(description="statistics of the silos' columns")
-    survey: SurveySettings = Field(default_factory=SurveySettings, description="what each silo is asked")
+    survey: SurveySettings = Field(
+        default_factory=SurveySettings, description="what each silo is asked"
+    )
 
 
 RunStudy = TrainingStudy | EvaluationStudy | SearchStudy
@@ -260,7 +349,10 @@ _ANY: TypeAdapter[RunStudy | SurveyStudy] = TypeAdapter(Study)
 
 
 def study_of(tree: Tree) -> RunStudy | SurveyStudy:
-    """A study from its keys. Raises ConfigError for every bad key or value, one of another kind of study among them."""
+    """A study from its keys.
+
+    Raises ConfigError for every bad key or value, one of another kind of study among them.
+    """
     kind = tree.get("kind", "train")
     if kind not in KINDS:
         raise ConfigError(f"kind = {kind!r}; {near(str(kind), KINDS)}")
@@ -268,11 +360,16 @@ def study_of(tree: Tree) -> RunStudy | SurveyStudy:
 
 
 def read_study(path: Path) -> RunStudy | SurveyStudy:
-    """Read a ``STUDY.toml``; the path in ``run.model.init`` is relative to it. Raises ConfigError with the file."""
+    """Read a ``STUDY.toml``; the path in ``run.model.init`` is relative to it.
+
+    Raises ConfigError with the file.
+    """
     try:
         study = study_of(read_file(path))
         if study.name == KIT:
-            raise ConfigError(f"name = {KIT!r} is the study that the kits came with; choose another")
+            raise ConfigError(
+                f"name = {KIT!r} is the study that the kits came with; choose another"
+            )
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
     return study if isinstance(study, SurveyStudy) else study.beside(path.parent)
@@ -298,7 +395,9 @@ def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
     for key, value in point.items():
         first, _, rest = key.partition(".")
         under = tree.get(first)
-        section = {"name": under} if isinstance(under, str) else under if isinstance(under, dict) else {}
+        section = (
+            {"name": under} if isinstance(under, str) else under if isinstance(under, dict) else {}
+        )
         tree[first] = at_point(section, {rest: value}) if rest else value
     return tree
 
@@ -309,10 +408,12 @@ def weights_file(kit: Path, sha256: str) -> Path:
 
 
 def named_code(run: Mapping[str, Any]) -> list[str]:
-    """Every ``module:name`` that a run would import: its method, network, loss and metric. Nothing is imported.
+    """Every ``module:name`` that a run would import: its method, network, loss and metric.
 
-    A network of a package (``timm:NAME``) does not count: it is looked up in that package's list. Any other name in a
-    package would be called directly, and counts as custom code.
+    Nothing is imported.
+
+    A network of a package (``timm:NAME``) does not count: it is looked up in that package's list.
+    Any other name in a package would be called directly, and counts as custom code.
 
     Args:
         run: a tree of settings, checked or not.

@@ -1,4 +1,6 @@
-"""Section task of ``federation.toml``: the agreed form of the data, and the section for a given data set."""
+"""Section task of ``federation.toml``: the agreed form of the data, and the section for a given
+data set.
+"""
 
 import hashlib
 import json
@@ -32,7 +34,10 @@ class TaskSettings(Settings):
     )
     dtype: SampleType = Field(
         default_factory=lambda known: FORMS[known["kind"]].dtypes[0],
-        description="of a sample as read: images uint8, uint16, int16 or float32; tables float32; texts int32",
+        description=(
+            "of a sample as read: images uint8, uint16, int16 or float32; tables float32; "
+            "texts int32"
+        ),
     )
     classes: tuple[ClassName, ...] = Field(
         (), max_length=MOST, description="class names in the order of their numbers; empty: targets"
@@ -47,7 +52,9 @@ class TaskSettings(Settings):
         description="width of the network's output",
     )
     targets: Targets = Field("classes", description="what a sample's labels are")
-    shift: Numbers = Field((0.0,), description="the network sees (x - shift) / scale, over the last axis")
+    shift: Numbers = Field(
+        (0.0,), description="the network sees (x - shift) / scale, over the last axis"
+    )
     scale: Numbers = Field((1.0,), description="see shift")
     target_shift: Numbers = Field(
         (0.0,), description="regression: the network learns (y - target_shift) / target_scale"
@@ -58,12 +65,16 @@ class TaskSettings(Settings):
     )
     vocabulary: int = Field(0, ge=0, le=MOST + 2, description="tokens including padding, for texts")
     words: tuple[Word, ...] = Field(
-        (), max_length=MOST, description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word"
+        (),
+        max_length=MOST,
+        description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word",
     )
 
     @property
     def sha256(self) -> str:
-        """SHA-256 in hex of all settings, with defaults, by which a silo's rules recognise the task."""
+        """SHA-256 in hex of all settings, with defaults, by which a silo's rules recognise the
+        task.
+        """
         said = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(said.encode()).hexdigest()
 
@@ -82,7 +93,8 @@ class TaskSettings(Settings):
             owner = getattr(self, attribute)
             if getattr(self, key) != type(self).model_fields[key].default and owner not in owners:
                 raise ValueError(
-                    f"{key} is for {attribute} = {' or '.join(map(repr, owners))}, not {owner!r}; remove it"
+                    f"{key} is for {attribute} = {' or '.join(map(repr, owners))}, not {owner!r}; "
+                    "remove it"
                 )
 
     def _require_form(self) -> None:
@@ -94,9 +106,13 @@ class TaskSettings(Settings):
         if self.dtype not in form.dtypes:
             raise ValueError(f"a sample of kind {self.kind} has dtype {' or '.join(form.dtypes)}")
         if self.preprocessing and self.input_shape != (self.preprocessing.width,):
-            raise ValueError(f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]")
+            raise ValueError(
+                f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]"
+            )
         if self.kind == "text" and self.vocabulary < max(2, len(self.words) + 2):
-            raise ValueError("texts have a vocabulary of 2 or more and at most vocabulary - 2 words")
+            raise ValueError(
+                "texts have a vocabulary of 2 or more and at most vocabulary - 2 words"
+            )
 
     def _require_targets(self) -> None:
         """Require what the targets need."""
@@ -108,7 +124,9 @@ class TaskSettings(Settings):
             raise ValueError("give the time_edges of targets = 'survival'")
 
     def _require_outputs(self) -> None:
-        """Require lists in order and without repetition, and a network's output for each class or interval."""
+        """Require lists in order and without repetition, and a network's output for each class or
+        interval.
+        """
         if any(b <= a for a, b in pairwise(self.time_edges)):
             raise ValueError("time_edges must ascend")
         if len(set(self.classes)) < len(self.classes) or len(set(self.words)) < len(self.words):
@@ -146,7 +164,9 @@ OWNERS: Mapping[str, tuple[str, Collection[str]]] = {
 
 
 def of_samples(dataset: Dataset) -> Tree:
-    """The section for silos whose files hold samples in the form of ``dataset.x``: preprocessing of columns is done."""
+    """The section for silos whose files hold samples in the form of ``dataset.x``: preprocessing of
+    columns is done.
+    """
     return {
         "kind": dataset.kind,
         "input_shape": list(dataset.x.shape[1:]),
@@ -163,13 +183,17 @@ def of_samples(dataset: Dataset) -> Tree:
 
 
 def of_files(dataset: Dataset) -> Tree:
-    """The section for silos whose files are like those that the data set was read from: raw tables, texts, images.
+    """The section for silos whose files are like those that the data set was read from: raw tables,
+    texts, images.
 
     Raises:
         ConfigError: preprocessing differs by client, which an agreement cannot express.
     """
     if len(dataset.preprocessing) > 1:
-        raise ConfigError("data.fit = client learns a preprocessing for each client, and silos agree on one; drop it")
+        raise ConfigError(
+            "data.fit = client learns a preprocessing for each client, and silos agree on one; "
+            "drop it"
+        )
     task = of_samples(dataset)
     if dataset.preprocessing:
         task["preprocessing"] = dataset.preprocessing[0].model_dump(mode="json", exclude_none=True)

@@ -1,8 +1,9 @@
 """Compatibility of releases: one minor line of Pomona ("0.1"), one protocol and one line of Flower.
 
-A release's last number changes neither messages, nor files of a study, nor numbers; the one before may. So both ends of
-a message must be of one line, and so must the beginning and the end of a study. The version is sent beside a message's
-body and checked before anything in the body, whatever a later version makes of that.
+A release's last number changes neither messages, nor files of a study, nor numbers; the one before
+may. So both ends of a message must be of one line, and so must the beginning and the end of a
+study. The version is sent beside a message's body and checked before anything in the body, whatever
+a later version makes of that.
 """
 
 from collections.abc import Mapping
@@ -54,7 +55,9 @@ def line(number: str) -> tuple[str, ...]:
 
 
 def require_understood(sender: Versions | None) -> None:
-    """Raise ProtocolError for a message from an incompatible version; None if the message has no version."""
+    """Raise ProtocolError for a message from an incompatible version; None if the message has no
+    version.
+    """
     if sender is None:
         raise ProtocolError(f"a message does not say its version, and this is {own()}; {REMEDY}")
     if not sender.works_with(own()):
@@ -62,10 +65,13 @@ def require_understood(sender: Versions | None) -> None:
 
 
 def require_begun(begun: Versions | None, what: str) -> None:
-    """Raise CheckpointError if a study was started by another line of releases; None if nothing was started."""
+    """Raise CheckpointError if a study was started by another line of releases; None if nothing was
+    started.
+    """
     if begun and not begun.works_with(own()):
         raise CheckpointError(
-            f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona {'.'.join(line(begun.pomona))} and "
+            f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona "
+            f"{'.'.join(line(begun.pomona))} and "
             "the Flower that it names, or start over"
         )
 

@@ -1,4 +1,6 @@
-"""Damaged or made-up inputs: from bytes, from the tree of a parsed text, and from pydantic models."""
+"""Damaged or made-up inputs: from bytes, from the tree of a parsed text, and from pydantic
+models.
+"""
 
 import json
 import tomllib
@@ -19,7 +21,9 @@ EXTREMES = [
     float("inf"), float("nan"), "", "0", "x" * 501, "/etc/passwd", "../../keys/silo.key", "module:function",
     "[/red]", "<script>alert(1)</script>", "\x1b]0;x\x07\n", "\u202e", "\x00", "=1+1", "1e999", "9" * 5000, [], {}, [[]], {"": {}},
 ]  # fmt: skip
-"""Values where code has been seen to break: ends of number types, foreign paths and markup, emptiness."""
+"""Values where code has been seen to break: ends of number types, foreign paths and markup,
+emptiness.
+"""
 
 
 def nested(depth: int) -> Any:
@@ -34,7 +38,9 @@ values = st.one_of(
     st.builds(nested, st.sampled_from([10, 70, 400])),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+        ),
         max_leaves=6,
     ),
 )
@@ -45,7 +51,9 @@ values = st.one_of(
 
 @st.composite
 def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a piece."""
+    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a
+    piece.
+    """
     start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
     new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
 
@@ -68,7 +76,13 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
     """Every position in a nested value, except the whole."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in inner:
         yield (*path, key)
         yield from places(part, (*path, key))
@@ -76,7 +90,9 @@ def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
 
 @st.composite
 def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
-    """A function that changes a tree at one position: replaced, deleted, duplicated, renamed, or copied there."""
+    """A function that changes a tree at one position: replaced, deleted, duplicated, renamed, or
+    copied there.
+    """
     kind, value, name = draw(st.integers(0, 5)), draw(values), draw(st.text(max_size=6))
     path, other = draw(st.sampled_from(positions)), draw(st.sampled_from(positions))
 
@@ -163,7 +179,11 @@ def edited(valid: Valid) -> st.SearchStrategy[bytes]:
 
 def inputs(valid: Valid) -> st.SearchStrategy[bytes]:
     """Damaged and edited inputs, and pure noise."""
-    known = damaged(valid) if valid.form is None else st.one_of(edited(valid), edited(valid), damaged(valid))
+    known = (
+        damaged(valid)
+        if valid.form is None
+        else st.one_of(edited(valid), edited(valid), damaged(valid))
+    )
     return st.one_of(known, known, known, st.binary(max_size=60))
 
 
@@ -177,7 +197,9 @@ def _all(each: list[Callable[[Any], Any]], value: Any) -> Any:
 
 
 def said(kind: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies that a model accepts, from its JSON schema; also with mapping keys that it may refuse."""
+    """Bodies that a model accepts, from its JSON schema; also with mapping keys that it may
+    refuse.
+    """
     schema = kind.model_json_schema()
     return _of(schema, schema.get("$defs", {}))
 
@@ -207,7 +229,9 @@ def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]
             text = st.from_regex(pattern, fullmatch=True)
             return text.filter(lambda t: len(t) <= schema.get("maxLength", len(t)))
         case {"type": "string"}:
-            return st.text(min_size=schema.get("minLength", 0), max_size=min(20, schema.get("maxLength", 20)))
+            return st.text(
+                min_size=schema.get("minLength", 0), max_size=min(20, schema.get("maxLength", 20))
+            )
         case {"type": "array", "prefixItems": list(each)}:
             return st.tuples(*(_of(one, known) for one in each)).map(list)
         case {"type": "array"}:
@@ -216,12 +240,16 @@ def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]
             return st.fixed_dictionaries({name: _of(part, known) for name, part in fields.items()})
         case {"type": "object"}:
             names = st.sampled_from(["0", "1", "2", "6", "core", "model"])
-            return st.dictionaries(names, _of(schema.get("additionalProperties", {}), known), max_size=3)
+            return st.dictionaries(
+                names, _of(schema.get("additionalProperties", {}), known), max_size=3
+            )
     return values
 
 
 def messages(kind: type[BaseModel], valid: Valid) -> st.SearchStrategy[bytes]:
-    """Bodies of a kind: fully made up, a valid one with one made-up field, and the output of ``inputs``."""
+    """Bodies of a kind: fully made up, a valid one with one made-up field, and the output of
+    ``inputs``.
+    """
     made = said(kind)
     whole = made.map(lambda body: json.dumps(body).encode())
     swapped = st.builds(

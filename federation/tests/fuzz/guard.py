@@ -1,4 +1,6 @@
-"""What no input may cause: disproportionate time or memory, changes to other files, unexpected exceptions."""
+"""What no input may cause: disproportionate time or memory, changes to other files, unexpected
+exceptions.
+"""
 
 import hashlib
 import io
@@ -18,7 +20,9 @@ Act = Callable[[bytes], object]
 
 
 class TooLong(BaseException):
-    """More processor time than an input of a few kilobytes may take; not caught by ``except Exception``."""
+    """More processor time than an input of a few kilobytes may take; not caught by ``except
+    Exception``.
+    """
 
 
 @contextmanager
@@ -50,9 +54,11 @@ def seal(*folders: Path) -> str:
 
 
 def outcome(act: Act, data: bytes, *beside: Path) -> str:
-    """Outcome of an input: "refused" by a PomonaError of one line, or the reader's result ("taken" by default).
+    """Outcome of an input: "refused" by a PomonaError of one line, or the reader's result ("taken"
+    by default).
 
-    Raises whatever else the reader raises, which is a fault; and AssertionError for a line that a terminal would obey.
+    Raises whatever else the reader raises, which is a fault; and AssertionError for a line that a
+    terminal would obey.
     """
     before, said = seal(*beside), io.StringIO()
     try:
@@ -65,5 +71,7 @@ def outcome(act: Act, data: bytes, *beside: Path) -> str:
     except SystemExit as end:  # a command that has said why
         came = "refused" if end.code else "taken"
     assert seal(*beside) == before, "what lies beside was changed"
-    assert all(c.isprintable() or c == "\n" for c in said.getvalue()), "a terminal would obey what was said"
+    assert all(c.isprintable() or c == "\n" for c in said.getvalue()), (
+        "a terminal would obey what was said"
+    )
     return came if isinstance(came, str) else "taken"

@@ -51,15 +51,28 @@ RUNNING = {
 
 
 def of_server(what, path, form, act, world):
-    return file(world, world.federation.server, f"{what}-{path.replace('/', '-').strip('*')}", path, form, act)
+    return file(
+        world,
+        world.federation.server,
+        f"{what}-{path.replace('/', '-').strip('*')}",
+        path,
+        form,
+        act,
+    )
 
 
 TARGETS += [
-    Target(f"{path} of a server, shown", 13, partial(of_server, "shown", path, form, shown_by_server))
+    Target(
+        f"{path} of a server, shown", 13, partial(of_server, "shown", path, form, shown_by_server)
+    )
     for path, form in SERVER.items()
 ]
 TARGETS += [
-    Target(f"{path} of a server, gone on with", 5, partial(of_server, "gone-on", path, form, run_by_server))
+    Target(
+        f"{path} of a server, gone on with",
+        5,
+        partial(of_server, "gone-on", path, form, run_by_server),
+    )
     for path, form in RUNNING.items()
 ]
 TARGETS += [
@@ -121,7 +134,9 @@ def looked_at(world, path, form):
     kit = world.folder / f"looked-at-{path.replace('/', '-')}"
     shutil.copytree(world.kit, kit)
     command("silo", "report", "--folder", kit)  # trains alone, once
-    (kit / "state" / "node" / "node.json").write_text('{"state": "connected", "since": "2026-01-01", "restarts": 1}')
+    (kit / "state" / "node" / "node.json").write_text(
+        '{"state": "connected", "since": "2026-01-01", "restarts": 1}'
+    )
 
     def act(folder):
         command("silo", "status", "--folder", folder)
@@ -135,7 +150,11 @@ LOOKED = {
     "federation.toml": TOML,
 }  # fmt: skip
 TARGETS += [
-    Target(f"{path} of a silo, shown", 13, lambda world, path=path, form=form: looked_at(world, path, form))
+    Target(
+        f"{path} of a silo, shown",
+        13,
+        lambda world, path=path, form=form: looked_at(world, path, form),
+    )
     for path, form in LOOKED.items()
 ]
 

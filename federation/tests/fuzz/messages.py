@@ -24,7 +24,9 @@ def texts(world):
         Hello: world.said["hello"].asked, HelloReply: world.said["hello"].answered, Task: world.said["second"].asked,
         Answer: world.said["second"].answered,
     }  # fmt: skip
-    return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {Refusal: REFUSED}
+    return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {
+        Refusal: REFUSED
+    }
 
 
 def as_text(kind, world):
@@ -37,7 +39,8 @@ def as_text(kind, world):
 
 
 TARGETS += [
-    Target(f"{kind.kind}, as text", 50, partial(as_text, kind)) for kind in (Hello, HelloReply, Task, Answer, Refusal)
+    Target(f"{kind.kind}, as text", 50, partial(as_text, kind))
+    for kind in (Hello, HelloReply, Task, Answer, Refusal)
 ]
 
 
@@ -106,9 +109,13 @@ def row(world):
         sealed, changed = said[0] % 2, said[1:]
         new = sha256(changed) if sealed else name
         others = {n: d for n, d in asked.enclosed.items() if n != name}
-        back().answer(message_bodies.read(Task, asked.body.replace(name, new)), {**others, new: changed})
+        back().answer(
+            message_bodies.read(Task, asked.body.replace(name, new)), {**others, new: changed}
+        )
 
-    return st.builds(lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))), act
+    return st.builds(
+        lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))
+    ), act
 
 
 # Bytes of tensors.
@@ -117,12 +124,17 @@ def row(world):
 @target("uplink, unsealed", 17)
 def unseal(world):
     sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
-    return inputs(Valid(sent)), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
+    return inputs(
+        Valid(sent)
+    ), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
 
 
 @target("row, unpacked", 17)
 def unpack(world):
-    forms = [message_bodies.EntryForm(many=False, dtype=d, width=3) for d in ("BOOL", "F32", "F64", "I64")]
+    forms = [
+        message_bodies.EntryForm(many=False, dtype=d, width=3)
+        for d in ("BOOL", "F32", "F64", "I64")
+    ]
 
     def act(data):
         for form in forms:

@@ -1,4 +1,6 @@
-"""Messages as the server receives them, with its real registry, from a member that signs whatever it sends."""
+"""Messages as the server receives them, with its real registry, from a member that signs whatever
+it sends.
+"""
 
 import json
 import logging
@@ -40,7 +42,9 @@ class Mailbox:
 
     def send(self, messages):
         tickets = [str(next(self.ids)) for _ in messages]
-        self.waiting |= {ticket: self.answer(out.message) for ticket, out in zip(tickets, messages, strict=True)}
+        self.waiting |= {
+            ticket: self.answer(out.message) for ticket, out in zip(tickets, messages, strict=True)
+        }
         return tickets
 
     def wait(self, seconds):
@@ -100,7 +104,9 @@ class Counter:
 
     def hello_reply(self, asked):
         """An honest hello reply."""
-        body = json.loads(self.said["hello"].answered.body) | {"nonce": json.loads(asked.body)["nonce"]}
+        body = json.loads(self.said["hello"].answered.body) | {
+            "nonce": json.loads(asked.body)["nonce"]
+        }
         return Message("hello-reply", json.dumps(body), self.key.sign("hello-reply", body))
 
     def signed(self, kind, record, data, enclosed=()):
@@ -148,7 +154,9 @@ def hello_reply(world):
     def act(data):
         def answer(asked):
             return server.signed(
-                "hello-reply", HelloReply, data.replace(b"@nonce", json.loads(asked.body)["nonce"].encode())
+                "hello-reply",
+                HelloReply,
+                data.replace(b"@nonce", json.loads(asked.body)["nonce"].encode()),
             )
 
         return server.greets(answer)
@@ -160,13 +168,17 @@ def hello_reply(world):
 @target("refusal of a hello, received by the server", 4)
 def refusal(world):
     server = Counter(world, "refusal")
-    return messages(Refusal, REFUSED), lambda data: server.greets(lambda _: server.signed("refusal", Refusal, data))
+    return messages(Refusal, REFUSED), lambda data: server.greets(
+        lambda _: server.signed("refusal", Refusal, data)
+    )
 
 
 @target("refusal of a task, received by the server", 4)
 def refusal_of_a_task(world):
     server = Counter(world, "refusal-of-task")
-    return messages(Refusal, REFUSED), lambda data: server.visit(lambda _: server.signed("refusal", Refusal, data))
+    return messages(Refusal, REFUSED), lambda data: server.visit(
+        lambda _: server.signed("refusal", Refusal, data)
+    )
 
 
 def honest(server):
@@ -210,9 +222,14 @@ def message(world):
 
     def act(data):
         kind, signature, rest = (*data.split(b"|", 2), b"", b"")[:3]
-        return server.visit(lambda _: Message(text(kind), json.dumps(body), text(signature), {text(rest): uplink}))
+        return server.visit(
+            lambda _: Message(text(kind), json.dumps(body), text(signature), {text(rest): uplink})
+        )
 
     kinds = st.sampled_from(["answer", "refusal", "hello-reply", "hello", "task", "", "x"])
     return st.builds(
-        lambda kind, sign, rest: f"{kind}|{sign}|{rest}".encode(errors="replace"), kinds, st.text(), st.text()
+        lambda kind, sign, rest: f"{kind}|{sign}|{rest}".encode(errors="replace"),
+        kinds,
+        st.text(),
+        st.text(),
     ), act

@@ -58,12 +58,17 @@ def reported(folder):
     command("report", folder, folder.with_name("run"), "--out", folder / "page")
 
 
-TARGETS += [Target(f"{path} of a run, on a page", 10, partial(of_run, path, form, paged)) for path, form in RUN.items()]
+TARGETS += [
+    Target(f"{path} of a run, on a page", 10, partial(of_run, path, form, paged))
+    for path, form in RUN.items()
+]
 TARGETS += [
     Target(f"{path} of a run, compared", 20, partial(of_run, path, RUN[path], compared))
     for path in ("events.jsonl", "config.toml", "status.json")
 ]
-TARGETS += [Target("events.jsonl of a run, drawn", 2, partial(of_run, "events.jsonl", LINES, reported))]
+TARGETS += [
+    Target("events.jsonl of a run, drawn", 2, partial(of_run, "events.jsonl", LINES, reported))
+]
 
 CUT = {
     "events.jsonl": LINES, "config.toml": TOML, "partition.json": JSON, "status.json": JSON, "checkpoints/*1-*": None,
@@ -82,7 +87,10 @@ def of_cut(path, form, world):
     return file(world, world.cut, f"cut-{path.replace('/', '-').strip('*')}", path, form, act)
 
 
-TARGETS += [Target(f"{path} of a run, gone on with", 4, partial(of_cut, path, form)) for path, form in CUT.items()]
+TARGETS += [
+    Target(f"{path} of a run, gone on with", 4, partial(of_cut, path, form))
+    for path, form in CUT.items()
+]
 
 
 def of_finished(path, world):
@@ -115,7 +123,12 @@ def checkpoint(world):
 @target("partition.json, taken for a run", 7)
 def partition(world):
     return file(
-        world, world.run, "partition", "partition.json", JSON, lambda f: Partition.load(f / "partition.json") and None
+        world,
+        world.run,
+        "partition",
+        "partition.json",
+        JSON,
+        lambda f: Partition.load(f / "partition.json") and None,
     )
 
 
@@ -142,7 +155,17 @@ def run_settings(world):
 @target("words of a command line", 12)
 def words(world):
     keys = st.sampled_from(
-        ["lr", "method", "method.mu", "data.path", "partition", "model.hidden", "rounds", "x", "privacy"]
+        [
+            "lr",
+            "method",
+            "method.mu",
+            "data.path",
+            "partition",
+            "model.hidden",
+            "rounds",
+            "x",
+            "privacy",
+        ]
     )
     word = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=20))
     return word.map(
@@ -183,7 +206,9 @@ TARGETS += [
     Target(f"{path} of a bench, tabled", 13, partial(of_bench, path, tabled))
     for path in ("results.json", "timing.json")
 ]
-TARGETS += [Target("results.json of a bench, on a page", 2, partial(of_bench, "results.json", bench_page))]
+TARGETS += [
+    Target("results.json of a bench, on a page", 2, partial(of_bench, "results.json", bench_page))
+]
 
 
 # What is spent.

@@ -37,7 +37,11 @@ def picture(kind):
 
 
 def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 TABLE = b"age,dose,site,sick\n" + b"".join(
@@ -124,7 +128,11 @@ def medical():
         parts = {name: path.read_bytes() for name, path in made.items()}
     listed = ["path,label,client,split,group"]
     listed += [f"{name},a,A,train,{k}" for k, name in enumerate(("in/v.nii", "in/v.nii.gz", "ct"))]
-    return parts | {"list.csv": "\n".join(listed).encode(), "in/w.tif": wide.getvalue(), "in/d.png": deep.getvalue()}
+    return parts | {
+        "list.csv": "\n".join(listed).encode(),
+        "in/w.tif": wide.getvalue(),
+        "in/d.png": deep.getvalue(),
+    }
 
 
 MEDICAL = medical()

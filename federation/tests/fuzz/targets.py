@@ -1,4 +1,6 @@
-"""The attacked readers: each target makes inputs from valid ones, and has a function that reads one."""
+"""The attacked readers: each target makes inputs from valid ones, and has a function that reads
+one.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +34,9 @@ class Target:
 TARGETS: list[Target] = []
 
 
-def target(name: str, examples: int = 4) -> Callable[[Callable[[World], Attack]], Callable[[World], Attack]]:
+def target(
+    name: str, examples: int = 4
+) -> Callable[[Callable[[World], Attack]], Callable[[World], Attack]]:
     def add(attack: Callable[[World], Attack]) -> Callable[[World], Attack]:
         TARGETS.append(Target(name, examples, attack))
         return attack
@@ -49,7 +53,9 @@ def command(*words: object) -> None:
             raise
 
 
-def file(world: World, of: Path, name: str, path: str, form: Form | None, act: Callable[[Path], object]) -> Attack:
+def file(
+    world: World, of: Path, name: str, path: str, form: Form | None, act: Callable[[Path], object]
+) -> Attack:
     """An attack on one file of a folder: its inputs, and the reader of the folder."""
     anew = world.copy(of, name)
     folder = anew()

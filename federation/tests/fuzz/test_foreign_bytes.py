@@ -1,7 +1,8 @@
-"""Fuzzer for everything that Pomona reads from others: a named one-line error, "absent", or a valid result.
+"""Fuzzer for everything that Pomona reads from others: a named one-line error, "absent", or a valid
+result.
 
-The gate runs a few inputs that the commit draws; ``make fuzz`` runs new ones for a given time, and keeps those that
-fail.
+The gate runs a few inputs that the commit draws; ``make fuzz`` runs new ones for a given time, and
+keeps those that fail.
 """
 
 import hashlib
@@ -71,17 +72,24 @@ class Counts(Counter):
 def test_some_inputs(attack, request):
     counts = Counts()
     target = request.node.callspec.params["attack"]
-    seed(number(target.name))(attacked(attack, counts, max_examples=target.examples, database=None))()
+    seed(number(target.name))(
+        attacked(attack, counts, max_examples=target.examples, database=None)
+    )()
 
 
 def test_the_document_counts_the_targets():
-    assert f"Each of its {len(TARGETS)} targets" in (ROOT / "docs/internals/fault-tables.md").read_text()
+    assert (
+        f"Each of its {len(TARGETS)} targets"
+        in (ROOT / "docs/internals/fault-tables.md").read_text()
+    )
 
 
 @pytest.mark.fuzz
 @every
 def test_inputs_for_as_long_as_asked(attack, request, capsys):
-    """Each target has its share of the minutes; a broken one keeps its smallest input in ``.hypothesis/found``."""
+    """Each target has its share of the minutes; a broken one keeps its smallest input in
+    ``.hypothesis/found``.
+    """
     counts, share = Counts(), 60 * float(os.environ.get("MINUTES", "60")) / len(TARGETS)
     until, phases = time.monotonic() + share, (Phase.generate, Phase.shrink)
     name = request.node.callspec.params["attack"].name
@@ -90,7 +98,10 @@ def test_inputs_for_as_long_as_asked(attack, request, capsys):
             attacked(attack, counts, max_examples=50, database=None, phases=phases)()
     except BaseException:
         FOUND.mkdir(parents=True, exist_ok=True)
-        file = FOUND / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.found).hexdigest()[:8]}"
+        file = (
+            FOUND
+            / f"{name.replace(' ', '-').replace('/', '-')}-{hashlib.sha256(counts.found).hexdigest()[:8]}"
+        )
         file.write_bytes(counts.found)
         raise
     finally:

@@ -1,4 +1,6 @@
-"""Sources of valid inputs: a federation of three silos after its run, a run, an interrupted run, a bench."""
+"""Sources of valid inputs: a federation of three silos after its run, a run, an interrupted run, a
+bench.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -76,7 +78,9 @@ class World:
         (self.outside / "precious").write_text("nobody's business")
 
     def copy(self, of: Path, name: str) -> Callable[[], Path]:
-        """A function that gives the folder ``name`` another one's content, as it was when this was called."""
+        """A function that gives the folder ``name`` another one's content, as it was when this was
+        called.
+        """
         template, work = self.folder / f"{name}-as-it-was", self.folder / name
         shutil.copytree(of, template, ignore=shutil.ignore_patterns(PIPE))
 
@@ -110,8 +114,13 @@ class World:
             kept = self.folder / "states" / str(number)
             state = self.folder / "federation" / "kits" / "silo-1" / "state"
             shutil.copytree(state, kept)
-            asked, answered = flower_apps.unpacked(message.content), flower_apps.unpacked(reply.content)
-            self._said[("hello", "first", "second", "closing")[number]] = Said(asked, answered, kept)
+            asked, answered = (
+                flower_apps.unpacked(message.content),
+                flower_apps.unpacked(reply.content),
+            )
+            self._said[("hello", "first", "second", "closing")[number]] = Said(
+                asked, answered, kept
+            )
         return reply
 
     @property
@@ -148,7 +157,9 @@ class World:
     @cached_property
     def private(self) -> Path:
         """A finished private run, with keys and ledgers."""
-        pomona.run(resolve(SMALL, {"method": "fedavg", "privacy": PRIVATE}), self.folder / "private")
+        pomona.run(
+            resolve(SMALL, {"method": "fedavg", "privacy": PRIVATE}), self.folder / "private"
+        )
         return self.folder / "private"
 
     @cached_property

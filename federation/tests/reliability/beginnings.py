@@ -116,7 +116,9 @@ def pipe(world):
 
 
 def images(world):
-    """A folder of classes: an empty image, a truncated one, a file of text, another format; and an empty class."""
+    """A folder of classes: an empty image, a truncated one, a file of text, another format; and an
+    empty class.
+    """
     for k in range(6):
         pixels = np.random.Generator(np.random.Philox(k)).integers(0, 255, (16, 16), dtype=np.uint8)
         path = world.folder / "own" / "a" / f"{k}.png"

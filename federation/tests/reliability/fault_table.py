@@ -1,4 +1,6 @@
-"""The table of faults in docs/internals/fault-tables.md, from the rows that test them; run this file to write it anew."""
+"""The table of faults in docs/internals/fault-tables.md, from the rows that test them; run this
+file to write it anew.
+"""
 
 import re
 from pathlib import Path
@@ -22,4 +24,6 @@ def line(number, done, code, held):
 
 
 if __name__ == "__main__":
-    PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(
+        TABLE.sub(lambda _: table(), PAGE.read_text(encoding="utf-8")), encoding="utf-8"
+    )

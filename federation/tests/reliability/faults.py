@@ -27,7 +27,9 @@ def killed_at(owner, name, number, after):
 
 
 def killed_in_save(step, after, round_):
-    """Die during the save of a round, before or after one step: open, write, fsync, replace, fsync folder, unlink."""
+    """Die during the save of a round, before or after one step: open, write, fsync, replace, fsync
+    folder, unlink.
+    """
     from pomona.storage import atomic_io, checkpoint
 
     save, pieces = checkpoint.save, checkpoint.pieces
@@ -59,7 +61,9 @@ def killed_in_save(step, after, round_):
 
 
 def killed_after_entries(number):
-    """Die once this many entries of privacy ledgers are durable, before the last one's noise is used."""
+    """Die once this many entries of privacy ledgers are durable, before the last one's noise is
+    used.
+    """
     from pomona.privacy.ledger import Ledger
 
     killed_at(Ledger, "append", number - 1, after=True)
@@ -80,7 +84,9 @@ def killed_after_commit(round_):
 
 
 def worker_killed(times):
-    """Kill a worker the first ``times`` times that round 3 is trained, as the kernel does when memory runs out."""
+    """Kill a worker the first ``times`` times that round 3 is trained, as the kernel does when
+    memory runs out.
+    """
     from pomona.federation.workers import Workers
 
     visit, left = Workers.visit, [times]

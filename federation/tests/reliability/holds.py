@@ -1,4 +1,6 @@
-"""What must hold after a fault; the first line of each is what docs/internals/fault-tables.md prints."""
+"""What must hold after a fault; the first line of each is what docs/internals/fault-tables.md
+prints.
+"""
 
 import json
 
@@ -30,7 +32,9 @@ def as_absent(world, row):
 
 
 def goes_on(world, row):
-    """The status says so; resumed without the fault, it ends with the result of an undisturbed run."""
+    """The status says so; resumed without the fault, it ends with the result of an undisturbed
+    run.
+    """
     assert read_status(world.out).code == row.code
     assert world.run(row.words, "--resume") == 0
     as_whole(world, row)
@@ -70,14 +74,22 @@ def finite(world, row):
 
 
 def in_quarantine(world, row):
-    """The peers end as in a run without that client, which is asked no more after three refusals."""
+    """The peers end as in a run without that client, which is asked no more after three
+    refusals.
+    """
     asked = []
     for out, fault in ((world.out, None), (world.folder / "without", ALWAYS_AWAY)):
         if fault:
             with world.patch.context() as patch:
                 fault(patch)
                 assert world.run(row.words, out=out) == 0
-        asked.append({p.name: p.read_bytes() for p in out.glob("*/client-*.safetensors") if "01" not in p.name})
+        asked.append(
+            {
+                p.name: p.read_bytes()
+                for p in out.glob("*/client-*.safetensors")
+                if "01" not in p.name
+            }
+        )
     assert asked[0] == asked[1] != {}
     rounds = [e for e in results(world.out)[1] if e["event"] == "round"]
     assert [e["cohort"] for e in rounds] == [[0, 2, 3]] * len(rounds)
@@ -111,7 +123,9 @@ def as_floats(world, row):
     seen, _ = scenario.objective().data.gather(torch.arange(len(images)))
     assert images.min() == 0
     assert images.max() == 255
-    np.testing.assert_allclose(seen[:, 0].numpy(), (images.astype(np.float64) - 127.5) / 127.5, rtol=1e-6)
+    np.testing.assert_allclose(
+        seen[:, 0].numpy(), (images.astype(np.float64) - 127.5) / 127.5, rtol=1e-6
+    )
     trains(world, row)
 
 

@@ -1,4 +1,7 @@
-"""Faults injected into a run in this process: clients' messages, disk errors. All are undone with the patch."""
+"""Faults injected into a run in this process: clients' messages, disk errors.
+
+All are undone with the patch.
+"""
 
 import errno
 import os
@@ -39,7 +42,9 @@ def uplink(change, rounds=(2,), clients=(1,)):
     """These clients send ``change(uplink)`` in these rounds."""
 
     def changed(number, given):
-        return [sent(a, change) if a.reply.client in clients and number in rounds else a for a in given]
+        return [
+            sent(a, change) if a.reply.client in clients and number in rounds else a for a in given
+        ]
 
     return arrivals(changed)
 
@@ -54,7 +59,10 @@ def absent(rounds=(2,), client=1):
 
     def without(number, given):
         away = Reply(client, fault="away")
-        return [replace(a, reply=away) if a.reply.client == client and number in rounds else a for a in given]
+        return [
+            replace(a, reply=away) if a.reply.client == client and number in rounds else a
+            for a in given
+        ]
 
     return arrivals(without)
 
@@ -76,7 +84,9 @@ def told(**claims):
         return [claim(a) if (number, a.reply.client) == (2, 1) else a for a in given]
 
     def claim(arrival):
-        return replace(arrival, **{k: arrival.round + v if k == "round" else v for k, v in claims.items()})
+        return replace(
+            arrival, **{k: arrival.round + v if k == "round" else v for k, v in claims.items()}
+        )
 
     return arrivals(changed)
 
@@ -86,7 +96,10 @@ def wire(data):
 
     def fault(patch):
         def judges(arrivals, expected, history):
-            came = [read(a, expected.spec) if (a.round, a.reply.client) == (2, 1) else a for a in arrivals]
+            came = [
+                read(a, expected.spec) if (a.round, a.reply.client) == (2, 1) else a
+                for a in arrivals
+            ]
             return admit(came, expected, history)
 
         def read(arrival, spec):

@@ -1,4 +1,6 @@
-"""The faults that need a separate process: kills, signals, locks, standard streams; see ``rows``."""
+"""The faults that need a separate process: kills, signals, locks, standard streams; see
+``rows``.
+"""
 
 import os
 import signal
@@ -43,7 +45,9 @@ class Process:
 
 @dataclass
 class Run:
-    """A training process, its output, and the outcome of an undisturbed run with the same settings."""
+    """A training process, its output, and the outcome of an undisturbed run with the same
+    settings.
+    """
 
     spawner: Spawner
     folder: Path
@@ -61,7 +65,16 @@ class Run:
 
     def command(self):
         """The command line that starts it, and resumes it."""
-        return ["run", *self.words[:1], *BASE, *self.words[1:], "--no-report", "--resume", "--out", str(self.out)]
+        return [
+            "run",
+            *self.words[:1],
+            *BASE,
+            *self.words[1:],
+            "--no-report",
+            "--resume",
+            "--out",
+            str(self.out),
+        ]
 
     def start(self, fault=()):
         self.process = self.spawner.start(self.command(), self.log, fault)
@@ -141,7 +154,9 @@ def as_whole(run, row):
 
 
 def is_charged(run, row):
-    """The ledger has the release; resumed, it ends with the result of an undisturbed run, at the same cost."""
+    """The ledger has the release; resumed, it ends with the result of an undisturbed run, at the
+    same cost.
+    """
     ledgers = sorted(run.out.glob("private/dp/*/ledger.jsonl"))
     known = [path.read_text().splitlines() for path in ledgers]
     assert sum(len(lines) - 1 for lines in known) == row.fault[1]
@@ -169,7 +184,8 @@ STEPS = ("open", "fsync", "replace", "fsync folder", "unlink")
 KILLED = -signal.SIGKILL
 
 PROCESSES = [
-    process("F1 a worker process is killed in a round", 0, ("died", "once more from the last committed round"), ("worker_killed", 1), then=as_whole, words=WORKERS),
+    process("F1 a worker process is killed in a round", 0, ("died", ("once more from the last "
+                                                                    "committed round")), ("worker_killed", 1), then=as_whole, words=WORKERS),
     process("F4 SIGKILL between two rounds", KILLED, fault=("killed_after_commit", 2)),
     process("F5 SIGKILL in the save of a round: half written", KILLED, fault=("killed_in_save", "write", False, 3)),
     *(process(f"F5 SIGKILL in the save of a round: {when} {step}", KILLED, fault=("killed_in_save", step, when == "after", 3)) for step in STEPS for when in ("before", "after")),

@@ -21,19 +21,47 @@ APPLE = ("apple", f"rounds={ROUNDS}", "workers=1")
 ASKING = (*APPLE, "method.budget=2")
 HIDDEN = (*APPLE, PRIVATE)
 UNCHANGED = (*APPLE, "lr=1e-30", "method.dr_lr=1e-30")
-CSV = ("fedavg", "rounds=2", "workers=1", "data=csv", "data.path={here}/own.csv", "data.label_column=y", "model=mlp")
+CSV = (
+    "fedavg",
+    "rounds=2",
+    "workers=1",
+    "data=csv",
+    "data.path={here}/own.csv",
+    "data.label_column=y",
+    "model=mlp",
+)
 SITES = (*CSV, "data.client_column=site")
 IMAGES = ("fedavg", "rounds=2", "data=folder", "data.path={here}/own", "clients=2")
-NPZ = ("fedavg", "rounds=2", "workers=1", "data=npz", "data.path={here}/own.npz", "clients=2", "model=mlp")
+NPZ = (
+    "fedavg",
+    "rounds=2",
+    "workers=1",
+    "data=npz",
+    "data.path={here}/own.npz",
+    "clients=2",
+    "model=mlp",
+)
 X = np.random.Generator(np.random.Philox(1)).normal(size=(60, 4)).astype(np.float32)
 Y = np.arange(60) % 3
 PIXELS = np.random.Generator(np.random.Philox(2)).integers(0, 256, (60, 8, 8), dtype=np.uint8)
 HALF = begin.half(APPLE)
 LONE = begin.sites({"a": 20, "b": 20, "lone": 1})
-PATHS = begin.sites({"../../x": 20, "/etc/passwd": 20, "ü" * 300: 20, "\u0430pple": 20, "apple": 20})
+PATHS = begin.sites(
+    {"../../x": 20, "/etc/passwd": 20, "ü" * 300: 20, "\u0430pple": 20, "apple": 20}
+)
 
 
-def row(id_, code, said=(), words=APPLE, before=nothing, fault=nothing, then=holds.as_whole, options=(), base=BASE):
+def row(
+    id_,
+    code,
+    said=(),
+    words=APPLE,
+    before=nothing,
+    fault=nothing,
+    then=holds.as_whole,
+    options=(),
+    base=BASE,
+):
     """A fault in a run from its start."""
     return Row(id_, code, words, said, before, fault, then, options, base)
 
@@ -45,7 +73,9 @@ def resumed(id_, code, said=(), before=HALF, **more):
 
 def refused(id_, said, change):
     """Client 1's uplink of round 2 is changed and refused."""
-    return row(id_, 0, ("client 1, round 2", said), fault=inject.uplink(change), then=holds.as_absent)
+    return row(
+        id_, 0, ("client 1, round 2", said), fault=inject.uplink(change), then=holds.as_absent
+    )
 
 
 def unread(id_, said, data):
@@ -109,7 +139,8 @@ STORAGE = [
     resumed("F13 resumed with more worker processes", 0, words=(*APPLE, "workers=2")),
     resumed("F14 a finished run is resumed", 0, ("is finished",), begin.finished(APPLE), then=holds.untouched),
     resumed("F14 a finished run is resumed with another method", 4, ("config.method.name",), begin.finished(APPLE), words=("fedavg", *APPLE[1:]), then=holds.untouched),
-    resumed("F14 a finished run is resumed with fewer rounds", 4, ("rounds = 4", "more rounds, not fewer"), begin.finished(APPLE), words=(*APPLE, "rounds=3"), then=holds.untouched),
+    resumed("F14 a finished run is resumed with fewer rounds", 4, ("rounds = 4", ("more rounds, "
+                                                                                 "not fewer")), begin.finished(APPLE), words=(*APPLE, "rounds=3"), then=holds.untouched),
     resumed("F14 a finished run is given more rounds", 0, ("going on",), begin.finished((*APPLE, "rounds=2"))),
     *(resumed(f"F51 {done} in an unfinished run", 4, (name, "restore"), begin.rewritten(begin.half(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
     *(resumed(f"F51 {done} in a finished run", 4, (name, "restore"), begin.rewritten(begin.finished(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
@@ -161,7 +192,8 @@ DATA = [
     own("F38 one NaN among the inputs", 3, ("own.npz", "first row 17"), NPZ, begin.arrays(x=np.where(np.arange(240).reshape(60, 4) == 70, np.nan, X), y=Y)),
     own("F39 an archive without its end", 3, ("own.npz",), NPZ, begin.truncated(x=X, y=Y)),
     own("F39 a line with fewer cells", 3, ("own.csv: line 3: 2 cells, not 3",), (*CSV, "clients=2"), begin.table("a,b,y\n1,2,0\n1,2\n")),
-    own("F39 a table with faults in several columns and lines", 3, ("3 problems", "column a: 2 of 3", "column b: 1 of 3 cells are gaps", "label column y", "data.drop_columns"), (*CSV, "clients=2"), begin.table("a,b,y\nu,2,0\n1,,0\nv,3,\n")),
+    own("F39 a table with faults in several columns and lines", 3, ("3 problems", ("column a: 2 of "
+                                                                                  "3"), "column b: 1 of 3 cells are gaps", "label column y", "data.drop_columns"), (*CSV, "clients=2"), begin.table("a,b,y\nu,2,0\n1,,0\nv,3,\n")),
     own("F39 several damaged images, and files of other kinds", 3, ("5 problems", "a/0.png", "a/1.png", "a/2.png", "a/scan.dcm", "b: no image"), IMAGES, begin.images),
     own("F39 a pipe for a table", 3, ("own.csv (it is a pipe",), (*CSV, "clients=2"), begin.pipe),
     own("F39 a label of 5,000 digits", 0, ("classes with fewer than 5 rows",), (*CSV, "clients=2", "lr=0.1"), begin.table("a,b,y\n" + "".join(f"{k},2,{'9' * 5000 if k == 7 else k % 2}\n" for k in range(60))), holds.trains),

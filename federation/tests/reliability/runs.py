@@ -52,14 +52,22 @@ def words(case, folder):
 def outcome(folder):
     """The content of a finished run without times: a hash of its tensors, and its events."""
     files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
-    tensors = {f"{path.parent.name}/{path.name}/{k}": t for path in files for k, t in load_file(path).items()}
-    return digest(tensors), [timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()]
+    tensors = {
+        f"{path.parent.name}/{path.name}/{k}": t
+        for path in files
+        for k, t in load_file(path).items()
+    }
+    return digest(tensors), [
+        timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()
+    ]
 
 
 def timeless(value):
     """A tree without clock times."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")}
+        return {
+            k: timeless(v) for k, v in value.items() if k not in ("time", "seconds", "busy_share")
+        }
     return value
 
 

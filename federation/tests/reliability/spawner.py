@@ -1,8 +1,10 @@
-"""Forks processes that run ``pomona``: real processes that can be killed, without the seconds for importing PyTorch.
+"""Forks processes that run ``pomona``: real processes that can be killed, without the seconds for
+importing PyTorch.
 
-Requests come on standard input, one line of JSON each: ``{"words": [...], "log": PATH, "fault": [NAME, ...]}`` starts a
-process in its own group whose output goes to the log, and returns its id; ``{"wait": ID, "seconds": S}`` returns its
-exit code, minus the signal for a killed process, or null if it is still running.
+Requests come on standard input, one line of JSON each: ``{"words": [...], "log": PATH, "fault":
+[NAME, ...]}`` starts a process in its own group whose output goes to the log, and returns its id;
+``{"wait": ID, "seconds": S}`` returns its exit code, minus the signal for a killed process, or null
+if it is still running.
 """
 
 import faulthandler

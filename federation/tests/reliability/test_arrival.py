@@ -47,7 +47,9 @@ def test_the_orders_of_arrival_differ():
 
 
 def test_one_two_and_four_workers_have_one_outcome(tmp_path):
-    outcomes = [trained(tmp_path / str(workers), workers=workers, clients=4) for workers in (1, 2, 4)]
+    outcomes = [
+        trained(tmp_path / str(workers), workers=workers, clients=4) for workers in (1, 2, 4)
+    ]
     tensors, events = zip(*outcomes, strict=True)
     assert len({*tensors}) == 1
     kept = [[e for e in each if e["event"] in ("round", "evaluation", "final")] for each in events]
@@ -59,7 +61,17 @@ def test_the_environment_decides_nothing(tmp_path):
     outcomes = []
     for k, (seed, zone, threads) in enumerate([("1", "UTC", "1"), ("4242", "Asia/Kathmandu", "7")]):
         out = tmp_path / str(k)
-        command = [sys.executable, "-m", "pomona", "run", "apple", *BASE, "--no-report", "--out", str(out)]
+        command = [
+            sys.executable,
+            "-m",
+            "pomona",
+            "run",
+            "apple",
+            *BASE,
+            "--no-report",
+            "--out",
+            str(out),
+        ]
         changed = {"PYTHONHASHSEED": seed, "TZ": zone, "OMP_NUM_THREADS": threads}
         subprocess.run(command, env={**os.environ, **changed}, check=True, capture_output=True)
         outcomes.append(outcome(out))

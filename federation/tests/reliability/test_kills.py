@@ -1,4 +1,6 @@
-"""Runs that are killed repeatedly at random moments and resumed each time end like undisturbed runs."""
+"""Runs that are killed repeatedly at random moments and resumed each time end like undisturbed
+runs.
+"""
 
 import hashlib
 import json
@@ -21,7 +23,9 @@ END = "after its end"  # too late to count
 
 
 def found_after_a_kill(folder):
-    """Where the kill struck; committed rounds must be whole, and the status must not be ahead of them."""
+    """Where the kill struck; committed rounds must be whole, and the status must not be ahead of
+    them.
+    """
     checkpoints = folder / "checkpoints"
     found, corrupt = checkpoint.newest(checkpoints)
     assert corrupt == {}
@@ -47,7 +51,9 @@ def found_after_a_kill(folder):
 
 
 def moment(spawner, process, folder, done, pace, draws, log):
-    """Let a run continue until a random moment of its start or its progress. Returns whether it still runs then.
+    """Let a run continue until a random moment of its start or its progress.
+
+    Returns whether it still runs then.
 
     ``pace``: seconds that it takes to begin, and that a round takes.
     """
@@ -66,7 +72,10 @@ def moment(spawner, process, folder, done, pace, draws, log):
 
 
 def killed_and_resumed(spawner, case, folder, pace, draws, most):
-    """Kill a run up to ``most`` times at random moments, then let it end. Returns where the kills struck."""
+    """Kill a run up to ``most`` times at random moments, then let it end.
+
+    Returns where the kills struck.
+    """
     struck, groups, done, log = [], [], 0, folder.with_suffix(".log")
     while len(struck) < most:
         process = spawner.start(words(case, folder), log)
@@ -87,7 +96,10 @@ def killed_and_resumed(spawner, case, folder, pace, draws, most):
 
 
 def kills(spawner, tmp_path, name, wanted):
-    """Kill runs of a case ``wanted`` times in total; each ends like an undisturbed one. Returns where kills struck."""
+    """Kill runs of a case ``wanted`` times in total; each ends like an undisturbed one.
+
+    Returns where kills struck.
+    """
     case, draws = CASES[name], stream(SEED, "kills", list(CASES).index(name))
     whole = tmp_path / "whole"
     began = time.monotonic()
@@ -116,4 +128,6 @@ def test_thirty_kills(name, spawner, tmp_path, capsys):
     began = time.monotonic()
     struck = kills(spawner, tmp_path, name, 30)
     with capsys.disabled():
-        sys.stdout.write(f"\n{name}: 30 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n")
+        sys.stdout.write(
+            f"\n{name}: 30 kills in {time.monotonic() - began:.0f} s: {dict(struck)}\n"
+        )

@@ -1,4 +1,6 @@
-"""Faults as tables: the action on a run, the command's exit code and output, and what must still hold."""
+"""Faults as tables: the action on a run, the command's exit code and output, and what must still
+hold.
+"""
 
 import pytest
 from fault_table import PAGE, table

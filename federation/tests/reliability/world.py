@@ -20,7 +20,13 @@ class World:
     """A folder with a run, the command line, and its last output."""
 
     def __init__(self, folder, capsys, patch, wholes):
-        self.folder, self.out, self._capsys, self.patch, self._wholes = folder, folder / "run", capsys, patch, wholes
+        self.folder, self.out, self._capsys, self.patch, self._wholes = (
+            folder,
+            folder / "run",
+            capsys,
+            patch,
+            wholes,
+        )
         self.said, self.before = "", {}
 
     def call(self, *words):
@@ -37,7 +43,9 @@ class World:
     def run(self, words, *options, base=BASE, out=None):
         """Train, with settings as words after the method's name."""
         method, *settings = (w.replace("{here}", str(self.folder)) for w in words)
-        return self.call("run", method, *base, *settings, "--no-report", *options, "--out", str(out or self.out))
+        return self.call(
+            "run", method, *base, *settings, "--no-report", *options, "--out", str(out or self.out)
+        )
 
     def whole(self, words, fault=nothing):
         """The outcome of an undisturbed run with these settings."""

@@ -25,7 +25,9 @@ def result():
 
 @pytest.fixture(scope="module")
 def central():
-    """Cells of the same training rows, read with the standard library: (hospital, column) -> cells, None for gaps."""
+    """Cells of the same training rows, read with the standard library: (hospital, column) -> cells,
+    None for gaps.
+    """
     found = {}
     for hospital in HOSPITALS:
         settings = heart_disease(hospital)
@@ -67,7 +69,10 @@ def test_quantiles_of_all_rows_are_within_their_bounds(result, central, column, 
     told = [h for h in HOSPITALS if by_silo[h].counts]
     exact = np.quantile(known(central, column, told), share, method="inverted_cdf")
     found = quantile([by_silo[h] for h in told], share, SURVEY.least)
-    low, high = -np.inf if found.low is None else found.low, np.inf if found.high is None else found.high
+    low, high = (
+        -np.inf if found.low is None else found.low,
+        np.inf if found.high is None else found.high,
+    )
     assert low < exact <= high
     assert low <= found.value <= high
 
@@ -81,8 +86,14 @@ def test_categories_differ_from_all_rows_by_few_at_each_hospital(result, central
 
 
 def test_label_skew_is_that_of_the_rows(result, central):
-    sick = [[sum(c <= 0 for c in central[h, "num"]), sum(c > 0 for c in central[h, "num"])] for h in HOSPITALS]
-    told = [[t.figures.classes.by_name.get(name, 0) for name in result.classes] for t in result.silos.values()]
+    sick = [
+        [sum(c <= 0 for c in central[h, "num"]), sum(c > 0 for c in central[h, "num"])]
+        for h in HOSPITALS
+    ]
+    told = [
+        [t.figures.classes.by_name.get(name, 0) for name in result.classes]
+        for t in result.silos.values()
+    ]
     for mine, exact in zip(told, sick, strict=True):
         assert mine == exact or (min(exact) < SURVEY.least and sorted(mine) == [0, sum(exact)])
     assert np.abs(emd(np.array(told)) - emd(np.array(sick))).max() < 0.2
@@ -102,7 +113,10 @@ def test_the_page_has_all_of_it(result, tmp_path):
     text = (tmp_path / "survey.md").read_text()
     assert r"| switzerland | \< 10 | 83 |" in text
     html = path.read_text()
-    assert all(f'<h2 id="{part}-heading">' in html for part in ("silos", "classes", "columns", "shift", "task"))
+    assert all(
+        f'<h2 id="{part}-heading">' in html
+        for part in ("silos", "classes", "columns", "shift", "task")
+    )
     task = tomllib.loads((tmp_path / "task.toml").read_text())["task"]
     assert TaskSettings.model_validate(task).preprocessing.names == tuple(NAMES[:-1])
     assert type(result).model_validate_json((tmp_path / "survey.json").read_text()) == result
@@ -111,7 +125,9 @@ def test_the_page_has_all_of_it(result, tmp_path):
 def test_the_task_is_near_what_one_simulation_learns_of_all_rows(result, central):
     task = TaskSettings.model_validate(task_of(result))
     by = {column.name: column for column in task.preprocessing.columns}
-    place = dict(zip(task.preprocessing.features, zip(task.shift, task.scale, strict=True), strict=True))
+    place = dict(
+        zip(task.preprocessing.features, zip(task.shift, task.scale, strict=True), strict=True)
+    )
     for column in ("age", "trestbps", "chol", "thalach"):
         exact = known(central, column)
         below = np.mean(exact < by[column].fill), np.mean(exact <= by[column].fill)

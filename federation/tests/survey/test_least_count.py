@@ -1,4 +1,6 @@
-"""No reader of answers can infer a cell with 1 to least - 1 rows: all small tables are tried, and random large ones."""
+"""No reader of answers can infer a cell with 1 to least - 1 rows: all small tables are tried, and
+random large ones.
+"""
 
 from collections import Counter, defaultdict
 from itertools import chain, combinations, combinations_with_replacement
@@ -8,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona_federation.survey.protection import group_size, safe_classes, safe_names, safe_numbers, safe_share
+from pomona_federation.survey.protection import (
+    group_size,
+    safe_classes,
+    safe_names,
+    safe_numbers,
+    safe_share,
+)
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.survey.silo import coarser_names, coarser_numbers
@@ -36,7 +44,8 @@ def leaks(answers, cells, least=LEAST):
         (answer, union, counts)
         for answer, possible in data.items()
         for union in unions
-        if len(counts := {sum(table[cell] for cell in union) for table in possible}) == 1 and 0 < min(counts) < least
+        if len(counts := {sum(table[cell] for cell in union) for table in possible}) == 1
+        and 0 < min(counts) < least
     ]
 
 
@@ -55,7 +64,10 @@ def both(column, coarser, other):
 def test_numbers_do_not_leak_in_any_small_table(rows, cells):
     points = (MISSING, 0, 1, 5)
     later = SurveySettings(least=LEAST + 1, cells=2)
-    answers = [(t, both(safe_numbers(numbers(t), LEAST, cells), coarser_numbers, later)) for t in tables(points, rows)]
+    answers = [
+        (t, both(safe_numbers(numbers(t), LEAST, cells), coarser_numbers, later))
+        for t in tables(points, rows)
+    ]
     assert leaks(answers, points) == []
 
 
@@ -64,7 +76,11 @@ def test_categories_do_not_leak_in_any_small_table(rows):
     points, later = (MISSING, "a", "b", "c"), SurveySettings(least=LEAST + 2)
 
     def told(table):
-        return both(safe_names({k: n for k, n in table.items() if k}, table[MISSING], LEAST), coarser_names, later)
+        return both(
+            safe_names({k: n for k, n in table.items() if k}, table[MISSING], LEAST),
+            coarser_names,
+            later,
+        )
 
     assert leaks([(t, told(t)) for t in tables(points, rows)], points) == []
 
@@ -72,17 +88,24 @@ def test_categories_do_not_leak_in_any_small_table(rows):
 @pytest.mark.parametrize("rows", range(LEAST, 13))
 def test_classes_do_not_leak_in_any_small_table(rows):
     points = ("a", "b", "c", "d")
-    assert leaks([(t, safe_classes(t, LEAST).model_dump_json()) for t in tables(points, rows)], points) == []
+    assert (
+        leaks([(t, safe_classes(t, LEAST).model_dump_json()) for t in tables(points, rows)], points)
+        == []
+    )
 
 
 @pytest.mark.parametrize("rows", range(LEAST, 13))
 def test_words_do_not_leak_in_any_number_of_texts(rows):
     points = ("with", "without")
-    assert leaks([(t, safe_share(t["with"], rows, LEAST)) for t in tables(points, rows)], points) == []
+    assert (
+        leaks([(t, safe_share(t["with"], rows, LEAST)) for t in tables(points, rows)], points) == []
+    )
 
 
 def test_the_attack_finds_what_simpler_rules_leak():
-    """Hiding small cells alone leaves them to a difference from the total; hiding one more leaves the nines."""
+    """Hiding small cells alone leaves them to a difference from the total; hiding one more leaves
+    the nines.
+    """
     points = ("a", "b", "c")
 
     def hidden(table):
@@ -95,10 +118,14 @@ def test_the_attack_finds_what_simpler_rules_leak():
         return tuple(sorted(told.items()))
 
     for rule in (hidden, one_more):
-        assert any(leaks([(t, rule(t)) for t in tables(points, rows)], points) for rows in range(LEAST, 13))
+        assert any(
+            leaks([(t, rule(t)) for t in tables(points, rows)], points) for rows in range(LEAST, 13)
+        )
 
 
-columns = st.lists(st.one_of(st.just(np.nan), st.integers(-3, 30).map(float), st.floats(-1e9, 1e9)), min_size=10)
+columns = st.lists(
+    st.one_of(st.just(np.nan), st.integers(-3, 30).map(float), st.floats(-1e9, 1e9)), min_size=10
+)
 
 
 @given(columns, st.integers(3, 10), st.sampled_from([2, 5, 100]))
@@ -116,7 +143,9 @@ def test_what_is_told_of_numbers_is_safe_and_stays_as_it_is(column, least, cells
         assert all(any(np.isclose(value, known, rtol=1e-3, atol=1e-12)) for value in told.values)
 
 
-@given(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1), st.integers(0, 30))
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 30), min_size=1), st.integers(0, 30)
+)
 def test_what_is_told_of_categories_is_safe_and_stays_as_it_is(counts, missing):
     told = safe_names(counts, missing + 10, 10)
     assert told.rows == sum(counts.values()) + missing + 10
@@ -138,16 +167,24 @@ def test_ends_of_a_column_are_not_told():
 def test_few_missing_rows_count_in_the_middle_and_few_known_ones_as_missing():
     x = np.concatenate([np.arange(30.0), [np.nan] * 9])
     assert safe_numbers(x, 10, 100).counts == (10, 19, 10)
-    assert safe_numbers(np.concatenate([np.arange(9.0), [np.nan] * 30]), 10, 100) == Numbers(rest=39)
+    assert safe_numbers(np.concatenate([np.arange(9.0), [np.nan] * 30]), 10, 100) == Numbers(
+        rest=39
+    )
 
 
 def test_rare_categories_join_the_missing_or_the_most_frequent():
-    assert safe_names({"a": 20, "b": 4, "c": 6}, 0, 10) == Names(names=("a",), counts=(20,), rest=10)
-    assert safe_names({"a": 20, "b": 4, "c": 30}, 5, 10) == Names(names=("a", "c"), counts=(20, 39), rest=0)
+    assert safe_names({"a": 20, "b": 4, "c": 6}, 0, 10) == Names(
+        names=("a",), counts=(20,), rest=10
+    )
+    assert safe_names({"a": 20, "b": 4, "c": 30}, 5, 10) == Names(
+        names=("a", "c"), counts=(20, 39), rest=0
+    )
 
 
 def test_a_name_that_cannot_be_one_line_is_not_told():
-    assert safe_names({"a\nb": 20, "c": 10, "x" * 300: 10}, 0, 10) == Names(names=("c",), counts=(10,), rest=30)
+    assert safe_names({"a\nb": 20, "c": 10, "x" * 300: 10}, 0, 10) == Names(
+        names=("c",), counts=(10,), rest=30
+    )
     assert safe_classes({"a\nb": 20}, 10) == Names(rest=20)
 
 

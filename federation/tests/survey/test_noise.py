@@ -44,7 +44,10 @@ def with_noise(epsilon, **cells):
 def table(folder, name="north", rows=400, wards="AAAB"):
     draw = generator(1)
     ages = draw.integers(10, 95, rows)
-    lines = [f"{age},{wards[k % len(wards)]},{'ill' if age > 50 else 'well'}" for k, age in enumerate(ages)]
+    lines = [
+        f"{age},{wards[k % len(wards)]},{'ill' if age > 50 else 'well'}"
+        for k, age in enumerate(ages)
+    ]
     path = folder / f"{name}.csv"
     path.write_text("\n".join(["age,ward,outcome", *lines]) + "\n")
     return data_settings(name="csv", path=path, label_column="outcome", test_share=0.2)
@@ -65,17 +68,23 @@ def test_noise_has_the_distribution_of_its_formula(a):
 
 
 def test_one_row_that_differs_moves_the_counts_by_two_a_column(tmp_path):
-    """So the probabilities of any noisy counts differ by at most exp(epsilon): a^-2 for each of K columns."""
+    """So the probabilities of any noisy counts differ by at most exp(epsilon): a^-2 for each of K
+    columns.
+    """
     noise = Noise(epsilon=1, **CELLS)
     data, counted = table(tmp_path, rows=30), []
     lines = data.path.read_text().splitlines()
     training = read_raw(data, 0).rows
     row = int(training[0]) + 1
     for age, ward, outcome in product(("15", "45", "99", ""), ("A", "B", "C"), ("ill", "well")):
-        data.path.write_text("\n".join([*lines[:row], f"{age},{ward},{outcome}", *lines[row + 1 :]]) + "\n")
+        data.path.write_text(
+            "\n".join([*lines[:row], f"{age},{ward},{outcome}", *lines[row + 1 :]]) + "\n"
+        )
         counts = []
         noisy = NoisyData(replace(read_raw(data, 0), rows=training), noise, generator())
-        object.__setattr__(noisy, "_noisy", lambda exact, counts=counts: counts.append(exact) or exact)
+        object.__setattr__(
+            noisy, "_noisy", lambda exact, counts=counts: counts.append(exact) or exact
+        )
         noisy.numbers("age"), noisy.categories("ward"), noisy.classes()
         counted.append(counts)
     assert all(len(counts) == noise.columns for counts in counted)
@@ -107,7 +116,9 @@ def test_with_little_noise_agreed_cells_are_told_in_their_safe_form(tmp_path):
     middles = np.select([ages < 40, ages < 60], [30.0, 50.0], 70.0)
     assert reply.numbers == {"age": safe_numbers(middles, 10, 100)}
     counts, missing = raw.categories("ward")
-    assert reply.names["ward"] == safe_names({w: counts[w] for w in "AB"}, counts["C"] + missing, 10)
+    assert reply.names["ward"] == safe_names(
+        {w: counts[w] for w in "AB"}, counts["C"] + missing, 10
+    )
     assert reply.classes == safe_classes(raw.classes(), 10)
     assert reply.rows == n
     assert not reply.words

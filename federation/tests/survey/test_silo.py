@@ -8,7 +8,13 @@ from pomona.data import data_settings
 from pomona_federation.survey import agreeing, page, silo
 from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
-from pomona_federation.survey.replies import ColumnForm, FiguresQuestion, FiguresReply, Names, Numbers
+from pomona_federation.survey.replies import (
+    ColumnForm,
+    FiguresQuestion,
+    FiguresReply,
+    Names,
+    Numbers,
+)
 from pomona_federation.survey.result import moments, pooled
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
@@ -24,14 +30,20 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
     lines = ["age,ward,visit,outcome"]
     for k in range(rows):
         age = int(draw.integers(20, 90))
-        lines.append(f"{age},{ward[k % len(ward)]},2024-{k % 12 + 1:02d}-03,{'ill' if age > 55 else 'well'}")
+        lines.append(
+            f"{age},{ward[k % len(ward)]},2024-{k % 12 + 1:02d}-03,{'ill' if age > 55 else 'well'}"
+        )
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(change(lines)) + "\n")
-    return data_settings(name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2)
+    return data_settings(
+        name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2
+    )
 
 
 def asked(data, survey=SURVEY, told=None, **kinds):
-    """One silo's answer to a question derived from its own columns, with some declared as other kinds."""
+    """One silo's answer to a question derived from its own columns, with some declared as other
+    kinds.
+    """
     forms = silo.columns(survey, data).columns
     changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
     return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, told)
@@ -61,19 +73,27 @@ def test_a_silo_with_fewer_rows_than_the_least_count_tells_nothing(tmp_path):
     ],
 )
 def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, columns):
-    question = FiguresQuestion(columns=tuple(ColumnForm(name=name, kind="number") for name in columns))
-    with pytest.raises(ProtocolError, match="the server asks about columns that this silo does not have"):
+    question = FiguresQuestion(
+        columns=tuple(ColumnForm(name=name, kind="number") for name in columns)
+    )
+    with pytest.raises(
+        ProtocolError, match="the server asks about columns that this silo does not have"
+    ):
         silo.figures(survey, question, table(tmp_path))
 
 
 @pytest.mark.parametrize("rare", ["A", "Z"])
-@pytest.mark.parametrize(("name", "kind"), [("ward", "number"), ("ward", "date"), ("age", "date"), ("visit", "number")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ward", "number"), ("ward", "date"), ("age", "date"), ("visit", "number")]
+)
 def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, name, kind, rare):
     def one(lines):
         return [lines[0], lines[1].replace(",A,", f",{rare},"), *lines[2:]]
 
     form = ColumnForm(name=name, kind=kind, missing=("A", "B"))
-    with pytest.raises(ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"):
+    with pytest.raises(
+        ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"
+    ):
         silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one))
 
 
@@ -81,7 +101,11 @@ def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
     data = table(tmp_path, change=lambda lines: [lines[0], f"lost{lines[1][2:]}", *lines[2:]])
     data = data.model_copy(update={"missing_values": {"age": ("lost",)}})
     answers = [
-        silo.figures(SURVEY, FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)), data)
+        silo.figures(
+            SURVEY,
+            FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)),
+            data,
+        )
         for m in ((), ("lost",))
     ]
     assert answers[0] == answers[1]
@@ -133,17 +157,27 @@ def test_another_least_count_coarsens_what_was_told(tmp_path):
 def test_numbers_at_one_silo_and_names_at_another_are_categories_for_both(tmp_path):
     plain = table(tmp_path, seed=1, ward="1112")
     result = surveyed({"north": table(tmp_path), "south": plain})
-    assert {form.name: form.kind for form in result.forms} == {"age": "number", "ward": "category", "visit": "date"}
+    assert {form.name: form.kind for form in result.forms} == {
+        "age": "number",
+        "ward": "category",
+        "visit": "date",
+    }
     assert result.names("ward")["south"].names == ("1", "2")
     by = TaskSettings.model_validate(task_of(result)).preprocessing
     assert by.columns[1].values == ("1", "2", "A", "B")
 
 
 def test_columns_of_some_silos_only_are_named(tmp_path):
-    wider = table(tmp_path, seed=1, change=lambda lines: [f"{line},{k or 'more'}" for k, line in enumerate(lines)])
+    wider = table(
+        tmp_path,
+        seed=1,
+        change=lambda lines: [f"{line},{k or 'more'}" for k, line in enumerate(lines)],
+    )
     result = surveyed({"north": table(tmp_path), "south": wider})
     assert [form.name for form in result.forms] == ["age", "ward", "visit"]
-    assert result.notes == ("south has columns that others have not: more; it leaves them out by data.drop_columns",)
+    assert result.notes == (
+        "south has columns that others have not: more; it leaves them out by data.drop_columns",
+    )
 
 
 def test_silos_of_different_kinds_are_told_apart(tmp_path):
@@ -181,14 +215,22 @@ def texts(folder, seed, rare):
     """Texts in two classes, one of them with a rare word."""
     lines = ["kind,text"]
     lines += [
-        f"{'good' if k % 2 else 'bad'},the film was {'fine' if k % 2 else 'poor'} {'again ' * (k % 3)}"
+        (
+            f"{'good' if k % 2 else 'bad'},the film was {'fine' if k % 2 else 'poor'} "
+            f"{'again ' * (k % 3)}"
+        )
         for k in range(99)
     ]
     lines += [f"good,the film was {rare}"]
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(lines) + "\n")
     return data_settings(
-        name="csv-text", path=path, label_column="kind", text_columns=("text",), sequence_length=8, test_share=0.1
+        name="csv-text",
+        path=path,
+        label_column="kind",
+        text_columns=("text",),
+        sequence_length=8,
+        test_share=0.1,
     )
 
 
@@ -199,7 +241,10 @@ def test_texts_are_told_by_words_in_enough_of_them(tmp_path):
     assert task.vocabulary == 8
     assert task.input_shape == (8,)
     for told in result.silos.values():
-        assert all(n == told.figures.rows or told.figures.rows - n >= 10 for n in told.figures.words.values())
+        assert all(
+            n == told.figures.rows or told.figures.rows - n >= 10
+            for n in told.figures.words.values()
+        )
         assert all(told.figures.words[word] == told.figures.rows for word in ("the", "film", "was"))
 
 
@@ -253,7 +298,12 @@ def test_flags_become_outputs(tmp_path):
     data = {
         name: data_settings(
             name="csv",
-            path=outcomes(tmp_path, k, "f,g", lambda draw: f"{int(draw.random() < 0.5)},{int(draw.random() < 0.2)}"),
+            path=outcomes(
+                tmp_path,
+                k,
+                "f,g",
+                lambda draw: f"{int(draw.random() < 0.5)},{int(draw.random() < 0.2)}",
+            ),
             label_columns=("f", "g"),
             targets="multilabel",
         )
@@ -261,7 +311,11 @@ def test_flags_become_outputs(tmp_path):
     }
     result = surveyed(data)
     assert TaskSettings.model_validate(task_of(result)).outputs == 2
-    assert set(moments(pooled(result.targets()["f"].values())).__dict__) == {"count", "mean", "deviation"}
+    assert set(moments(pooled(result.targets()["f"].values())).__dict__) == {
+        "count",
+        "mean",
+        "deviation",
+    }
     assert set(pooled(result.targets()["g"].values()).values) == {0.0, 1.0}
 
 
@@ -281,7 +335,9 @@ def test_hostile_names_and_numbers_are_refused():
     ):
         with pytest.raises(ValueError):  # noqa: PT011 - pydantic's, whatever it says
             FiguresReply.model_validate(bad)
-    assert FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}}).numbers["a"] == Numbers(rest=10)
+    assert FiguresReply.model_validate({"rows": 10, "numbers": {"a": {"rest": 10}}}).numbers[
+        "a"
+    ] == Numbers(rest=10)
 
 
 def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
@@ -296,7 +352,10 @@ def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
         ({"classes": None}, "other labels"),
         ({"targets": {"more": Numbers(rest=n)}}, "other labels"),
         ({"numbers": {**reply.numbers, "age": fives}}, "more than 4 cells"),
-        ({"numbers": {**reply.numbers, "age": Numbers(values=(1.0,), counts=(9,), rest=n - 9)}}, "fewer than 10"),
+        (
+            {"numbers": {**reply.numbers, "age": Numbers(values=(1.0,), counts=(9,), rest=n - 9)}},
+            "fewer than 10",
+        ),
         ({"names": {"ward": Names(names=("A",), counts=(n - 1,), rest=1)}}, "fewer than 10"),
         ({"words": {"word": 1}}, "fewer than 10"),
     ):

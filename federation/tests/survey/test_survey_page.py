@@ -6,7 +6,14 @@ import pytest
 
 from chromium import screen
 from pomona_federation.survey import page
-from pomona_federation.survey.replies import ColumnForm, ColumnsReply, FiguresQuestion, FiguresReply, Names, Numbers
+from pomona_federation.survey.replies import (
+    ColumnForm,
+    ColumnsReply,
+    FiguresQuestion,
+    FiguresReply,
+    Names,
+    Numbers,
+)
 from pomona_federation.survey.result import SiloTold, SurveyResult
 from pomona_federation.survey.settings import SurveySettings
 
@@ -16,10 +23,14 @@ def path(tmp_path_factory):
     """A survey of six silos with long names and many columns."""
     forms = [ColumnForm(name=f"measured quantity {k}", kind="number") for k in range(8)]
     forms.append(ColumnForm(name="ward", kind="category"))
-    columns = ColumnsReply(rows=60, kind="table", dtype="float32", targets="classes", columns=tuple(forms))
+    columns = ColumnsReply(
+        rows=60, kind="table", dtype="float32", targets="classes", columns=tuple(forms)
+    )
     silos = {}
     for k in range(6):
-        numbers = {f.name: Numbers(values=(1.0 + k, 20.0, 300.0), counts=(20, 20, 20)) for f in forms[:-1]}
+        numbers = {
+            f.name: Numbers(values=(1.0 + k, 20.0, 300.0), counts=(20, 20, 20)) for f in forms[:-1]
+        }
         names = {"ward": Names(names=("a rather long name of a ward", "b"), counts=(30, 30))}
         classes = Names(names=("ill", "well")[k % 2 :], counts=(30, 30)[k % 2 :], rest=30 * (k % 2))
         told = FiguresReply(rows=60, numbers=numbers, names=names, classes=classes)
@@ -37,13 +48,19 @@ def test_the_page_fits_and_opens_nothing_else(browser, path, width):
     browser.get("about:blank")
     browser.get_log("performance"), browser.get_log("browser")
     browser.get(path.as_uri())
-    wide, seen = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    wide, seen = browser.execute_script(
+        "return [document.documentElement.scrollWidth, window.innerWidth]"
+    )
     assert wide <= seen
     assert browser.get_log("browser") == []
     asked = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    urls = {m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"}
+    urls = {
+        m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"
+    }
     assert urls == {path.as_uri()}
-    sections = browser.execute_script("return [...document.querySelectorAll('section')].map(s => s.id)")
+    sections = browser.execute_script(
+        "return [...document.querySelectorAll('section')].map(s => s.id)"
+    )
     assert {"silos", "classes", "columns", "shift", "histograms", "task"} <= set(sections)
     bars = browser.execute_script("return document.querySelectorAll('.histogram rect').length")
     assert bars >= 8 * 3

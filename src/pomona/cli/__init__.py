@@ -24,18 +24,48 @@ app = App(
     help_flags=("--help", "-h"),
 )
 data = App(name="data", help="List data sets, and show a partition before any training.")
-app.command("pomona.cli.run:demo", name="demo", help="Compare four methods on embedded data, in under a minute.")
+app.command(
+    "pomona.cli.run:demo",
+    name="demo",
+    help="Compare four methods on embedded data, in under a minute.",
+)
 app.command("pomona.cli.run:run", name="run", help="Train one federation and record it.")
-app.command("pomona.cli.bench:bench", name="bench", help="Run a suite: a table of methods and scenarios, tuned.")
+app.command(
+    "pomona.cli.bench:bench",
+    name="bench",
+    help="Run a suite: a table of methods and scenarios, tuned.",
+)
 app.command("pomona.cli.report:compare", name="compare", help="Compare recorded runs in one table.")
-app.command("pomona.cli.report:report", name="report", help="Write the report page of recorded runs, or of a bench.")
-app.command("pomona.cli.report:trajectory", name="trajectory", help="Draw a client's path over its loss surface.")
-app.command("pomona.cli.report:methods", name="methods", help="List the methods: paper, cost, what stays private.")
-app.command("pomona.cli.settings:settings", name="settings", help="Explain the settings of a run: all, or one KEY.")
-app.command("pomona.cli.predict:predict", name="predict", help="Predict with a client's personal model.")
-app.command("pomona.cli.predict:export", name="export", help="Export a personal model for other programs.")
+app.command(
+    "pomona.cli.report:report",
+    name="report",
+    help="Write the report page of recorded runs, or of a bench.",
+)
+app.command(
+    "pomona.cli.report:trajectory",
+    name="trajectory",
+    help="Draw a client's path over its loss surface.",
+)
+app.command(
+    "pomona.cli.report:methods",
+    name="methods",
+    help="List the methods: paper, cost, what stays private.",
+)
+app.command(
+    "pomona.cli.settings:settings",
+    name="settings",
+    help="Explain the settings of a run: all, or one KEY.",
+)
+app.command(
+    "pomona.cli.predict:predict", name="predict", help="Predict with a client's personal model."
+)
+app.command(
+    "pomona.cli.predict:export", name="export", help="Export a personal model for other programs."
+)
 data.command("pomona.cli.data:list_", name="list", help="List data sets, partitions and models.")
-data.command("pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence.")
+data.command(
+    "pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence."
+)
 app.command(data)
 COMMANDS = "pomona.commands"
 """Entry points of other packages: functions that add commands to ``app``.
@@ -43,15 +73,23 @@ COMMANDS = "pomona.commands"
 They return the names of commands whose files and folders are readable by their owner only.
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=COMMANDS)))
-GOES_ON = {"run": "`pomona run ... --resume` continues", "bench": "the same command continues"}  # after Ctrl-C
+# after Ctrl-C
+GOES_ON = {
+    "run": "`pomona run ... --resume` continues",
+    "bench": "the same command continues",
+}
 
 
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
 
 def _setting_hint(fault: CycloptsError, given: Sequence[str]) -> str:
-    """Return the replacement for an option that is a setting; empty if it is none, or the command accepts none."""
-    if not isinstance(fault, UnknownOptionError) or not any(given[: len(c)] == c for c in TAKE_SETTINGS):
+    """Return the replacement for an option that is a setting; empty if it is none, or the command
+    accepts none.
+    """
+    if not isinstance(fault, UnknownOptionError) or not any(
+        given[: len(c)] == c for c in TAKE_SETTINGS
+    ):
         return ""
     from pomona.config import keys  # late: it imports every settings record
 
@@ -93,7 +131,9 @@ def _end(fault: PomonaError) -> NoReturn:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run a command, by default this process's own; a user's mistake becomes one line and an exit code."""
+    """Run a command, by default this process's own; a user's mistake becomes one line and an exit
+    code.
+    """
     given = list(sys.argv[1:] if words is None else words)
     before = os.umask(0o077) if PRIVATE.intersection(given[:1]) else None
     try:
@@ -113,7 +153,8 @@ def _main(given: list[str]) -> None:
     try:
         with enough(f"pomona {command}".rstrip()):
             app(given, exit_on_error=False, print_error=False)
-        sys.stdout.flush()  # here rather than at the interpreter's exit, so that a closed pipe is not an error
+        # here rather than at the interpreter's exit, so that a closed pipe is not an error
+        sys.stdout.flush()
     except PomonaError as fault:
         _end(fault)
     except CycloptsError as fault:
@@ -126,7 +167,12 @@ def _main(given: list[str]) -> None:
     except OSError as fault:
         if fault.filename is None:
             raise
-        _end(StorageError(f"{fault.filename}: {fault.strerror}; use the account that owns it, or correct the path"))
+        _end(
+            StorageError(
+                f"{fault.filename}: {fault.strerror}; use the account that owns it, or correct "
+                "the path"
+            )
+        )
 
 
 def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:

@@ -40,21 +40,32 @@ def bench(
     size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
     scenarios: Annotated[tuple[str, ...], SOME, Parameter(help="run these scenarios only")] = (),
     methods: Annotated[tuple[str, ...], SOME, Parameter(help="run these methods only")] = (),
-    out: Annotated[Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")
+    ] = None,
     executor: Annotated[
         str | None,
-        Parameter(help="a Dask scheduler, tcp://host:port; its workers must see --out and the data at the same paths"),
+        Parameter(
+            help=(
+                "a Dask scheduler, tcp://host:port; its workers must see --out and the data at "
+                "the same paths"
+            )
+        ),
     ] = None,
-    jobs: Annotated[int | None, Parameter(help="processes on this machine; default one per core")] = None,
+    jobs: Annotated[
+        int | None, Parameter(help="processes on this machine; default one per core")
+    ] = None,
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
     explain: Annotated[bool, Parameter(negative="", help="print what would run, and stop")] = False,
     figures: Figures = "",
     json: Json = False,
 ) -> None:
-    """Run or resume a suite: repeating the command keeps finished runs. Without a suite, list the known ones.
+    """Run or resume a suite: repeating the command keeps finished runs.
 
-    Another part of the suite, or the whole, can be run in the same folder. Exit code 1 if a requested cell failed; the
-    others are still finished and tabulated.
+    Without a suite, list the known ones.
+
+    Another part of the suite, or the whole, can be run in the same folder. Exit code 1 if a
+    requested cell failed; the others are still finished and tabulated.
 
     Parameters
     ----------
@@ -81,11 +92,21 @@ def bench(
     try:
         with ExitStack() as stack:
             workers = stack.enter_context(cluster(executor, folder)) if executor else None
-            watch = stack.enter_context(Board(folder, plan.title)) if console.is_terminal else BenchLines()
-            made = run(plan, folder, workers, size=size, **part, jobs=jobs, retry=retry, watch=watch)
+            watch = (
+                stack.enter_context(Board(folder, plan.title))
+                if console.is_terminal
+                else BenchLines()
+            )
+            made = run(
+                plan, folder, workers, size=size, **part, jobs=jobs, retry=retry, watch=watch
+            )
     except KeyboardInterrupt:
         print(
-            f"error[INTERRUPTED]: stopped; the same command continues, finished cells are in {folder}", file=sys.stderr
+            (
+                "error[INTERRUPTED]: stopped; the same command continues, finished cells are in "
+                f"{folder}"
+            ),
+            file=sys.stderr,
         )
         sys.exit(130)
     asked = made.part(**part)
@@ -95,8 +116,12 @@ def bench(
         sys.exit(1)
 
 
-def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tuple[str, ...], json: bool) -> None:
-    """Return the runs of each method in each scenario, with the settings that differ from the defaults."""
+def _explained(
+    suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tuple[str, ...], json: bool
+) -> None:
+    """Return the runs of each method in each scenario, with the settings that differ from the
+    defaults.
+    """
     pairs = suite.pairs(size, scenarios, methods)
     groups = [group for group in plan_of(suite, size) if (group.scenario, group.method) in pairs]
     told: list[dict[str, Any]] = [
@@ -106,7 +131,9 @@ def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tu
             "points": len(group.points),
             "seeds": len(group.finals[0]),
             "runs": len({cell.folder for cell in (*group.trials, *group.finals[0])}),
-            "searched": {key: list(values) for key, values in suite.space(size, group.method).items()},
+            "searched": {
+                key: list(values) for key, values in suite.space(size, group.method).items()
+            },
             "settings": own_settings(group.finals[0][0].config),
         }
         for group in groups
@@ -119,21 +146,39 @@ def _explained(suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tu
             one["scenario"],
             one["method"],
             str(one["runs"]),
-            f"{one['points']} points, {one['seeds']} seeds" if one["points"] > 1 else f"{one['seeds']} seeds",
-            " ".join(f"{key}={setting}" for key, setting in {**one["settings"], **one["searched"]}.items()),
+            f"{one['points']} points, {one['seeds']} seeds"
+            if one["points"] > 1
+            else f"{one['seeds']} seeds",
+            " ".join(
+                f"{key}={setting}"
+                for key, setting in {**one["settings"], **one["searched"]}.items()
+            ),
         ]
         for one in told
     ]
     title = f"{suite.title}, size {size}: {sum(one['runs'] for one in told)} runs"
     notes = ["Only settings that differ from the defaults are shown; [a, b] is a grid to search."]
     print_table(
-        Words("explained", title, notes, ["scenario", "method", "runs", "made of", "settings"], rows, {0, 1, 3, 4})
+        Words(
+            "explained",
+            title,
+            notes,
+            ["scenario", "method", "runs", "made of", "settings"],
+            rows,
+            {0, 1, 3, 4},
+        )
     )
 
 
 def own_settings(config: Config) -> Tree:
-    """Return a run's non-default settings by dotted key, without its seed and the location of its data."""
-    return {key: value for key, value in config.chosen.items() if key not in ("seed", "workers", "data.dir")}
+    """Return a run's non-default settings by dotted key, without its seed and the location of its
+    data.
+    """
+    return {
+        key: value
+        for key, value in config.chosen.items()
+        if key not in ("seed", "workers", "data.dir")
+    }
 
 
 def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:
@@ -142,7 +187,9 @@ def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:
     return write(made, folder, wanted)
 
 
-def _split(option: str, words: tuple[str, ...], known: Container[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(
+    option: str, words: tuple[str, ...], known: Container[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split an option's words into names and key=value settings; a known name may contain a =."""
     settings = tuple(word for word in words if "=" in word and word not in known)
     names = tuple(word for word in words if word not in settings)
@@ -163,10 +210,24 @@ def _listing(json: bool) -> None:
     """List the bundled suites."""
     known = {name: read_suite(file) for name, file in suites().items()}
     if json:
-        emit([{"suite": name, "title": s.title, "file": str(suites()[name])} for name, s in known.items()])
+        emit(
+            [
+                {"suite": name, "title": s.title, "file": str(suites()[name])}
+                for name, s in known.items()
+            ]
+        )
         return
     rows = [[name, s.title] for name, s in known.items()]
-    print_table(Words("suites", "Suites; run one with `pomona bench NAME`", [], ["suite", "title"], rows, range(2)))
+    print_table(
+        Words(
+            "suites",
+            "Suites; run one with `pomona bench NAME`",
+            [],
+            ["suite", "title"],
+            rows,
+            range(2),
+        )
+    )
 
 
 class TimeLeft:
@@ -176,12 +237,18 @@ class TimeLeft:
         self._began, self._kept = monotonic(), -1  # runs finished before the start
 
     def __call__(self, settled: int, total: int) -> str:
-        """Return a clause for "5 of 12 runs done"; empty before this start's first run is done, and at the end."""
+        """Return a clause for "5 of 12 runs done"; empty before this start's first run is done, and
+        at the end.
+        """
         self._kept = settled if self._kept < 0 else self._kept
         if settled in (self._kept, total):
             return ""
         seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
-        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+        return (
+            f", about {seconds / 60:.0f} min left"
+            if seconds > 90
+            else f", about {seconds:.0f} s left"
+        )
 
 
 class Board:
@@ -204,7 +271,10 @@ class Board:
         wanted = [v for g in groups for v in _states(g, verdicts)]
         settled = sum(v.settled for v in wanted)
         drawn = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
-        scenarios, methods = dict.fromkeys(g.scenario for g in groups), dict.fromkeys(g.method for g in groups)
+        scenarios, methods = (
+            dict.fromkeys(g.scenario for g in groups),
+            dict.fromkeys(g.method for g in groups),
+        )
         for name in ("method", *scenarios):
             drawn.add_column(name)
         texts = {(g.method, g.scenario): self._text(g, verdicts) for g in groups}
@@ -217,7 +287,11 @@ class Board:
         states = _states(group, verdicts)
         failed = sum(v.state == "failed" for v in states)
         waiting = [c.folder for c in group.wanted(verdicts) if not verdicts[c.folder].settled]
-        rounds = [s.round for f in dict.fromkeys(waiting) if (s := read_status(self._folder / f)) and s.round]
+        rounds = [
+            s.round
+            for f in dict.fromkeys(waiting)
+            if (s := read_status(self._folder / f)) and s.round
+        ]
         return (
             "data missing"
             if any(v.state == "data missing" for v in states)
@@ -228,7 +302,9 @@ class Board:
 
 
 class BenchLines:
-    """Progress without a terminal: a line at the start, every few seconds if anything changed, and at the end."""
+    """Progress without a terminal: a line at the start, every few seconds if anything changed, and
+    at the end.
+    """
 
     def __init__(self) -> None:
         self._said, self._at = "", -EVERY
@@ -246,7 +322,9 @@ class BenchLines:
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
-    """Return the state of each run of a group; runs that wait for tuning are shown for the first point."""
+    """Return the state of each run of a group; runs that wait for tuning are shown for the first
+    point.
+    """
     chosen = group.chosen(verdicts)
     cells = (*group.trials, *group.finals[chosen or 0])
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
@@ -257,10 +335,21 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
     paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
     paths |= {"report": str(page)} if page else {}
     if json:
-        emit({"folder": made.folder, "counts": made.counts, "rows": made.rows, "failures": made.failures, **paths})
+        emit(
+            {
+                "folder": made.folder,
+                "counts": made.counts,
+                "rows": made.rows,
+                "failures": made.failures,
+                **paths,
+            }
+        )
         return
     cells = values(made.results, "best_validation")
-    title = f"{heading(made.results)}, mean over clients in the round best on validation, ± over seeds (how many)"
+    title = (
+        f"{heading(made.results)}, mean over clients in the round best on validation, ± over "
+        "seeds (how many)"
+    )
     print_table(grid(made.results, cells, title))
     for reason, (first, *others) in reasons(made.results).items():
         more = f" and {len(others)} more" if others else ""
@@ -268,4 +357,7 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
     print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
     for text in filter(None, (at_the_edge(made.results), left)):
         print(text)
-    print(f"written  {paths['table.md']}, {paths['table.csv']}, {paths[RESULTS]}{f', report {page}' if page else ''}")
+    print(
+        f"written  {paths['table.md']}, {paths['table.csv']}, "
+        f"{paths[RESULTS]}{f', report {page}' if page else ''}"
+    )

@@ -19,7 +19,9 @@ FEW = 20  # most classes whose rows are listed for each client
 
 
 def list_(
-    *, data_dir: Annotated[Path | None, Parameter(help="default POMONA_DATA")] = None, json: Json = False
+    *,
+    data_dir: Annotated[Path | None, Parameter(help="default POMONA_DATA")] = None,
+    json: Json = False,
 ) -> None:
     """List data sets (and whether they are at hand), partitions and models."""
     from pomona.data import describe
@@ -32,7 +34,10 @@ def list_(
         return
     print_table(of_records(sets, "Data sets (data.name)"))
     out.print()
-    recipes = [{"partition.name": name, "what": _first_line(kind)} for name, kind in sorted(RECIPES.items())]
+    recipes = [
+        {"partition.name": name, "what": _first_line(kind)}
+        for name, kind in sorted(RECIPES.items())
+    ]
     print_table(of_records(recipes, "Partitions"))
     out.print()
     out.print("Models (model.name): " + ", ".join(sorted(MODELS)), highlight=False)
@@ -42,12 +47,19 @@ def show(
     *words: str,
     data: Annotated[str | None, Parameter(help="data set")] = None,
     partition: Annotated[str | None, Parameter(help="partition")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
-    out_: Annotated[Path | None, Parameter(name="--out", help="folder for the label map as a picture")] = None,
-    save: Annotated[Path | None, Parameter(help="file to save the partition to, for partition.name=file")] = None,
+    data_dir: Annotated[
+        Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
+    ] = None,
+    out_: Annotated[
+        Path | None, Parameter(name="--out", help="folder for the label map as a picture")
+    ] = None,
+    save: Annotated[
+        Path | None, Parameter(help="file to save the partition to, for partition.name=file")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Show a scenario: sizes, labels per client, divergence from the federation; nothing is trained.
+    """Show a scenario: sizes, labels per client, divergence from the federation; nothing is
+    trained.
 
     Parameters
     ----------
@@ -73,7 +85,15 @@ def show(
         written.append(save)
     if json:
         own = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
-        emit({**about, **own, "targets_by_part": targets, "notes": scenario.remarks, "written": written})
+        emit(
+            {
+                **about,
+                **own,
+                "targets_by_part": targets,
+                "notes": scenario.remarks,
+                "written": written,
+            }
+        )
         return
     _print(scenario, rows, targets)
     for path in written:
@@ -81,7 +101,9 @@ def show(
 
 
 def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each client's sizes and, where they apply, its events, group and distribution of labels."""
+    """Return each client's sizes and, where they apply, its events, group and distribution of
+    labels.
+    """
     from pomona.partition.divergence import effective_classes, emd, label_counts
 
     rows: list[dict[str, Any]] = []
@@ -94,7 +116,9 @@ def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]
         rows.append(row)
     if scenario.targets == "classes":
         counts = label_counts(scenario.partition, scenario.dataset)
-        measures = zip(emd(counts).tolist(), effective_classes(counts).tolist(), counts, strict=True)
+        measures = zip(
+            emd(counts).tolist(), effective_classes(counts).tolist(), counts, strict=True
+        )
         for row, (distance, spread, own_counts) in zip(rows, measures, strict=True):
             row |= {"emd": distance, "effective_classes": spread}
             if len(own_counts) <= FEW:
@@ -107,7 +131,9 @@ def _print(scenario: "Scenario", rows: list[dict[str, Any]], targets: list[dict[
     from pomona.tasks import TASKS
 
     divided = scenario.partition.recipe.get("name", "file")
-    print_table(of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}"))
+    print_table(
+        of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")
+    )
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
     what = _WHAT.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
@@ -119,7 +145,8 @@ def _print(scenario: "Scenario", rows: list[dict[str, Any]], targets: list[dict[
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
-    """Return the names of classes, labels, targets or intervals; except for targets, also their rows in each split.
+    """Return the names of classes, labels, targets or intervals; except for targets, also their
+    rows in each split.
 
     For intervals, these are the rows with their event in it.
     """
@@ -131,7 +158,9 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
     for part in SPLITS:
         y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
         flags = scenario.task.learned(y, data)[:, 1] if data.edges else y
-        counts = np.bincount(y.reshape(-1), minlength=len(named)) if data.classes else flags.sum(axis=0)
+        counts = (
+            np.bincount(y.reshape(-1), minlength=len(named)) if data.classes else flags.sum(axis=0)
+        )
         for row, count in zip(named, counts, strict=True):
             row[part] = int(count)
     return named
@@ -143,7 +172,9 @@ def _named(scenario: "Scenario") -> list[dict[str, Any]]:
 
     data, word = scenario.dataset, TASKS[scenario.targets].output
     ends = tuple(f"to {edge:g}" for edge in data.edges)
-    names = data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
+    names = (
+        data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
+    )
     return [{"number": k, word: name} for k, name in enumerate(names)]
 
 

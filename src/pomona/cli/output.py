@@ -26,15 +26,23 @@ if TYPE_CHECKING:
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 """The option ``--json`` of every command that prints."""
 Figures = Annotated[
-    str, Parameter(name="--figures", help="each figure also as files: svg, pdf, png, csv, or several with commas")
+    str,
+    Parameter(
+        name="--figures",
+        help="each figure also as files: svg, pdf, png, csv, or several with commas",
+    ),
 ]
-"""The option ``--figures`` of every command that writes a page; see ``pomona.results.figures.figure.forms``."""
+"""The option ``--figures`` of every command that writes a page; see
+``pomona.results.figures.figure.forms``.
+"""
 size = wording.size
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
 
 
-def config_of(words: Iterable[str], *options: Mapping[str, Any], under: Tree | None = None) -> "Config":
+def config_of(
+    words: Iterable[str], *options: Mapping[str, Any], under: Tree | None = None
+) -> "Config":
     """Return the Config of a command line: TOML files, then options, then key=value words.
 
     ``under``: a tree below all of them.
@@ -47,17 +55,25 @@ def config_of(words: Iterable[str], *options: Mapping[str, Any], under: Tree | N
 
 
 def _settings(path: Path) -> Tree:
-    """Read a run's TOML file as a tree. Raises ConfigError for a suite or a study, naming the command to use."""
+    """Read a run's TOML file as a tree.
+
+    Raises ConfigError for a suite or a study, naming the command to use.
+    """
     tree = read_file(path)
     if is_study(tree):
-        raise ConfigError(f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} data=NAME")
+        raise ConfigError(
+            f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} "
+            "data=NAME"
+        )
     if "scenario" in tree:  # in every suite, and never in a run
         raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
     return tree
 
 
 def is_study(tree: Tree) -> bool:
-    """Return whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``, by keys that a run cannot have."""
+    """Return whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``, by keys that a run
+    cannot have.
+    """
     return not tree.keys().isdisjoint({"run", "task", "kind", "silo"})
 
 
@@ -67,7 +83,9 @@ def option(section: str, key: str, value: Any) -> Tree:
 
 
 def emit(value: Any) -> None:
-    """Print JSON on standard output: records as objects, paths as text, functions as ``module:name``."""
+    """Print JSON on standard output: records as objects, paths as text, functions as
+    ``module:name``.
+    """
     print(json.dumps(value, indent=2, allow_nan=False, default=_plain))
 
 
@@ -92,7 +110,9 @@ def talk(text: str) -> None:
 
 
 def shown(text: str) -> str:
-    """Return text that may contain other people's words as one line of the same width, without control sequences."""
+    """Return text that may contain other people's words as one line of the same width, without
+    control sequences.
+    """
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -103,14 +123,23 @@ def say(*lines: str) -> None:
 
 
 def laid_out(table: Table) -> Grid:
-    """Lay out a table for the terminal, rows with a marked name in bold. Control sequences in texts are escaped."""
-    grid = Grid(title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False)
+    """Lay out a table for the terminal, rows with a marked name in bold.
+
+    Control sequences in texts are escaped.
+    """
+    grid = Grid(
+        title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False
+    )
     grid.title = Text(shown(table.title)) if table.title else None
     grid.caption = Text(shown(" ".join(table.notes))) if table.notes else None
     for k, heading in enumerate(table.header):
-        grid.add_column(Text(plain(heading)), justify="left" if k in table.words else "right", overflow="fold")
+        grid.add_column(
+            Text(plain(heading)), justify="left" if k in table.words else "right", overflow="fold"
+        )
     for k, row in enumerate(table.rows):
-        grid.add_row(*(Text(plain(text)) for text in row), style="bold" if (k, 0) in table.marked else "")
+        grid.add_row(
+            *(Text(plain(text)) for text in row), style="bold" if (k, 0) in table.marked else ""
+        )
     return grid
 
 

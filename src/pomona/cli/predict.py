@@ -21,37 +21,48 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
 OwnCode = Annotated[
-    bool, Parameter(negative="", help="import and run the module:function that the file names; only if you trust it")
+    bool,
+    Parameter(
+        negative="",
+        help="import and run the module:function that the file names; only if you trust it",
+    ),
 ]
 
 
 Masks = Annotated[
-    Path | None, Parameter(help="for segmentation: the .npz file to write, with an array masks of class numbers")
+    Path | None,
+    Parameter(
+        help="for segmentation: the .npz file to write, with an array masks of class numbers"
+    ),
 ]
 
 
 def predict(
     model: Path,
     *inputs: Path,
-    id_: Annotated[str | None, Parameter(name="--id", help="column of a table that identifies each sample")] = None,
-    csv: Annotated[Path | None, Parameter(help="the .csv file to write, with every answer and output")] = None,
+    id_: Annotated[
+        str | None, Parameter(name="--id", help="column of a table that identifies each sample")
+    ] = None,
+    csv: Annotated[
+        Path | None, Parameter(help="the .csv file to write, with every answer and output")
+    ] = None,
     masks: Masks = None,
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
     """Predict with a client's personal model.
 
-    The answer has the name of the model's client, and the probability of every class or label, every target in its
-    unit, or, for a mask, the pixels of every class.
+    The answer has the name of the model's client, and the probability of every class or label,
+    every target in its unit, or, for a mask, the pixels of every class.
 
     Parameters
     ----------
     model
         a file of models/ in a run folder
-    inputs
-        images (resized to what the model saw), volumes, folders with a DICOM series, tables (.csv, .tsv, .txt, .data or
-        .parquet, written as the training's were; columns are found by name if that had names), .txt files with a text a
-        line for a model of texts, or .npz files with an array x
+    inputs images (resized to what the model saw), volumes, folders with a DICOM series, tables
+        (.csv, .tsv, .txt, .data or .parquet, written as the training's were; columns are found by
+        name if that had names), .txt files with a text a line for a model of texts, or .npz files
+        with an array x
     """
     from pomona.personal import PersonalModel
 
@@ -59,7 +70,10 @@ def predict(
         raise DataError("no input given; name images, tables, .txt or .npz files")
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
-        raise DataError(f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave it out")
+        raise DataError(
+            f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave "
+            "it out"
+        )
     rows, maps = _answered(net, inputs, id_)
     client = net.about.client
     if masks:
@@ -67,7 +81,11 @@ def predict(
         talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
     if csv:
         with writing(csv):
-            publish(csv.parent, [csv_text([_flat(row, True) for row in rows]).encode()], lambda _: csv.name)
+            publish(
+                csv.parent,
+                [csv_text([_flat(row, True) for row in rows]).encode()],
+                lambda _: csv.name,
+            )
         talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
     if json:
         emit([{"client": client, **row} for row in rows])
@@ -91,7 +109,9 @@ def _answered(
             if "mask" in answer:
                 maps.append(answer.pop("mask"))
             own = {"id": samples.ids[k]} if samples.ids else {}
-            rows.append({"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer})
+            rows.append(
+                {"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer}
+            )
     return rows, maps
 
 
@@ -106,10 +126,16 @@ def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
 
 
 def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
-    """Return a table of a model's answers; with very many outputs, their columns are only in ``--json``."""
-    each = max((len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0)
+    """Return a table of a model's answers; with very many outputs, their columns are only in
+    ``--json``.
+    """
+    each = max(
+        (len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0
+    )
     notes = [f"--json names each of the {each} outputs"] if each > MOST_COLUMNS else []
-    return of_records([_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}", notes)
+    return of_records(
+        [_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}", notes
+    )
 
 
 def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
@@ -126,19 +152,24 @@ def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
 def export(
     run: Path,
     *,
-    client: Annotated[str, Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit")],
+    client: Annotated[
+        str,
+        Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit"),
+    ],
     to: Annotated[
         Literal["safetensors", "pt2", "onnx"],
         Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
     ],
-    out_: Annotated[Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")] = None,
+    out_: Annotated[
+        Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")
+    ] = None,
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
     """Export a client's personal model for other programs.
 
-    A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors (safetensors) are just the
-    network's state_dict.
+    A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors
+    (safetensors) are just the network's state_dict.
 
     Parameters
     ----------
@@ -160,7 +191,14 @@ def export(
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, to)
     if json:
-        emit({"written": path, "client": net.about.client, "model": net.about.model, "inputs": inputs(net)})
+        emit(
+            {
+                "written": path,
+                "client": net.about.client,
+                "model": net.about.model,
+                "inputs": inputs(net),
+            }
+        )
     else:
         print(path)
 
@@ -168,8 +206,8 @@ def export(
 def client_place(word: str, names: Sequence[str]) -> int:
     """Return the index of the client that a user means, by name or by place from 0.
 
-    If clients are named by numbers, a number is accepted only if it means the same client both ways; ``name:1`` and
-    ``place:1`` are unambiguous.
+    If clients are named by numbers, a number is accepted only if it means the same client both
+    ways; ``name:1`` and ``place:1`` are unambiguous.
 
     Raises:
         ConfigError: no such client, or an ambiguous number.
@@ -179,12 +217,16 @@ def client_place(word: str, names: Sequence[str]) -> int:
         return named
     if placed is None:
         raise ConfigError(
-            f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: {near(word, names)}"
+            f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: "
+            f"{near(word, names)}"
         )
     if named is None and not either:
         return placed
     other = "no client has that name" if named is None else f"name:{word} is the one of that name"
-    raise ConfigError(f"client {word}: place:{word} is the client {names[placed]!r}, {other}; write which is meant")
+    raise ConfigError(
+        f"client {word}: place:{word} is the client {names[placed]!r}, {other}; write which is "
+        "meant"
+    )
 
 
 def _meanings(word: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
@@ -192,5 +234,7 @@ def _meanings(word: str, names: Sequence[str]) -> tuple[int | None, int | None, 
     kind, _, rest = word.partition(":")
     kind, given = (kind, rest) if kind in ("name", "place") else ("", word)
     named = names.index(given) if kind != "place" and given in names else None
-    placed = int(given) if kind != "name" and given.isdecimal() and int(given) < len(names) else None
+    placed = (
+        int(given) if kind != "name" and given.isdecimal() and int(given) < len(names) else None
+    )
     return named, placed, not kind and any(name.isdecimal() for name in names)

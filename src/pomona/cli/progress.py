@@ -57,11 +57,15 @@ class Standing:
         """Record a finished round."""
         self._before = row.round - 1 if self._before is None else self._before
         self.done = row.round
-        self.seen = judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
+        self.seen = (
+            judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
+        )
 
     def end(self, result: Result) -> None:
         """Finish the run with the evaluations of the models received after the last round."""
-        last = {e.key: e for e in sorted(result.evaluations, key=lambda e: e.round) if e.split == "test"}
+        last = {
+            e.key: e for e in sorted(result.evaluations, key=lambda e: e.round) if e.split == "test"
+        }
         self.seen = judged(list(last.values()), self.headline)
 
     @property
@@ -78,11 +82,16 @@ class Standing:
 
 
 def judged(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
-    """Format the metric of each model, the headline one first, with the moment if a model has two."""
+    """Format the metric of each model, the headline one first, with the moment if a model has
+    two.
+    """
     texts: dict[str, list[str]] = {}
     for e in sorted(tests, key=lambda e: ((e.model, e.when) != headline, e.model != headline[0])):
         texts.setdefault(e.model, []).append(f"{e.when} {e.judged.text(e.mean)}")
-    each = [f"{model} {', '.join(t) if len(t) > 1 else t[0].partition(' ')[2]}" for model, t in texts.items()]
+    each = [
+        f"{model} {', '.join(t) if len(t) > 1 else t[0].partition(' ')[2]}"
+        for model, t in texts.items()
+    ]
     title = f"{tests[0].judged.title}: " if tests and tests[0].judged != ACCURACY else ""
     return title + "  ".join(each)
 
@@ -95,7 +104,9 @@ def clock(seconds: float) -> str:
 
 
 def line(standing: Standing, width: int) -> str:
-    """Format the line for a terminal's width: rounds, times and headline model always, the rest as it fits."""
+    """Format the line for a terminal's width: rounds, times and headline model always, the rest as
+    it fits.
+    """
     s = standing
     bare = f"{s.done}/{s.total} {clock(s.elapsed)} left {s.left}  {s.seen}".rstrip()
     named = f"{s.method} {bare}"
@@ -113,7 +124,9 @@ class Drawn(NullCallback):
     def __init__(self, standing: Standing, on: Console, *, stays: bool) -> None:
         self._standing, self._console = standing, on
         draw = lambda: Text(shown(line(standing, on.width)), no_wrap=True)  # noqa: E731 - what Live asks for
-        self._live = Live(get_renderable=draw, console=on, transient=not stays, refresh_per_second=4)
+        self._live = Live(
+            get_renderable=draw, console=on, transient=not stays, refresh_per_second=4
+        )
 
     def begin(self) -> None:
         """Show the line; before this, only errors are shown."""
@@ -139,7 +152,9 @@ class Drawn(NullCallback):
 
 
 class Lines(NullCallback):
-    """Lines at the start, after a round every few seconds, and at the end, each flushed immediately."""
+    """Lines at the start, after a round every few seconds, and at the end, each flushed
+    immediately.
+    """
 
     def __init__(self, standing: Standing) -> None:
         self._standing, self._said = standing, -1.0
@@ -157,13 +172,19 @@ class Lines(NullCallback):
         if s.elapsed - self._said >= EVERY and s.done < s.total:
             self._said = s.elapsed
             seen = f"; {s.seen}" if s.seen else ""
-            talk(f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} left{seen}")
+            talk(
+                f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} "
+                f"left{seen}"
+            )
 
     def end(self, result: Result) -> None:
         """Print the final values."""
         s = self._standing
         s.end(result)
-        talk(f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}" + (f"; {s.seen}" if s.seen else ""))
+        talk(
+            f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}"
+            + (f"; {s.seen}" if s.seen else "")
+        )
 
     def note(self, text: str) -> None:
         """Print a note."""
@@ -175,14 +196,18 @@ class Lines(NullCallback):
 
 @contextmanager
 def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Drawn | Lines]]:
-    """Yield a function that creates a run's progress display; ``stays``: whether its line is left on the terminal."""
+    """Yield a function that creates a run's progress display; ``stays``: whether its line is left
+    on the terminal.
+    """
     made: list[Drawn | Lines] = []
 
     def watcher(config: Config) -> Drawn | Lines:
         for before in made:
             before.close()
         standing = Standing.of(config)
-        made.append(Drawn(standing, console, stays=stays) if console.is_terminal else Lines(standing))
+        made.append(
+            Drawn(standing, console, stays=stays) if console.is_terminal else Lines(standing)
+        )
         return made[-1]
 
     try:

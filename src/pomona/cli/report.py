@@ -54,15 +54,24 @@ def report(
     to: Annotated[Path | None, Parameter(name="--out")] = None,
     figures: Figures = "",
     scenarios: Annotated[
-        bool, Parameter(negative="", help="for a bench: also a report of each scenario's runs, in scenarios/")
+        bool,
+        Parameter(
+            negative="", help="for a bench: also a report of each scenario's runs, in scenarios/"
+        ),
     ] = False,
     reference: Annotated[
         Path | None,
-        Parameter(help="for a bench: TOML file of reference numbers to show beside ours; the suite's if not given"),
+        Parameter(
+            help=(
+                "for a bench: TOML file of reference numbers to show beside ours; the suite's if "
+                "not given"
+            )
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the report page of recorded runs, or of a bench, beside the reference numbers that its suite names.
+    """Write the report page of recorded runs, or of a bench, beside the reference numbers that its
+    suite names.
 
     Parameters
     ----------
@@ -74,7 +83,9 @@ def report(
     wanted = forms(figures)
     if not _bench(runs):
         if reference:
-            raise ConfigError("--reference is for the page of a bench; give a folder that `pomona bench` wrote")
+            raise ConfigError(
+                "--reference is for the page of a bench; give a folder that `pomona bench` wrote"
+            )
         page, others = _reported(runs, to, wanted), []
     else:
         page = _compared(runs[0], to, wanted, reference)
@@ -86,7 +97,10 @@ def report(
 
 
 def _bench(runs: tuple[Path, ...]) -> bool:
-    """Return whether the argument is a bench. Raises ConfigError for a bench among other folders."""
+    """Return whether the argument is a bench.
+
+    Raises ConfigError for a bench among other folders.
+    """
     found = [run for run in runs if (run / "results.json").exists()]
     if found and len(runs) > 1:
         raise ConfigError(f"{found[0]} is a bench; give one bench, or run folders")
@@ -103,7 +117,9 @@ def _compared(bench: Path, to: Path | None, wanted: Sequence[str], reference: Pa
 
 
 def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Path]:
-    """Write reports of the runs behind a bench's table: for each scenario, every method's first finished seed."""
+    """Write reports of the runs behind a bench's table: for each scenario, every method's first
+    finished seed.
+    """
     from pomona.experiments import load as load_bench
     from pomona.results.web.report_page import write
 
@@ -113,7 +129,9 @@ def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Pa
         first.setdefault(row["scenario"], []).extend(done[:1])
     to = to or bench
     return [
-        write([load(run) for run in runs], own(to, "scenarios", name), wanted) for name, runs in first.items() if runs
+        write([load(run) for run in runs], own(to, "scenarios", name), wanted)
+        for name, runs in first.items()
+        if runs
     ]
 
 
@@ -127,16 +145,22 @@ def trajectory(
     *runs: Path,
     client: Annotated[int, Parameter(help="number of the client")] = 0,
     since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
-    to: Annotated[Path | None, Parameter(name="--out", help="folder for the figure; default the first run's")] = None,
-    own_code: Annotated[bool, Parameter(negative="", help="allow the runs to import modules that they name")] = False,
+    to: Annotated[
+        Path | None, Parameter(name="--out", help="folder for the figure; default the first run's")
+    ] = None,
+    own_code: Annotated[
+        bool, Parameter(negative="", help="allow the runs to import modules that they name")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Draw a client's path over its own training-loss surface, round by round; the runs are repeated for it.
+    """Draw a client's path over its own training-loss surface, round by round; the runs are
+    repeated for it.
 
     Parameters
     ----------
     runs
-        folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4 fedavg and fedala
+        folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4
+        fedavg and fedala
     """
     from pomona.cli.progress import watching
     from pomona.config import resolve
@@ -152,7 +176,9 @@ def trajectory(
 
 
 def methods(*, json: Json = False) -> None:
-    """List the methods: paper, cost per client and round in models, what stays private, the headline model."""
+    """List the methods: paper, cost per client and round in models, what stays private, the
+    headline model.
+    """
     from pomona.methods import METHODS
 
     cards = {name: settings().method().card for name, settings in METHODS.items()}
@@ -170,7 +196,11 @@ def methods(*, json: Json = False) -> None:
         )
         out.print(f"  private  {sent.private}", highlight=False, markup=False)
         out.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
-        out.print(f"  needs    {card.needs.cohort}; a client keeps {sent.keeps}", highlight=False, markup=False)
+        out.print(
+            f"  needs    {card.needs.cohort}; a client keeps {sent.keeps}",
+            highlight=False,
+            markup=False,
+        )
         out.print(f"  joining  {card.joining}", highlight=False, markup=False)
 
 

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, config_of, console, emit, option, print_table, shown, size
+from pomona.cli.output import (
+    Figures,
+    Json,
+    config_of,
+    console,
+    emit,
+    option,
+    print_table,
+    shown,
+    size,
+)
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
@@ -24,7 +34,10 @@ from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.tasks import TASKS
 
-Words = Annotated[tuple[str, ...], Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1")]
+Words = Annotated[
+    tuple[str, ...],
+    Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1"),
+]
 
 DEMO: dict[str, Any] = {
     "data": {"name": "digits"},
@@ -48,14 +61,26 @@ def run(
     *words: str,
     data: Annotated[str | None, Parameter(help="data set, see `pomona data list`")] = None,
     partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
-    data_dir: Annotated[Path | None, Parameter(help="folder of data sets; default POMONA_DATA")] = None,
-    out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")] = None,
-    resume: Annotated[bool, Parameter(negative="", help="continue after the last committed round in --out")] = False,
+    data_dir: Annotated[
+        Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
+    ] = None,
+    out: Annotated[
+        Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")
+    ] = None,
+    resume: Annotated[
+        bool, Parameter(negative="", help="continue after the last committed round in --out")
+    ] = False,
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
     figures: Figures = "",
-    live: Annotated[bool, Parameter(negative="", help="write it after each round; an open page reloads")] = False,
-    dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
-    track: Annotated[Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")] = None,
+    live: Annotated[
+        bool, Parameter(negative="", help="write it after each round; an open page reloads")
+    ] = False,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="print the resolved settings and stop")
+    ] = False,
+    track: Annotated[
+        Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train one federation and record it.
@@ -63,7 +88,8 @@ def run(
     Parameters
     ----------
     method
-        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names it
+        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names
+        it
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
@@ -82,7 +108,9 @@ def run(
     folder = out or _dated(config)
     result = watched(config, folder, resume, track, live)
     page = write([result], folder, wanted) if report else None
-    emit({**result.summary, "folder": folder, "report": page}) if json else closing(result, folder, page)
+    emit({**result.summary, "folder": folder, "report": page}) if json else closing(
+        result, folder, page
+    )
 
 
 def _forms(figures: str, report: bool) -> tuple[str, ...]:
@@ -98,7 +126,10 @@ def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, An
     if Path(method).suffix == ".toml":
         config = config_of((method, *words), *options)
         if "method" not in config.model_fields_set:
-            raise ConfigError(f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME {method}")
+            raise ConfigError(
+                f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME "
+                f"{method}"
+            )
         return config
     config = config_of(words, option("method", "name", method), *options)
     if config.method.name != method:
@@ -115,14 +146,16 @@ def _dated(config: Config) -> Path:
 def demo(
     *,
     out: Annotated[
-        Path | None, Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ...")
+        Path | None,
+        Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ..."),
     ] = None,
     seed: Annotated[int, Parameter(help="seed of all random numbers")] = 0,
     json: Json = False,
 ) -> None:
     """Compare Separate, FedAvg, FedAvg-FT and APPLE on scikit-learn's digits.
 
-    Twelve clients in four hidden groups of three; each group's images are rotated by another quarter turn.
+    Twelve clients in four hidden groups of three; each group's images are rotated by another
+    quarter turn.
     """
     out = out or unused("pomona-demo")
     configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
@@ -134,10 +167,17 @@ def demo(
         return
     print_table(run_table(rows))
     lines(
-        f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} rounds, seed {seed}",
+        (
+            f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} "
+            f"rounds, seed {seed}"
+        ),
         f"report   {page}",
         f"records  {', '.join(str(r.folder) for r in results)}",
-        f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona run --help",
+        (
+            f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona "
+            "run "
+            "--help"
+        ),
     )
 
 
@@ -155,10 +195,16 @@ def watched(
     live: bool = False,
     prepare: Callable[[Config], Scenario] = Scenario.prepare,
 ) -> Result:
-    """Run with a progress line, TensorBoard scalars if a folder is given, and optionally a live page."""
+    """Run with a progress line, TensorBoard scalars if a folder is given, and optionally a live
+    page.
+    """
     with console.status(f"reading {config.data.name}"):
         scenario = prepare(config)
-    with watching() as watcher, tracking(track) as scalars, following(folder if live else None) as pages:
+    with (
+        watching() as watcher,
+        tracking(track) as scalars,
+        following(folder if live else None) as pages,
+    ):
         progress = watcher(scenario.config)
         result = simulate(scenario, folder, CallbackList(progress, *scalars, *pages), resume)
         progress.end(result)
@@ -171,12 +217,16 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     """Print the closing summary: six lines, with every number named."""
     s, c = result.summary, result.config
     figures = s["models"].get(s["headline"])
-    lines(f"{result.name} on {c['data']['name']}, {c['partition']['name']}, {len(result.about['clients'])} clients")
+    lines(
+        f"{result.name} on {c['data']['name']}, {c['partition']['name']}, "
+        f"{len(result.about['clients'])} clients"
+    )
     if figures and figures["last"]:
         lines(_means(result, figures), _tails(result, figures["clients"]))
     elif figures:
         lines(
-            f"test {result.metric.heading}: undefined for every client; test loss, model {s['headline']}, mean over "
+            f"test {result.metric.heading}: undefined for every client; test loss, model "
+            f"{s['headline']}, mean over "
             f"clients: {figures['loss']:.4g} in the last round"
         )
     if s.get("stopped"):
@@ -190,7 +240,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     lines(
         _effort(result),
         f"written  {folder}" + (f", report {page}" if page else ""),
-        f"next     pomona compare {folder} OTHER..., or pomona predict {folder}/models/client-00.safetensors INPUT"
+        f"next     pomona compare {folder} OTHER..., or pomona predict "
+        f"{folder}/models/client-00.safetensors INPUT"
         f" (the model of {shown(str(result.about['clients'][0]))})",
     )
 
@@ -200,12 +251,17 @@ def _means(result: Result, figures: Mapping[str, Any]) -> str:
     metric, best = result.metric, figures["best_validation"]
     chosen_by = metric_named(figures.get("chosen_by") or metric.name)
     by = "" if chosen_by == metric else f" by {chosen_by.title}"
-    chosen = f", {metric.number(best['test'])} at the round best on validation{by} ({best['round']})" if best else ""
+    chosen = (
+        f", {metric.number(best['test'])} at the round best on validation{by} ({best['round']})"
+        if best
+        else ""
+    )
     name = "best mean client test accuracy, BMCTA; " if metric == ACCURACY else ""
     last, top = figures["last"], figures["best_test"]
     return (
         f"test {metric.heading}, model {result.summary['headline']}, mean over clients: "
-        f"{metric.number(last['test'])} in the last round ({last['round']}){chosen}, {metric.number(top['test'])} best "
+        f"{metric.number(last['test'])} in the last round ({last['round']}){chosen}, "
+        f"{metric.number(top['test'])} best "
         f"on test ({name}round {top['round']})"
     )
 
@@ -215,8 +271,10 @@ def _tails(result: Result, clients: Mapping[str, Any]) -> str:
     metric = result.metric
     samples = f"over samples {metric.number(clients['pooled'])}, " if metric.pools else ""
     return (
-        f"in the last round: {samples}worst client {metric.number(clients['worst'])}, {10 if metric.higher else 90}th "
-        f"percentile of the clients {metric.number(clients['percentile_10'])}{_constant(result, metric)}"
+        f"in the last round: {samples}worst client {metric.number(clients['worst'])}, "
+        f"{10 if metric.higher else 90}th "
+        "percentile of the clients "
+        f"{metric.number(clients['percentile_10'])}{_constant(result, metric)}"
     )
 
 
@@ -230,7 +288,9 @@ def _never_trained(result: Result, unseen: Mapping[str, Any]) -> str:
 
 def _spent(privacy: Mapping[str, Any]) -> str:
     epsilon, void = privacy["epsilon"], privacy["void"]
-    bound = "no bound" if epsilon is None else f"epsilon {epsilon:.3g} at delta {privacy['delta']:g}"
+    bound = (
+        "no bound" if epsilon is None else f"epsilon {epsilon:.3g} at delta {privacy['delta']:g}"
+    )
     return f"privacy: the client that spent most has {bound}" + (f"; {void}" if void else "")
 
 
@@ -240,7 +300,8 @@ def _effort(result: Result) -> str:
     seconds = sum(row.seconds for row in result.rounds)
     busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
     return (
-        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, {size(s['bytes_up'])} up"
+        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, "
+        f"{size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}"
     )
 
@@ -249,7 +310,11 @@ def _constant(result: Result, metric: Metric) -> str:
     """Metric values of a constant prediction, for comparison."""
     mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
     what = TASKS[result.about["targets"]].constantly
-    return "" if mean is None else f"; a client that always answers {what} has {metric.number(mean)} on average"
+    return (
+        ""
+        if mean is None
+        else f"; a client that always answers {what} has {metric.number(mean)} on average"
+    )
 
 
 def lines(*texts: str) -> None:

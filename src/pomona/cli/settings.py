@@ -47,15 +47,23 @@ class Part:
     @property
     def title(self) -> str:
         """The heading, by default the section or the owner."""
-        return self.heading or (self.owner.capitalize() if self.owner else f"Section `{self.section}`")
+        return self.heading or (
+            self.owner.capitalize() if self.owner else f"Section `{self.section}`"
+        )
 
 
 def _data() -> Iterator[Part]:
-    yield Part("data", BundledImages, left_out=Images.model_fields.keys() - DataSettings.model_fields.keys())
+    yield Part(
+        "data",
+        BundledImages,
+        left_out=Images.model_fields.keys() - DataSettings.model_fields.keys(),
+    )
     for group in groups():
         left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - own_keys(group)
         names = ", ".join(names_with(group))
-        yield Part("data", group, f"data {names}", f"Section `data`, {group.title}: {names}", left_out)
+        yield Part(
+            "data", group, f"data {names}", f"Section `data`, {group.title}: {names}", left_out
+        )
 
 
 PARTS = (
@@ -65,11 +73,20 @@ PARTS = (
     Part("model", ModelSettings),
     Part("model.patch", PatchSettings),
     Part("optimizer", Optimizer),
-    Part("optimizer", Adam, "optimizer adam, adamw", "Section `optimizer`: adam, adamw", Optimizer.model_fields.keys()),
+    Part(
+        "optimizer",
+        Adam,
+        "optimizer adam, adamw",
+        "Section `optimizer`: adam, adamw",
+        Optimizer.model_fields.keys(),
+    ),
     Part("stop", Stop),
     Part("privacy", Privacy),
     Part("membership", Membership),
-    *(Part("partition", kind, f"partition {name}", left_out={"name"}) for name, kind in RECIPES.items()),
+    *(
+        Part("partition", kind, f"partition {name}", left_out={"name"})
+        for name, kind in RECIPES.items()
+    ),
     *(Part("method", kind, f"method {name}", left_out={"name"}) for name, kind in METHODS.items()),
 )
 SECTIONS = {part.section for part in PARTS}
@@ -102,15 +119,21 @@ def every() -> list[Setting]:
 
 
 def find(word: str, among: Sequence[Setting]) -> list[Setting]:
-    """Return the settings of a key, section, method, partition or file. Raises ConfigError for other words."""
+    """Return the settings of a key, section, method, partition or file.
+
+    Raises ConfigError for other words.
+    """
     wanted = word.replace("-", "_")
     found = [
         s
         for s in among
-        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0]) or word in (s.owner, *_owners(s))
+        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
+        or word in (s.owner, *_owners(s))
     ]
     if not found:
-        names = {name for s in among for name in (s.key, s.key.rpartition(".")[2], *_owners(s)) if name}
+        names = {
+            name for s in among for name in (s.key, s.key.rpartition(".")[2], *_owners(s)) if name
+        }
         raise ConfigError(f"no setting {word!r}; {near(word, names)}")
     return found
 
@@ -124,12 +147,20 @@ def page() -> str:
     """Return the reference as Markdown."""
     parts = [
         "# Settings",
-        "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and from the command line "
-        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints those in effect, and "
+        "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and "
+        "from the command line "
+        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints those in "
+        "effect, and "
         "`pomona settings KEY` explains one.",
     ]
-    tables = {part.title: [*of_part(part)] for part in PARTS if part.section not in ("partition", "method")}
-    partitions = {_owners(part)[0]: [*of_part(part)] for part in PARTS if part.section == "partition"}
+    tables = {
+        part.title: [*of_part(part)]
+        for part in PARTS
+        if part.section not in ("partition", "method")
+    }
+    partitions = {
+        _owners(part)[0]: [*of_part(part)] for part in PARTS if part.section == "partition"
+    }
     parts += [table(title, found) for title, found in tables.items() if found]
     parts.append(table_by("partition", "Section `partition`", partitions))
     parts.append(
@@ -142,17 +173,28 @@ def page() -> str:
 def table(heading: str, found: Iterable[Setting]) -> str:
     """Return a heading and the settings below it, as Markdown."""
     rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
-    return "\n".join([f"## {heading}", "", "| key | values | default | meaning |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(
+        [
+            f"## {heading}",
+            "",
+            "| key | values | default | meaning |",
+            "| --- | --- | --- | --- |",
+            *rows,
+        ]
+    )
 
 
 def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) -> str:
-    """Return the settings of several owners as one Markdown table, in which a key that some share is one row."""
+    """Return the settings of several owners as one Markdown table, in which a key that some share
+    is one row.
+    """
     owners: defaultdict[Setting, list[str]] = defaultdict(list)
     for name, own in found.items():
         for s in own:
             owners[replace(s, owner="")].append(name)
     rows = [
-        f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | {_code(s.default)} | "
+        f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | "
+        f"{_code(s.default)} | "
         f"{s.meaning} |"
         for s, names in owners.items()
     ]
@@ -174,12 +216,19 @@ def of_part(part: Part) -> Iterator[Setting]:
             key=f"{part.section}.{key}" if part.section else key,
             owner=part.owner,
             kind=_kind(what, schema.get("$defs", {})),
-            default="must be set" if key in schema.get("required", ()) else _shown(what.get("default")),
+            default="must be set"
+            if key in schema.get("required", ())
+            else _shown(what.get("default")),
             meaning=_sentence(what.get("description", "")),
         )
 
 
-BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "up to", "exclusiveMaximum": "below"}
+BOUNDS = {
+    "minimum": "from",
+    "exclusiveMinimum": "above",
+    "maximum": "up to",
+    "exclusiveMaximum": "below",
+}
 PLAIN = {"boolean": "true, false", "integer": "whole number", "number": "number"}
 
 
@@ -237,7 +286,9 @@ def _sentence(text: str) -> str:
 def settings(
     key: str | None = None,
     *,
-    to: Annotated[Path | None, Parameter(name="--out", help="write the whole reference as Markdown")] = None,
+    to: Annotated[
+        Path | None, Parameter(name="--out", help="write the whole reference as Markdown")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Explain the settings of a run.
@@ -270,12 +321,15 @@ def of_a_run() -> str:
     """Settings shown by ``pomona run --help``: those of every run."""
     common = [s for s in every() if "." not in s.key and not s.owner]
     rows = [
-        f"- `{s.key}={s.default}`: {s.meaning}" if s.default != "not set" else f"- `{s.key}`: {s.meaning}"
+        f"- `{s.key}={s.default}`: {s.meaning}"
+        if s.default != "not set"
+        else f"- `{s.key}`: {s.meaning}"
         for s in common
     ]
     return "\n".join(
         [
-            "Settings that every run has; `pomona settings` lists those of data, partitions, models and methods, and "
+            "Settings that every run has; `pomona settings` lists those of data, partitions, "
+            "models and methods, and "
             "`pomona settings KEY` explains one.",
             "",
             *rows,

@@ -1,8 +1,9 @@
 """SIGTERM and Ctrl-C as exceptions that cannot be lost.
 
-A signal's handler runs between any two instructions of the main thread, including inside a weak reference's callback or
-a ``__del__``. An exception raised there is passed to ``sys.unraisablehook``, printed, and the program continues. The
-hook of this module delivers the signal again, shortly afterwards and as often as needed.
+A signal's handler runs between any two instructions of the main thread, including inside a weak
+reference's callback or a ``__del__``. An exception raised there is passed to
+``sys.unraisablehook``, printed, and the program continues. The hook of this module delivers the
+signal again, shortly afterwards and as often as needed.
 """
 
 import signal
@@ -18,10 +19,11 @@ CODE = 143
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """SIGTERM ends the block with SystemExit(143); neither it nor Ctrl-C is swallowed by a callback.
+    """SIGTERM ends the block with SystemExit(143); neither it nor Ctrl-C is swallowed by a
+    callback.
 
-    SIGTERM keeps its handler after the block, for the interpreter's shutdown. Outside the main thread, where Python
-    runs no handlers, nothing changes.
+    SIGTERM keeps its handler after the block, for the interpreter's shutdown. Outside the main
+    thread, where Python runs no handlers, nothing changes.
     """
     if current_thread() is not main_thread():
         yield
@@ -59,5 +61,7 @@ def _signal(fault: BaseException | None) -> signal.Signals | None:
 
 
 def _terminate(*_: object) -> NoReturn:
-    """End a run on SIGTERM as on Ctrl-C: the current round is dropped, and the status is written."""
+    """End a run on SIGTERM as on Ctrl-C: the current round is dropped, and the status is
+    written.
+    """
     raise SystemExit(CODE)

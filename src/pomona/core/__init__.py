@@ -1,1 +1,3 @@
-"""Foundations that every package uses: errors, bounded types, random streams, rosters and rounds, named tensors."""
+"""Foundations that every package uses: errors, bounded types, random streams, rosters and rounds,
+named tensors.
+"""

@@ -1,7 +1,8 @@
 """Bounded types for every value from a file, a person or another organisation.
 
-Every record that is read from outside is built from these types and is not checked again later. Pydantic rejects a bad
-value when it creates the record, before the value reaches disk, memory or the terminal.
+Every record that is read from outside is built from these types and is not checked again later.
+Pydantic rejects a bad value when it creates the record, before the value reaches disk, memory or
+the terminal.
 """
 
 import json
@@ -25,12 +26,16 @@ HUGE = 1e100  # keeps sums of squares over samples and silos finite
 
 
 def plain(text: str, most: int = LONGEST) -> str:
-    """Return another party's text as one safe line of at most ``most`` characters, without control characters.
+    """Return another party's text as one safe line of at most ``most`` characters, without control
+    characters.
 
-    Characters that cannot be shown become spaces, so that the text can neither send escape sequences to a terminal nor
-    start a new line.
+    Characters that cannot be shown become spaces, so that the text can neither send escape
+    sequences to a terminal nor start a new line.
     """
-    kept = "".join(" " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text[: 4 * most])
+    kept = "".join(
+        " " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c
+        for c in text[: 4 * most]
+    )
     line = " ".join(kept.split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -48,10 +53,14 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 NameOrNone = Annotated[str, StringConstraints(pattern=f"^({NAME})?$")]  # "" for none
 Sha256 = Annotated[str, StringConstraints(pattern=f"^{DIGEST.pattern}$")]
-Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]  # a signature; "" for none
+# a signature; "" for none
+Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]
 Within = Annotated[str, AfterValidator(_within)]  # a file's path relative to a folder
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line
-Label = Annotated[str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")]  # names in code
+# names in code
+Label = Annotated[
+    str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")
+]
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too
 Number = Annotated[int, Field(ge=0, le=ROUNDS)]  # of a round
 Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id
@@ -71,7 +80,8 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
         most: maximum length in bytes (or characters).
 
     Raises:
-        E: the text is too long, too deeply nested, not UTF-8, or not JSON; NaN and infinities are not accepted.
+        E: the text is too long, too deeply nested, not UTF-8, or not JSON; NaN and infinities are
+            not accepted.
     """
     if len(text) > most:
         raise fault(f"it has {len(text)} bytes, at most {most} are read")
@@ -97,7 +107,9 @@ def _refuse(constant: str) -> Any:
 
 
 def shallow(value: Any) -> bool:
-    """Return whether a value's nesting is within the limit; iterative, so that deep nesting needs no stack."""
+    """Return whether a value's nesting is within the limit; iterative, so that deep nesting needs
+    no stack.
+    """
     layer = [value]
     for _ in range(DEEPEST + 1):
         layer = [

@@ -1,6 +1,7 @@
 """Errors for users: what went wrong, where, and how to fix it; one exit code for each class.
 
-The codes are part of the command line's contract (``docs/errors.md``); 0 is success, 130 an interrupt.
+The codes are part of the command line's contract (``docs/errors.md``); 0 is success, 130 an
+interrupt.
 """
 
 import re
@@ -13,7 +14,8 @@ from typing import ClassVar
 class PomonaError(Exception):
     """An error with a remedy; the message states both in one line.
 
-    If there are several problems, the first argument is the summary, and each further argument describes one of them.
+    If there are several problems, the first argument is the summary, and each further argument
+    describes one of them.
     """
 
     code: ClassVar[int] = 1
@@ -28,9 +30,13 @@ class PomonaError(Exception):
         return f"error[{self.kind}]: {self}"
 
     def text(self) -> str:
-        """Return the message for display: one line, followed by one indented line for each problem."""
+        """Return the message for display: one line, followed by one indented line for each
+        problem.
+        """
         what, *each = self._lines()
-        return "\n".join((f"error[{self.kind}]: {what}{':' if each else ''}", *(f"  {line}" for line in each)))
+        return "\n".join(
+            (f"error[{self.kind}]: {what}{':' if each else ''}", *(f"  {line}" for line in each))
+        )
 
     def _lines(self) -> list[str]:
         return [_printable(str(part)) for part in self.args] or [""]
@@ -42,14 +48,22 @@ def _printable(text: str) -> str:
 
 
 def worded(fault: BaseException) -> str:
-    """Format any exception in one line, with its type; code from users and libraries may raise any of them."""
+    """Format any exception in one line, with its type; code from users and libraries may raise any
+    of them.
+    """
     kind = fault.kind if isinstance(fault, PomonaError) else type(fault).__name__
-    text = str(fault) if isinstance(fault, PomonaError) else _printable(str(fault).partition("\n")[0])[:200]
+    text = (
+        str(fault)
+        if isinstance(fault, PomonaError)
+        else _printable(str(fault).partition("\n")[0])[:200]
+    )
     return f"{kind}: {text}" if text else kind
 
 
 def with_extra(name: str) -> str:
-    """Return the remedy for a missing library that an extra of the package installs (``pyproject.toml``)."""
+    """Return the remedy for a missing library that an extra of the package installs
+    (``pyproject.toml``).
+    """
     return f"install Pomona with its extra {name}"
 
 
@@ -96,7 +110,9 @@ class DivergedError(PomonaError):
 
 
 class PrivacyError(PomonaError):
-    """A release that was refused because it exceeds a client's privacy limit, or a ledger that does not match."""
+    """A release that was refused because it exceeds a client's privacy limit, or a ledger that does
+    not match.
+    """
 
     code, kind = 9, "PRIVACY"
 
@@ -131,11 +147,14 @@ def near(name: str, known: Iterable[str]) -> str:
     every = f"known: {', '.join(names)}"
     if not close:
         return every
-    return f"did you mean {' or '.join(close)}?" + (f" {every}" if len(close) < len(names) <= SHORT else "")
+    return f"did you mean {' or '.join(close)}?" + (
+        f" {every}" if len(close) < len(names) <= SHORT else ""
+    )
 
 
 SMALLER = "take a smaller model, batch_size or workers, less data, or a machine with more memory"
-PATTERNS = (  # messages of PyTorch on a CPU, and of NumPy and PyTorch on a GPU; each gives the size requested
+# messages of PyTorch on a CPU, and of NumPy and PyTorch on a GPU; each gives the size requested
+PATTERNS = (
     r"can't allocate memory: you tried to allocate (\d+ bytes)",
     r"Unable to allocate ([\d.]+ \w+)",
     r"out of memory.*?Tried to allocate ([\d.]+ \w+)",
@@ -144,11 +163,15 @@ PATTERNS = (  # messages of PyTorch on a CPU, and of NumPy and PyTorch on a GPU;
 
 @contextmanager
 def enough(doing: str, remedy: str = SMALLER) -> Iterator[None]:
-    """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and the size."""
+    """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and
+    the size.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as fault:
-        found = next((match for p in PATTERNS if (match := re.search(p, str(fault), re.DOTALL))), None)
+        found = next(
+            (match for p in PATTERNS if (match := re.search(p, str(fault), re.DOTALL))), None
+        )
         if found is None and not isinstance(fault, MemoryError):
             raise
         asked = f" for {_readable(found[1])} more" if found else ""

@@ -1,9 +1,9 @@
 """Opening files for reading: regular files only, with a known and limited length.
 
-A pipe may never end, a device may produce data for ever, and a sparse file of a few kilobytes on disk may fill the
-memory. Each can be hidden in a folder from somebody else under the name of a settings file. All readers open files with
-this module; a test searches the source for others. Refusals raise OSError, as a missing file does, with a phrase in
-``strerror``.
+A pipe may never end, a device may produce data for ever, and a sparse file of a few kilobytes on
+disk may fill the memory. Each can be hidden in a folder from somebody else under the name of a
+settings file. All readers open files with this module; a test searches the source for others.
+Refusals raise OSError, as a missing file does, with a phrase in ``strerror``.
 """
 
 import errno
@@ -22,7 +22,8 @@ from pomona.core.errors import PomonaError
 LONG = 2**30  # maximum bytes of a log that is read whole
 WEIGHTS = 2**34  # maximum bytes of a weights file that is held in memory
 BLOCK = 2**20
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # opening a pipe may block without the last
+# opening a pipe may block without the last
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 
 E = TypeVar("E", bound=PomonaError)
 
@@ -32,8 +33,10 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
 
     Args:
         path: the file's path, as given by a user.
-        most: maximum length in bytes; None if the caller checks the length itself before it allocates memory.
-        follow: whether the path may be a symbolic link; its target must be a regular file in any case.
+        most: maximum length in bytes; None if the caller checks the length itself before it
+            allocates memory.
+        follow: whether the path may be a symbolic link; its target must be a regular file in any
+            case.
 
     Raises:
         OSError: the file is missing or too long, or the path is a folder, pipe, socket or device.
@@ -46,7 +49,9 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
         if fault.errno == errno.ENXIO:
             raise _special(path) from None
         if fault.errno == errno.ELOOP and not follow:
-            raise OSError(errno.ELOOP, "it is a symbolic link, not the file itself", str(path)) from None
+            raise OSError(
+                errno.ELOOP, "it is a symbolic link, not the file itself", str(path)
+            ) from None
         raise
     try:
         facts = os.fstat(handle)
@@ -65,7 +70,11 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
 def content(path: Path, most: int = MOST_BYTES, follow: bool = True) -> bytes:
     """Read a regular file of at most ``most`` bytes. Raises OSError as ``opened`` does."""
     with opened(path, most, follow) as file:
-        parts, left = list[bytes](), most + 1  # a single read would allocate the maximum length in advance
+        # a single read would allocate the maximum length in advance
+        parts, left = (
+            list[bytes](),
+            most + 1,
+        )
         while left and (part := file.read(min(BLOCK, left))):
             parts.append(part)
             left -= len(part)
@@ -76,7 +85,10 @@ def content(path: Path, most: int = MOST_BYTES, follow: bool = True) -> bytes:
 
 
 def text(path: Path, most: int = MOST_BYTES, follow: bool = True) -> str:
-    """Read a regular file as UTF-8. Raises OSError as ``opened`` does, and UnicodeDecodeError (a ValueError)."""
+    """Read a regular file as UTF-8.
+
+    Raises OSError as ``opened`` does, and UnicodeDecodeError (a ValueError).
+    """
     return content(path, most, follow).decode("utf-8").replace("\r\n", "\n")
 
 
@@ -86,13 +98,17 @@ def blocks(file: BufferedReader) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
-    """Return a regular file's SHA-256 in hex, reading it in blocks. Raises OSError as ``opened`` does."""
+    """Return a regular file's SHA-256 in hex, reading it in blocks.
+
+    Raises OSError as ``opened`` does.
+    """
     with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def regular(path: Path, fault: Callable[[str], E]) -> Path:
-    """Return the path after checking that it is a regular file, for libraries that open files by name only.
+    """Return the path after checking that it is a regular file, for libraries that open files by
+    name only.
 
     Args:
         path: the file's path, as given by a user.

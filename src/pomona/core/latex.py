@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - the look-alike characters are the ones to replace
 """LaTeX tables for pdflatex and booktabs only: ASCII, no wider than a column of the article class.
 
-All text goes through ``escaped``. Widths are those of Computer Modern. A table that is too wide is set in a smaller
-size, and then split into parts; each part repeats the leading text columns.
+All text goes through ``escaped``. Widths are those of Computer Modern. A table that is too wide is
+set in a smaller size, and then split into parts; each part repeats the leading text columns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,9 @@ _LETTER, _STRANGE = 5.56, 46.0
 
 
 def escaped(text: str) -> str:
-    """Escape a text for pdflatex, as ASCII in one line; unsupported characters become code points, e.g. [U+8A3A]."""
+    """Escape a text for pdflatex, as ASCII in one line; unsupported characters become code points,
+    e.g. [U+8A3A].
+    """
     return "".join(map(_escaped, " ".join(text.split()).replace("--", "-\N{WORD JOINER}-")))
 
 
@@ -68,7 +70,11 @@ def _escaped(sign: str) -> str:
     if " " <= sign <= "~":
         return sign
     base, *marks = list(normalize("NFD", sign))
-    if not marks or not ("A" <= base <= "Z" or "a" <= base <= "z") or not all(mark in _ACCENTS for mark in marks):
+    if (
+        not marks
+        or not ("A" <= base <= "Z" or "a" <= base <= "z")
+        or not all(mark in _ACCENTS for mark in marks)
+    ):
         return f"{{[}}U+{ord(sign):04X}{{]}}"
     for mark in marks:
         base = f"\\{_ACCENTS[mark]}{{{base}}}"
@@ -84,7 +90,9 @@ def width(text: str) -> float:
 
 
 def latex(table: Table) -> str:
-    """Render one or more ``table`` environments with booktabs rules, none wider than ``ROOM`` or longer than a page."""
+    """Render one or more ``table`` environments with booktabs rules, none wider than ``ROOM`` or
+    longer than a page.
+    """
     columns = [_Column(table, k) for k in range(len(table.header))]
     size, scale = next((s for s in SIZES if _total(columns, s[1]) <= ROOM), SIZES[-1])
     words = ". ".join([table.title, " ".join(table.notes)])
@@ -100,7 +108,8 @@ def latex(table: Table) -> str:
             f"\\begin{{table}}\n\\centering{size}\n\\setlength{{\\tabcolsep}}{{{GAP / 2:g}pt}}\n"
             f"\\caption{{{caption}}}\n{label}"
             f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in some)}@{{}}}}\n\\toprule\n"
-            f"{' & '.join(column.head() for column in some)} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
+            f"{' & '.join(column.head() for column in some)} "
+            f"\\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
             "\\end{table}\n"
         )
     # LaTeX holds only a limited number of floats at a time.
@@ -123,7 +132,10 @@ class _Column:
 
     def cell(self, row: int) -> str:
         """Return a row's cell, in bold if it is marked."""
-        shown = [f"\\textbf{{{escaped(line)}}}" if row in self._marked else escaped(line) for line in self.lines[row]]
+        shown = [
+            f"\\textbf{{{escaped(line)}}}" if row in self._marked else escaped(line)
+            for line in self.lines[row]
+        ]
         return self._stacked(shown, "t")
 
     def head(self) -> str:

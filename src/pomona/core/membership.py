@@ -1,7 +1,7 @@
 """Membership schedule: clients that join late, leave early, or never train.
 
-A client that is not a member has 0 samples in the roster, so its weight is 0 everywhere. The method's card describes
-what joining and leaving do to the method's own quantities.
+A client that is not a member has 0 samples in the roster, so its weight is 0 everywhere. The
+method's card describes what joining and leaving do to the method's own quantities.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ from pomona.core.settings import Settings
 
 
 class Membership(Settings):
-    """Clients that join or leave. All other clients are members from the first round to the last."""
+    """Clients that join or leave.
+
+    All other clients are members from the first round to the last.
+    """
 
     joins: dict[Place, Number] = Field({}, description="client -> the first round it takes part in")
     leaves: dict[Place, Number] = Field({}, description="client -> the last round it takes part in")
@@ -27,7 +30,8 @@ class Membership(Settings):
         10,
         ge=1,
         le=10**6,
-        description="rounds an unseen client trains while the federation is frozen; one if the method keeps "
+        description="rounds an unseen client trains while the federation is frozen; one if the "
+        "method keeps "
         "no state between rounds",
     )
 
@@ -39,7 +43,9 @@ class Membership(Settings):
     def _in_order(self) -> Self:
         for client, first in self.joins.items():
             if first > self.leaves.get(client, first):
-                raise ValueError(f"client {client} joins in round {first} after its last, {self.leaves[client]}")
+                raise ValueError(
+                    f"client {client} joins in round {first} after its last, {self.leaves[client]}"
+                )
         twice = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
         if twice:
             raise ValueError(f"client {twice[0]} is unseen, so it neither joins nor leaves")
@@ -47,7 +53,11 @@ class Membership(Settings):
 
     def idle(self) -> dict[str, str]:
         """Only clients that are never trained with adapt."""
-        return {} if self.unseen else {"adapt_rounds": "only for clients of membership.unseen, and none is named"}
+        return (
+            {}
+            if self.unseen
+            else {"adapt_rounds": "only for clients of membership.unseen, and none is named"}
+        )
 
     @property
     def changes(self) -> bool:
@@ -59,14 +69,21 @@ class Membership(Settings):
         for key in ("joins", "leaves", "unseen"):
             unknown = [c for c in getattr(self, key) if not 0 <= c < clients]
             if unknown:
-                raise ConfigError(f"membership.{key} names client {unknown[0]}, but ids go from 0 to {clients - 1}")
+                raise ConfigError(
+                    f"membership.{key} names client {unknown[0]}, but ids go from 0 to "
+                    f"{clients - 1}"
+                )
         for key in ("joins", "leaves"):
             never = [r for r in getattr(self, key).values() if not 1 <= r <= rounds]
             if never:
-                raise ConfigError(f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}")
+                raise ConfigError(
+                    f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}"
+                )
         for number in range(1, rounds + 1):
             if not self.members(clients, number):
-                raise ConfigError(f"membership: no clients left in round {number}; keep at least one")
+                raise ConfigError(
+                    f"membership: no clients left in round {number}; keep at least one"
+                )
 
     def members(self, clients: int, number: int) -> tuple[int, ...]:
         """Return the members in round ``number``, in ascending order."""
@@ -83,7 +100,9 @@ class Membership(Settings):
 
 @dataclass(frozen=True)
 class Planned:
-    """Attendance planned in a run's settings; ``everybody`` has all clients that are ever members, or unseen."""
+    """Attendance planned in a run's settings; ``everybody`` has all clients that are ever members,
+    or unseen.
+    """
 
     membership: Membership
     everybody: Roster
@@ -96,7 +115,9 @@ class Planned:
     def begun(self, number: int) -> tuple[int, ...]:
         """Return the clients that have been members in any round up to ``number``."""
         joins, unseen = self.membership.joins, self.membership.unseen
-        return tuple(i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number)
+        return tuple(
+            i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number
+        )
 
     def parting(self, number: int) -> bool:
         """Return whether round ``number`` is a client's last."""

@@ -1,4 +1,6 @@
-"""Section ``optimizer``: how a local step uses the gradient; applied by ``objective.optimizer_step``."""
+"""Section ``optimizer``: how a local step uses the gradient; applied by
+``objective.optimizer_step``.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -10,13 +12,21 @@ from pomona.core.settings import Settings, of_kind, require_name
 
 
 class Optimizer(Settings):
-    """Stochastic gradient descent: what every local optimizer has besides lr, momentum and weight_decay."""
+    """Stochastic gradient descent: what every local optimizer has besides lr, momentum and
+    weight_decay.
+    """
 
     name: str = Field(
-        "sgd", description="rule of local steps: sgd, adam, adamw; moments are zero at the start of each round"
+        "sgd",
+        description=(
+            "rule of local steps: sgd, adam, adamw; moments are zero at the start of each round"
+        ),
     )
     max_grad_norm: float | None = Field(
-        None, ge=1e-30, le=1e6, description="L2 norm to which a client's gradient is clipped in each step; off if unset"
+        None,
+        ge=1e-30,
+        le=1e6,
+        description="L2 norm to which a client's gradient is clipped in each step; off if unset",
     )
 
     @property
@@ -30,21 +40,32 @@ class Adam(Optimizer):
 
     name: Literal["adam", "adamw"] = Field(description="rule of local steps")
     beta1: float = Field(0.9, ge=0, lt=1, description="adam, adamw: decay of the mean gradient")
-    beta2: float = Field(0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient")
-    eps: float = Field(1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square")
+    beta2: float = Field(
+        0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient"
+    )
+    eps: float = Field(
+        1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square"
+    )
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Optimizer, "adam": Adam, "adamw": Adam}
 
 
 def _chosen(value: Any) -> Any:
-    """Validate a section as the settings that its name selects. Raises ValidationError with every bad key or value."""
+    """Validate a section as the settings that its name selects.
+
+    Raises ValidationError with every bad key or value.
+    """
     if not isinstance(value, Mapping):
         return value
     section = {"name": "sgd", **value}
     kind = OPTIMIZERS[require_name(section, OPTIMIZERS)]
     others = [key for key in section if key in Adam.model_fields and key not in kind.model_fields]
-    return of_kind(kind, section, dict.fromkeys(others, f"only for adam and adamw, the optimizer is {section['name']}"))
+    return of_kind(
+        kind,
+        section,
+        dict.fromkeys(others, f"only for adam and adamw, the optimizer is {section['name']}"),
+    )
 
 
 AnyOptimizer = Annotated[SerializeAsAny[Optimizer], BeforeValidator(_chosen)]
@@ -54,14 +75,24 @@ Steps = Literal["any", "sgd", "plain"]
 
 
 def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optimizer) -> None:
-    """Raise ConfigError for an optimizer that the method does not support, or for settings that exclude each other."""
+    """Raise ConfigError for an optimizer that the method does not support, or for settings that
+    exclude each other.
+    """
     name = optimizer.name
     if name != "sgd" and allowed != "any":
-        raise ConfigError(f"optimizer.name = {name!r}: the rule of {method} holds for sgd; set optimizer.name=sgd")
+        raise ConfigError(
+            f"optimizer.name = {name!r}: the rule of {method} holds for sgd; set optimizer.name=sgd"
+        )
     if name != "sgd" and momentum:
-        raise ConfigError(f"momentum = {momentum}: {name} has optimizer.beta1 in its place; set momentum=0")
+        raise ConfigError(
+            f"momentum = {momentum}: {name} has optimizer.beta1 in its place; set momentum=0"
+        )
     if allowed == "plain" and momentum:
-        raise ConfigError(f"momentum = {momentum}: the rule of {method} holds for plain SGD; set momentum=0")
+        raise ConfigError(
+            f"momentum = {momentum}: the rule of {method} holds for plain SGD; set momentum=0"
+        )
     if allowed == "plain" and not optimizer.plain:
         norm = optimizer.max_grad_norm
-        raise ConfigError(f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; remove it")
+        raise ConfigError(
+            f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; remove it"
+        )

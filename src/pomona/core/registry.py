@@ -1,4 +1,6 @@
-"""Registries of lazily imported objects: listing them imports nothing, and unknown names get suggestions."""
+"""Registries of lazily imported objects: listing them imports nothing, and unknown names get
+suggestions.
+"""
 
 import inspect
 import sys
@@ -16,8 +18,12 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
-_homes: list[str] = []  # folders from which modules may be imported; added to the import path only while one is loaded
-_loading: Counter[str] = Counter()  # use count of each folder that is on the path only for this reason
+_homes: list[
+    str
+    # folders from which modules may be imported; added to the import path only while one is loaded
+] = []
+# use count of each folder that is on the path only for this reason
+_loading: Counter[str] = Counter()
 _lock = Lock()
 
 
@@ -34,12 +40,15 @@ def own_code_barred(barred: bool = True) -> Iterator[None]:
 def own(target: str) -> Any:
     """Import the user's object at ``module:attribute``, also from the own-code folders.
 
-    Modules that it imports at its top level may lie there too; imports inside functions do not search those folders.
+    Modules that it imports at its top level may lie there too; imports inside functions do not
+    search those folders.
 
     Raises ConfigError if it does not exist, or within ``own_code_barred``.
     """
     if _barred.get():
-        raise ConfigError(f"{plain(target, 80)} is own code, which runs only if you say so: give --own-code")
+        raise ConfigError(
+            f"{plain(target, 80)} is own code, which runs only if you say so: give --own-code"
+        )
     with _own_code_in_reach():
         return load(target)
 
@@ -49,15 +58,23 @@ def load(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as fault:  # TypeError: a relative module name
-        raise ConfigError(f"cannot load {target!r} ({fault}); give an importable module:attribute") from fault
+    except (
+        ImportError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as fault:  # TypeError: a relative module name
+        raise ConfigError(
+            f"cannot load {target!r} ({fault}); give an importable module:attribute"
+        ) from fault
 
 
 def importable(folder: Path) -> None:
-    """Add a folder from which ``module:attribute`` may be imported; same-named modules elsewhere take precedence.
+    """Add a folder from which ``module:attribute`` may be imported; same-named modules elsewhere
+    take precedence.
 
-    The folder is searched only for these names. It may contain other people's files, and a file with the name of a
-    package that is not installed must not be run instead of it.
+    The folder is searched only for these names. It may contain other people's files, and a file
+    with the name of a package that is not installed must not be run instead of it.
     """
     home = str(folder.absolute())
     if home not in _homes:
@@ -97,7 +114,8 @@ def _own_code_in_reach() -> Iterator[None]:
 
 
 def code_sha256(target: str) -> str:
-    """Return the SHA-256 in hex of the module file of ``module:attribute``, without the modules it imports.
+    """Return the SHA-256 in hex of the module file of ``module:attribute``, without the modules it
+    imports.
 
     Raises ConfigError if the object does not exist, or its module has no file.
     """
@@ -106,11 +124,15 @@ def code_sha256(target: str) -> str:
     try:
         return sha256(Path(inspect.getfile(sys.modules[target.partition(":")[0]])))
     except (OSError, TypeError) as fault:
-        raise ConfigError(f"cannot read the code of {target!r} ({fault}); name a module that is a file") from None
+        raise ConfigError(
+            f"cannot read the code of {target!r} ({fault}); name a module that is a file"
+        ) from None
 
 
 class Registry(Mapping[str, str]):
-    """A table of name -> ``module:attribute``; ``resolve`` also accepts the user's own entry points."""
+    """A table of name -> ``module:attribute``; ``resolve`` also accepts the user's own entry
+    points.
+    """
 
     def __init__(self, what: str, targets: Mapping[str, str]) -> None:
         self.what = what
@@ -126,11 +148,17 @@ class Registry(Mapping[str, str]):
         return len(self._targets)
 
     def registered(self, name: str) -> Any:
-        """Return the object with a registered name, for names from a file. Raises ConfigError for others."""
+        """Return the object with a registered name, for names from a file.
+
+        Raises ConfigError for others.
+        """
         if name not in self._targets:
             raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
         return load(self._targets[name])
 
     def resolve(self, name: str) -> Any:
-        """Return the object with a registered name or a ``module:attribute``. Raises ConfigError for anything else."""
+        """Return the object with a registered name or a ``module:attribute``.
+
+        Raises ConfigError for anything else.
+        """
         return own(name) if ":" in name and name not in self._targets else self.registered(name)

@@ -1,4 +1,6 @@
-"""``Roster`` (members and sample counts, with a limit of weights) and ``Round`` (number and step settings)."""
+"""``Roster`` (members and sample counts, with a limit of weights) and ``Round`` (number and step
+settings).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +17,10 @@ from pomona.core.weight_limit import limited
 class Roster:
     """All clients of the federation, in id order, whether or not they take part in a round.
 
-    ``sizes``: number of training samples per client, which the client reports once, when it registers; 0 for a client
-    that is currently not a member. Methods weight clients by ``shares`` and ``weights``, which limit each client's
-    share of an average to ``largest``; see ``federation.share``.
+    ``sizes``: number of training samples per client, which the client reports once, when it
+    registers; 0 for a client that is currently not a member. Methods weight clients by ``shares``
+    and ``weights``, which limit each client's share of an average to ``largest``; see
+    ``federation.share``.
     """
 
     sizes: tuple[int, ...]
@@ -38,7 +41,9 @@ class Roster:
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
         """Return the roster with only these clients as members."""
-        return replace(self, sizes=tuple(size if i in ids else 0 for i, size in enumerate(self.sizes)))
+        return replace(
+            self, sizes=tuple(size if i in ids else 0 for i, size in enumerate(self.sizes))
+        )
 
     def plus(self, client: int, everybody: "Roster") -> "Roster":
         """Return the roster with one client added, whose size comes from another roster."""
@@ -50,7 +55,9 @@ class Roster:
         return _normed(limited(self.sizes, self.largest))
 
     def weights(self, ids: tuple[int, ...]) -> Tensor:
-        """Return weights (len(ids),) float64 of a mean, n_i over the sum of ``ids``, each at most ``largest``."""
+        """Return weights (len(ids),) float64 of a mean, n_i over the sum of ``ids``, each at most
+        ``largest``.
+        """
         return _normed(limited([self.sizes[i] for i in ids], self.largest))
 
 
@@ -61,7 +68,9 @@ def _normed(counted: Sequence[float]) -> Tensor:
 
 @dataclass(frozen=True)
 class Passes:
-    """Length of a client's training: passes over its samples, or the first ``steps`` batches of such passes."""
+    """Length of a client's training: passes over its samples, or the first ``steps`` batches of
+    such passes.
+    """
 
     epochs: int = 1
     steps: int | None = None
@@ -77,10 +86,12 @@ class Passes:
 
 @dataclass(frozen=True)
 class Round:
-    """One round's settings; every scheduled value is a pure function of the round number (1 to total).
+    """One round's settings; every scheduled value is a pure function of the round number (1 to
+    total).
 
-    A client trains for ``epochs`` passes over its data, or ``steps`` steps if given. ``base_lr`` is the configured
-    learning rate and ``lr`` this round's; ``decay`` is their ratio, for a method's other rates.
+    A client trains for ``epochs`` passes over its data, or ``steps`` steps if given. ``base_lr`` is
+    the configured learning rate and ``lr`` this round's; ``decay`` is their ratio, for a method's
+    other rates.
     """
 
     number: int

@@ -1,4 +1,6 @@
-"""Names of the splits of a client's rows, and of the types of targets, each of which is a task in ``tasks/``."""
+"""Names of the splits of a client's rows, and of the types of targets, each of which is a task in
+``tasks/``.
+"""
 
 from typing import Literal, get_args
 

@@ -39,7 +39,9 @@ class Settings(BaseModel):
     def _ordinary(cls, value: Any) -> Any:
         """Reject values that would overflow later, or cannot be file names, in every field."""
         for leaf in _leaves(value):
-            if isinstance(leaf, int | float) and abs(leaf) > (MOST if isinstance(leaf, int) else LARGEST):
+            if isinstance(leaf, int | float) and abs(leaf) > (
+                MOST if isinstance(leaf, int) else LARGEST
+            ):
                 raise ValueError("the number is too large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
                 raise ValueError("a text has a NUL character; remove it")
@@ -56,7 +58,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _none_idle(self) -> Self:
-        if wrong := {key: f"{why}; remove it" for key, why in self.idle().items() if key in self.model_fields_set}:
+        if wrong := {
+            key: f"{why}; remove it"
+            for key, why in self.idle().items()
+            if key in self.model_fields_set
+        }:
             raise refusal(type(self).__name__, wrong)
         return self
 
@@ -86,20 +92,31 @@ def of_kind(kind: type[S], section: Mapping[str, Any], misplaced: Mapping[str, s
     return made
 
 
-def refusal(what: str, wrong: Mapping[str, str], beside: ValidationError | None = None) -> ValidationError:
-    """Return the error that names each misplaced key with a reason, besides the errors of another one."""
+def refusal(
+    what: str, wrong: Mapping[str, str], beside: ValidationError | None = None
+) -> ValidationError:
+    """Return the error that names each misplaced key with a reason, besides the errors of another
+    one.
+    """
     lines = [_detail("misplaced", why, (key,)) for key, why in wrong.items()]
     others = beside.errors(include_url=False, include_context=False) if beside else []
-    lines += [_detail(error["type"], error["msg"], error["loc"], error["input"]) for error in others]
+    lines += [
+        _detail(error["type"], error["msg"], error["loc"], error["input"]) for error in others
+    ]
     return ValidationError.from_exception_data(what, lines)
 
 
-def _detail(kind: str, message: str, place: tuple[int | str, ...], given: Any = None) -> InitErrorDetails:
+def _detail(
+    kind: str, message: str, place: tuple[int | str, ...], given: Any = None
+) -> InitErrorDetails:
     return InitErrorDetails(type=PydanticCustomError(kind, message), loc=place, input=given)
 
 
 def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
-    """Return the name that selects a section's settings. Raises PydanticKnownError unless it is a known one."""
+    """Return the name that selects a section's settings.
+
+    Raises PydanticKnownError unless it is a known one.
+    """
     name = section.get("name")
     if name is None:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
@@ -110,7 +127,9 @@ def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield a field's values, including those in tables and tuples; lists hold data rows with bounded types."""
+    """Yield a field's values, including those in tables and tuples; lists hold data rows with
+    bounded types.
+    """
     if isinstance(value, Mapping | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(inner)

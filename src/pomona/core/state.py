@@ -1,4 +1,5 @@
-"""Named tensors, some read only when needed; a method's state as such, for checkpoints, copies and private files.
+"""Named tensors, some read only when needed; a method's state as such, for checkpoints, copies and
+private files.
 
 A state is None, a tensor, or a frozen dataclass of states.
 """
@@ -51,13 +52,18 @@ def form(tensor: Tensor) -> Tensor:
 
 def only(tensors: Named, wanted: Callable[[str], bool]) -> Lazy:
     """Return only the tensors with the wanted names."""
-    return Lazy({name: t for name, t in forms(tensors).items() if wanted(name)}, tensors.__getitem__)
+    return Lazy(
+        {name: t for name, t in forms(tensors).items() if wanted(name)}, tensors.__getitem__
+    )
 
 
 def merged(*parts: Named) -> Lazy:
     """Combine tensors from several parts with disjoint names."""
     home = {name: part for part in parts for name in part}
-    return Lazy({name: t for part in parts for name, t in forms(part).items()}, lambda name: home[name][name])
+    return Lazy(
+        {name: t for part in parts for name, t in forms(part).items()},
+        lambda name: home[name][name],
+    )
 
 
 S = TypeVar("S")
@@ -70,13 +76,17 @@ def apply(function: Callable[[Tensor], Tensor], state: S) -> S:
 
 
 def joined(states: Sequence[S]) -> S:
-    """Join single-client states into one state of all, copying their tensors along the leading axis."""
+    """Join single-client states into one state of all, copying their tensors along the leading
+    axis.
+    """
     first = states[0]
     if isinstance(first, Tensor):
         return torch.cat(states)  # type: ignore[arg-type, return-value]
     if first is None:
         return first
-    parts = {name: joined([getattr(state, name) for state in states]) for name, _, _ in _parts(first, "")}
+    parts = {
+        name: joined([getattr(state, name) for state in states]) for name, _, _ in _parts(first, "")
+    }
     return type(first)(**parts)
 
 
@@ -86,12 +96,15 @@ def row(state: S, k: int) -> S:
 
 
 def flatten(state: object, prefix: str) -> dict[str, Tensor]:
-    """Return a state's tensors by dotted path, e.g. ``client.3.inner.core``; a single tensor's path is the prefix."""
+    """Return a state's tensors by dotted path, e.g. ``client.3.inner.core``; a single tensor's path
+    is the prefix.
+    """
     return dict(_leaves(state, prefix))
 
 
 def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
-    """Rebuild a state from named tensors, the inverse of ``flatten``; the template gives only the structure.
+    """Rebuild a state from named tensors, the inverse of ``flatten``; the template gives only the
+    structure.
 
     Args:
         template: a state of the same structure, such as a method's start.
@@ -110,7 +123,8 @@ def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
             if paths
         )
         raise CheckpointError(
-            f"the stored state {prefix!r} is not of this method's form ({odd}); resume with the version of "
+            f"the stored state {prefix!r} is not of this method's form ({odd}); resume with the "
+            "version of "
             "pomona that wrote it, or start over in another folder"
         )
     rebuilt: S = _map(lambda path, _: named[path], template, prefix)
@@ -121,7 +135,8 @@ def _parts(state: object, path: str) -> list[tuple[str, str, Any]]:
     """Return (field, path, value) for each field of a dataclass."""
     if not is_dataclass(state) or isinstance(state, type):
         raise TypeError(
-            f"{path or 'state'} is a {type(state).__name__}; a state is None, a tensor or a dataclass of them"
+            f"{path or 'state'} is a {type(state).__name__}; a state is None, a tensor or a "
+            "dataclass of them"
         )
     return [(f.name, f"{path}.{f.name}", getattr(state, f.name)) for f in fields(state)]
 
@@ -139,4 +154,6 @@ def _map(function: Callable[[str, Tensor], Tensor], state: Any, path: str) -> An
         return function(path, state)
     if state is None:
         return None
-    return type(state)(**{name: _map(function, value, inner) for name, inner, value in _parts(state, path)})
+    return type(state)(
+        **{name: _map(function, value, inner) for name, inner, value in _parts(state, path)}
+    )

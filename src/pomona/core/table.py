@@ -1,4 +1,6 @@
-"""The table type, with Markdown and CSV output; ``core.latex``, the terminal and pages render it too."""
+"""The table type, with Markdown and CSV output; ``core.latex``, the terminal and pages render it
+too.
+"""
 
 import csv
 import io
@@ -37,12 +39,22 @@ class Table:
     marked: frozenset[tuple[int, int]] = frozenset()
 
 
-def of_records(records: Sequence[Mapping[str, Any]], title: str = "", notes: Sequence[str] = ()) -> Table:
-    """Build a table of uniform records: floats to four digits, a dash for None, keys with spaces for underscores."""
+def of_records(
+    records: Sequence[Mapping[str, Any]], title: str = "", notes: Sequence[str] = ()
+) -> Table:
+    """Build a table of uniform records: floats to four digits, a dash for None, keys with spaces
+    for underscores.
+    """
     names = list(records[0]) if records else []
-    words = {k for k, name in enumerate(names) if not all(isinstance(r[name], int | float | None) for r in records)}
+    words = {
+        k
+        for k, name in enumerate(names)
+        if not all(isinstance(r[name], int | float | None) for r in records)
+    }
     header = [name.replace("_", " ") if name.isidentifier() else name for name in names]
-    return Table("", title, notes, header, [[_text(v) for v in record.values()] for record in records], words)
+    return Table(
+        "", title, notes, header, [[_text(v) for v in record.values()] for record in records], words
+    )
 
 
 def _text(value: Any) -> str:
@@ -74,17 +86,22 @@ def _emphasised(table: Table) -> list[list[str]]:
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return uniform records as CSV with their keys; texts that look like formulas get a leading apostrophe."""
+    """Return uniform records as CSV with their keys; texts that look like formulas get a leading
+    apostrophe.
+    """
     lines = [list(records[0]) if records else [], *(list(record.values()) for record in records)]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_harmless(cell) for cell in line] for line in lines)
+    csv.writer(text, lineterminator="\n").writerows(
+        [_harmless(cell) for cell in line] for line in lines
+    )
     return text.getvalue()
 
 
 def _harmless(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
-    text = cell.replace("\r", " ")  # the csv module writes it without quotes, which its own reader then rejects
+    # the csv module writes it without quotes, which its own reader then rejects
+    text = cell.replace("\r", " ")
     return f"'{text}" if cell.startswith(FORMULA) and not _number(cell) else text
 
 

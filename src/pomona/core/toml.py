@@ -16,7 +16,8 @@ from pomona.core.files import text
 from pomona.core.settings import Settings
 
 Tree = dict[str, Any]
-Choices = Mapping[str, Mapping[str, type[Settings]]]  # section -> name -> the settings class it selects
+# section -> name -> the settings class it selects
+Choices = Mapping[str, Mapping[str, type[Settings]]]
 S = TypeVar("S", bound=Settings)
 
 SECTIONS = ("method", "data", "partition", "model")
@@ -43,7 +44,10 @@ def read_tree(path: Path) -> Tree:
 
 
 def read_text(written: str) -> Tree:
-    """Parse a TOML text. Raises ValueError if it is not TOML, and ConfigError if it is nested too deeply."""
+    """Parse a TOML text.
+
+    Raises ValueError if it is not TOML, and ConfigError if it is nested too deeply.
+    """
     try:
         tree = tomllib.loads(written)
     except RecursionError:
@@ -59,7 +63,9 @@ def require_shallow(tree: Mapping[str, Any]) -> None:
 
 
 def _deep() -> ConfigError:
-    return ConfigError("the settings are nested too deep; a section has keys, and a key a value or a list")
+    return ConfigError(
+        "the settings are nested too deep; a section has keys, and a key a value or a list"
+    )
 
 
 def _snake(value: Any) -> Any:
@@ -73,12 +79,16 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     """Return the leaves of a tree by dotted key."""
     leaves: Tree = {}
     for key, value in tree.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        leaves |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        )
     return leaves
 
 
 def leaves(value: object) -> object:
-    """Return a section by dotted key, and any other value unchanged; for validators that run before the type's own."""
+    """Return a section by dotted key, and any other value unchanged; for validators that run before
+    the type's own.
+    """
     return flat(value) if isinstance(value, dict) else value
 
 
@@ -88,14 +98,19 @@ def named(layer: Mapping[str, Any]) -> Tree:
 
 
 def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
-    """Validate a tree as settings. Raises ConfigError for every bad key or value, with suggestions for unknown keys."""
+    """Validate a tree as settings.
+
+    Raises ConfigError for every bad key or value, with suggestions for unknown keys.
+    """
     try:
         return kind.model_validate(tree)
     except ValidationError as fault:
         raise explained(fault, tree, kind, choices or {}) from None
 
 
-def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices) -> ConfigError:
+def explained(
+    fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices
+) -> ConfigError:
     """Turn a settings tree's validation errors into one line that names every key."""
     known = _described(tree, kind, choices)
     # An error in a default that is derived from an invalid key is not reported.
@@ -107,8 +122,8 @@ def explained(fault: ValidationError, tree: Tree, kind: type[Settings], choices:
 def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree]:
     """Yield the errors; for a value with several possible forms, only those of the intended form.
 
-    Pydantic tries every form and adds its name to the location, after the key. An error inside a form identifies the
-    intended one; without one, the key's description lists the forms.
+    Pydantic tries every form and adds its name to the location, after the key. An error inside a
+    form identifies the intended one; without one, the key's description lists the forms.
     """
     for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
         tried, depth = list(group), len(key) + 1
@@ -117,7 +132,12 @@ def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree
         elif within := [e for e in tried if len(e["loc"]) > depth]:
             yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
         else:
-            yield {**tried[0], "loc": key, "type": "form", "msg": f"fits none of its forms: {known['.'.join(key)]}"}
+            yield {
+                **tried[0],
+                "loc": key,
+                "type": "form",
+                "msg": f"fits none of its forms: {known['.'.join(key)]}",
+            }
 
 
 def _key(place: Sequence[str | int], known: Mapping[str, str]) -> tuple[str, ...]:
@@ -141,7 +161,10 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
             name = plain(error["ctx"]["tag"], 80)
             return f"unknown {key} {name!r}; {near(name, choices.get(key, {}))}"
         case "model_type" | "model_attributes_type":
-            return f"{key} = {shown(error['input'])}: give a table of settings{' or a name' * (key in SECTIONS)}"
+            return (
+                f"{key} = {shown(error['input'])}: give a table of "
+                f"settings{' or a name' * (key in SECTIONS)}"
+            )
         case _:
             why = error["msg"].removeprefix("Value error, ")
             return f"{key} = {shown(error['input'])}: {why[0].lower()}{why[1:]}" if key else why
@@ -158,13 +181,15 @@ def shown(value: object) -> str:
 def _nearest(key: str, known: Mapping[str, str]) -> str:
     """Return the best suggestions for an unknown key.
 
-    In order: a longer key in its section, the same key in another section, keys with a matching description, similar
-    keys in its section, and all keys there. Section names are not compared, since all keys of a section share one.
+    In order: a longer key in its section, the same key in another section, keys with a matching
+    description, similar keys in its section, and all keys there. Section names are not compared,
+    since all keys of a section share one.
     """
     key = ".".join(part for part in key.split(".") if not part.isdecimal())  # list indices
     section, dot, last = key.rpartition(".")
     own = sorted(_inside(f"{section}{dot}", known))
-    meant = [f"{section}{dot}{name}" for name in own if last in name.split("_")]  # epochs -> local_epochs
+    # epochs -> local_epochs
+    meant = [f"{section}{dot}{name}" for name in own if last in name.split("_")]
     meant += _elsewhere(last, known)
     if not meant:
         close = get_close_matches(last, own, n=3, cutoff=0.7)  # not pretrained -> train
@@ -182,10 +207,14 @@ def _inside(prefix: str, known: Iterable[str]) -> set[str]:
 
 
 def _elsewhere(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return the keys of this name in any section; if there are none, those whose description begins with its words."""
+    """Return the keys of this name in any section; if there are none, those whose description
+    begins with its words.
+    """
     same = [k for k in known if k.rpartition(".")[2] == name]
     words = name.replace("_", " ")
-    return sorted(same or [k for k, what in known.items() if " " in words and what.lower().startswith(words)])
+    return sorted(
+        same or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
+    )
 
 
 def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
@@ -201,10 +230,14 @@ def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, 
         part = tree.get(name)
         if name in choices:
             chosen = str(part.get("name")) if isinstance(part, dict) else ""
-            kinds = [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
+            kinds = (
+                [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
+            )
         else:
             kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        described |= {k: what for s in kinds for k, what in _fields(name, s).items()} or {name: field.description or ""}
+        described |= {k: what for s in kinds for k, what in _fields(name, s).items()} or {
+            name: field.description or ""
+        }
     return described
 
 
@@ -212,7 +245,10 @@ def _fields(section: str, kind: type[Settings]) -> dict[str, str]:
     """Return the description of each dotted key of a section, including optional subsections."""
     described: dict[str, str] = {}
     for name, field in kind.model_fields.items():
-        key, (inner, *others) = f"{section}.{field.alias or name}", (*get_args(field.annotation), None)
+        key, (inner, *others) = (
+            f"{section}.{field.alias or name}",
+            (*get_args(field.annotation), None),
+        )
         described[key] = field.description or ""
         described |= _fields(key, inner) if _is_section(inner) and others[:1] == [NoneType] else {}
     return described

@@ -12,7 +12,14 @@ from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import OwnReader
 from pomona.data.section import data_settings
-from pomona.data.settings import ClientFiles, DataSettings, EventTimes, Images, Normalisation, TargetKind
+from pomona.data.settings import (
+    ClientFiles,
+    DataSettings,
+    EventTimes,
+    Images,
+    Normalisation,
+    TargetKind,
+)
 from pomona.data.targets import timed
 from pomona.data.validation import checked, finite
 
@@ -37,7 +44,8 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
 
     Args:
         settings: of the data.
-        keep_raw: whether a table of numbers keeps its cells in double precision, for features that were agreed.
+        keep_raw: whether a table of numbers keeps its cells in double precision, for features that
+            were agreed.
 
     Raises:
         ConfigError: unknown name, or settings that do not fit the data.
@@ -45,21 +53,33 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
     """
     reader = DATASETS.resolve(settings.name)
     if not callable(reader):
-        raise ConfigError(f"{settings.name} is not a function; give a module:function that takes the data settings")
+        raise ConfigError(
+            f"{settings.name} is not a function; give a module:function that takes the data "
+            "settings"
+        )
     dataset = _with_features(_adopted(reader(settings), settings))
     if dataset.learn is None and not keep_raw:
         dataset = replace(dataset, raw=None)
-    dataset = checked(_with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset)
+    dataset = checked(
+        _with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset
+    )
     if isinstance(settings, Images):
         resized = image_arrays.resized(dataset, settings.resize, settings.memory_share)
         seen = _normalised(resized, settings.normalise)
     else:
         seen = _normalised(dataset)
-    return timed(seen, settings) if seen.targets == "survival" and isinstance(settings, EventTimes) else seen
+    return (
+        timed(seen, settings)
+        if seen.targets == "survival" and isinstance(settings, EventTimes)
+        else seen
+    )
 
 
 def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
-    """Return the data with targets of the configured kind. Raises ConfigError if they are classes already."""
+    """Return the data with targets of the configured kind.
+
+    Raises ConfigError if they are classes already.
+    """
     kind, names = settings.targets, settings.classes
     if kind == "segmentation":
         return replace(dataset, target_kind=kind, classes=names or dataset.classes)
@@ -73,15 +93,17 @@ def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
 def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dataset:
     """Apply the configured normalisation, or the reader's own if none is configured.
 
-    Tables, and images of more than 8 bits without a normalisation from their reader, learn it here from all rows that
-    may be used for training.
+    Tables, and images of more than 8 bits without a normalisation from their reader, learn it here
+    from all rows that may be used for training.
 
     Raises:
         ConfigError: a normalisation is set for data that are not images.
         DataError: its number of channels is wrong.
     """
     if asked != "default" and dataset.kind != "image":
-        raise ConfigError(f"data.normalise is for images, and {dataset.name} is a {dataset.kind}; drop it")
+        raise ConfigError(
+            f"data.normalise is for images, and {dataset.name} is a {dataset.kind}; drop it"
+        )
     if isinstance(asked, Normalisation):
         return checked(replace(dataset, shift=asked.shift, scale=asked.scale, learn=None))
     said = dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,))
@@ -92,7 +114,9 @@ def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dat
 
 
 def _with_features(dataset: Dataset) -> Dataset:
-    """Build a table's features from all rows that may be used for training, until a partition selects the rows."""
+    """Build a table's features from all rows that may be used for training, until a partition
+    selects the rows.
+    """
     if dataset.raw is None or dataset.learn is None:
         return dataset
     whole = dataset.learn(dataset, np.arange(dataset.n_train))
@@ -106,13 +130,20 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     name = settings.name
     assert isinstance(settings, OwnReader), "readers of the package return a Dataset"
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise DataError(f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)")
+        raise DataError(
+            f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
+        )
     x, y = (np.asarray(array) for array in result)
     if 0 in {x.ndim, y.ndim} or x.dtype.kind not in "biuf":
-        raise DataError(f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of numbers")
+        raise DataError(
+            f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of "
+            "numbers"
+        )
     y, classes = targets.from_arrays([(f"{name}: y", y)], settings.targets, settings.classes)
     if x.ndim == 2:
         finite(x, f"{name}: x")
-        return csv_table.in_single(Dataset(name, "table", x, y, classes, len(y)), settings.memory_share)
+        return csv_table.in_single(
+            Dataset(name, "table", x, y, classes, len(y)), settings.memory_share
+        )
     x = image_arrays.adopted(x, f"{name}: x")
     return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x))

@@ -1,4 +1,6 @@
-"""Arrays in files: headers are validated before memory is allocated; rows are streamed into place."""
+"""Arrays in files: headers are validated before memory is allocated; rows are streamed into
+place.
+"""
 
 import gzip
 import math
@@ -22,7 +24,15 @@ from pomona.storage.mapped_array import allocate
 CHUNK = 1 << 20
 # Deflate compresses by at most 1032 to 1 (as zlib states); a header that promises more is false.
 MOST_PACKED = 1032
-FAULTS = (OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError, struct.error)
+FAULTS = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    struct.error,
+)
 
 
 @contextmanager
@@ -31,12 +41,19 @@ def reading(where: object) -> Iterator[None]:
     try:
         yield
     except FAULTS as fault:
-        raise DataError(f"cannot read {where} ({fault}); check the file, or fetch it again") from fault
+        raise DataError(
+            f"cannot read {where} ({fault}); check the file, or fetch it again"
+        ) from fault
 
 
 def file(path: Path) -> Path:
-    """Return the path after checking that it is a regular file. Raises DataError; see ``files.regular``."""
-    return files.regular(path, lambda what: DataError(f"{what}; correct the path, or put the file there"))
+    """Return the path after checking that it is a regular file.
+
+    Raises DataError; see ``files.regular``.
+    """
+    return files.regular(
+        path, lambda what: DataError(f"{what}; correct the path, or put the file there")
+    )
 
 
 @contextmanager
@@ -89,7 +106,9 @@ class StoredArray:
         )
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield (first row, rows), read-only and about a megabyte each, for an array stored row by row."""
+        """Yield (first row, rows), read-only and about a megabyte each, for an array stored row by
+        row.
+        """
         with self.open() as stream:
             yield from _chunks(stream, self.shape, self.dtype, self.where)
             _end(stream, self.where)
@@ -117,7 +136,10 @@ def _chunks(
         rows = min(step, shape[0] - start)
         raw = stream.read(rows * row_bytes)
         if len(raw) < rows * row_bytes:
-            raise DataError(f"{where} ends early, in row {start + len(raw) // row_bytes} of {shape[0]}; fetch it again")
+            raise DataError(
+                f"{where} ends early, in row {start + len(raw) // row_bytes} of {shape[0]}; fetch "
+                "it again"
+            )
         yield start, np.ndarray((rows, *shape[1:]), dtype, raw)
 
 
@@ -139,16 +161,22 @@ def _end(stream: IO[bytes], where: str) -> None:
 
 
 def promised(stored: StoredArray, room: int) -> StoredArray:
-    """Return the array after checking that its header promises no more bytes than the file can contain."""
+    """Return the array after checking that its header promises no more bytes than the file can
+    contain.
+    """
     if stored.size > room:
-        raise DataError(f"{stored.where} promises {stored.size} bytes but has room for {room}; fetch it again")
+        raise DataError(
+            f"{stored.where} promises {stored.size} bytes but has room for {room}; fetch it again"
+        )
     return stored
 
 
 def paired(x: StoredArray, y: StoredArray) -> tuple[StoredArray, StoredArray]:
     """Return inputs and labels after checking that they have the same number of rows."""
     if len(x) != len(y):
-        raise DataError(f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label")
+        raise DataError(
+            f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label"
+        )
     return x, y
 
 
@@ -163,7 +191,8 @@ def joined(
     for part in parts:
         if part.shape[1:] != parts[0].shape[1:]:
             raise DataError(
-                f"rows of {part.where} have shape {part.shape[1:]}, those of {parts[0].where} {parts[0].shape[1:]}; "
+                f"rows of {part.where} have shape {part.shape[1:]}, those of {parts[0].where} "
+                f"{parts[0].shape[1:]}; "
                 "give all parts the same shape"
             )
     with max(parts, key=lambda part: part.size).unpacking():

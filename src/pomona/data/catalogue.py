@@ -56,7 +56,9 @@ class CatalogueEntry:
 
 @dataclass(frozen=True)
 class Listing:
-    """A data set in a listing; ``present`` is None for own data, ``where`` its path or how to get it."""
+    """A data set in a listing; ``present`` is None for own data, ``where`` its path or how to get
+    it.
+    """
 
     name: str
     kind: str
@@ -66,11 +68,21 @@ class Listing:
     where: str
 
 
-def _idx(name: str, about: str, source: str, folders: tuple[str, ...], prefix: str = "") -> CatalogueEntry:
+def _idx(
+    name: str, about: str, source: str, folders: tuple[str, ...], prefix: str = ""
+) -> CatalogueEntry:
     marker = f"{prefix}train-images-idx3-ubyte"
     places = tuple(f"{folder}{raw}" for folder in folders for raw in ("", "/raw", "/gzip"))
     return CatalogueEntry(
-        name, PublicImages, "pomona.data.idx:read", "image", "28x28x1", about, source, places, (marker, f"{marker}.gz")
+        name,
+        PublicImages,
+        "pomona.data.idx:read",
+        "image",
+        "28x28x1",
+        about,
+        source,
+        places,
+        (marker, f"{marker}.gz"),
     )
 
 
@@ -83,7 +95,15 @@ def _medmnist(stem: str, channels: int, about: str) -> CatalogueEntry:
     name, source = f"{stem}mnist", "MedMNIST v2 (Yang et al. 2023), 28 x 28"
     target, places = "pomona.data.medmnist:read", (".", name, "medmnist")
     return CatalogueEntry(
-        name, PublicImages, target, "image", f"28x28x{channels}", about, source, places, (f"{name}.npz",)
+        name,
+        PublicImages,
+        target,
+        "image",
+        f"28x28x{channels}",
+        about,
+        source,
+        places,
+        (f"{name}.npz",),
     )
 
 
@@ -91,7 +111,9 @@ def _cifar(number: int, about: str, markers: tuple[str, ...]) -> CatalogueEntry:
     name, source = f"cifar{number}", f"CIFAR-{number} (Krizhevsky 2009), binary version"
     markers = (f"cifar-{number}-binary.tar.gz", *markers)
     target, places = "pomona.data.cifar:read", (name, f"cifar-{number}", f"cifar_{number}", ".")
-    return CatalogueEntry(name, PublicImages, target, "image", "32x32x3", about, source, places, markers)
+    return CatalogueEntry(
+        name, PublicImages, target, "image", "32x32x3", about, source, places, markers
+    )
 
 
 _ENTRIES = (
@@ -112,7 +134,10 @@ _ENTRIES = (
         "tumour nuclei, 2 classes, 569 rows",
     ),
     _idx(
-        "mnist", "digits, 10 classes, 60,000 + 10,000", "MNIST (LeCun, Cortes, Burges), IDX files", ("mnist", "MNIST")
+        "mnist",
+        "digits, 10 classes, 60,000 + 10,000",
+        "MNIST (LeCun, Cortes, Burges), IDX files",
+        ("mnist", "MNIST"),
     ),
     _idx(
         "fashion-mnist",
@@ -250,7 +275,8 @@ def _found(entry: CatalogueEntry, roots: list[Path]) -> Path | None:
 
 
 def locate(settings: PublicImages | PublicTexts) -> Path:
-    """Return the file that identifies a catalogued data set, below ``path`` if set, else below the data folder.
+    """Return the file that identifies a catalogued data set, below ``path`` if set, else below the
+    data folder.
 
     Raises:
         DataError: it is missing; the message names the places searched and the download.
@@ -260,21 +286,31 @@ def locate(settings: PublicImages | PublicTexts) -> Path:
         return settings.path.expanduser()
     if settings.path is None and base is None:
         raise DataError(
-            f"no data folder to find {entry.name} in: point POMONA_DATA or --data-dir at the folder that holds "
+            f"no data folder to find {entry.name} in: point POMONA_DATA or --data-dir at the "
+            "folder that holds "
             f"{entry.folders[0]}/{entry.markers[0]}, from {entry.source}"
         )
-    roots = [settings.path.expanduser()] if settings.path else [(base or Path()) / name for name in entry.folders]
+    roots = (
+        [settings.path.expanduser()]
+        if settings.path
+        else [(base or Path()) / name for name in entry.folders]
+    )
     found = _found(entry, roots)
     if found is None:
         raise DataError(
-            f"{entry.name} not found: none of {', '.join(entry.markers)} is in {', '.join(map(str, roots))}; "
-            f"fetch {entry.source} and put its files there, or correct POMONA_DATA, --data-dir or data.path"
+            f"{entry.name} not found: none of {', '.join(entry.markers)} is in "
+            f"{', '.join(map(str, roots))}; "
+            f"fetch {entry.source} and put its files there, or correct POMONA_DATA, --data-dir or "
+            "data.path"
         )
     return found
 
 
 def own_path(settings: OwnPath) -> Path:
-    """Return the path of own data. Raises ConfigError if it is not set, DataError if it does not exist."""
+    """Return the path of own data.
+
+    Raises ConfigError if it is not set, DataError if it does not exist.
+    """
     if settings.path is None:
         raise ConfigError("own data need a file or folder: set data.path")
     path = settings.path.expanduser()
@@ -284,7 +320,9 @@ def own_path(settings: OwnPath) -> Path:
 
 
 def describe(folder: Path | None = None) -> tuple[Listing, ...]:
-    """Describe each data set without reading it: content, and whether its files are present in the data folder."""
+    """Describe each data set without reading it: content, and whether its files are present in the
+    data folder.
+    """
     base = data_dir(folder)
     return tuple(_listing(entry, base) for entry in _ENTRIES)
 

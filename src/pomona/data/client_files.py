@@ -25,11 +25,14 @@ from pomona.data.problem_report import refuse
 TABLES = {".csv", ".data", ".tsv", ".txt"}
 
 
-ClientData = ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
+ClientData = (
+    ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
+)
 
 
 def read(settings: ClientData) -> Dataset:
-    """Read the files of ``data.clients``: all training rows, then all validation rows, then all test rows.
+    """Read the files of ``data.clients``: all training rows, then all validation rows, then all
+    test rows.
 
     Normalisation and vocabulary are learned from the training rows of all clients.
 
@@ -39,7 +42,8 @@ def read(settings: ClientData) -> Dataset:
     """
     if not settings.clients:
         raise ConfigError(
-            "data 'clients' needs files: add a section data.clients with a name and a train file for each"
+            "data 'clients' needs files: add a section data.clients with a name and a train file "
+            "for each"
         )
     parts = [
         (client, role, path.expanduser())
@@ -52,7 +56,9 @@ def read(settings: ClientData) -> Dataset:
     dataset, counts = _joined(paths, settings)
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
-    owners = Owners(tuple(csv_columns.plain(files.name) for files in settings.clients), client, role)
+    owners = Owners(
+        tuple(csv_columns.plain(files.name) for files in settings.clients), client, role
+    )
     owned = replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
     notes = site_comparison.notes(owned) if owned.kind == "table" else []
     return replace(owned, notes=(*owned.notes, *notes))
@@ -64,7 +70,9 @@ def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple
     suffixes = {path.suffix.lower() for path in paths}
     if suffixes not in ({".npz"}, {parquet.SUFFIX}) and not suffixes <= TABLES:
         named = ", ".join(sorted(suffix or "no suffix" for suffix in suffixes))
-        raise ConfigError(f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV")
+        raise ConfigError(
+            f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV"
+        )
     training = len(settings.clients)
     if isinstance(settings, Arrays):
         return npz.read_parts(paths, training, settings)
@@ -74,21 +82,31 @@ def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple
 
 
 def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
-    """Report each file of training rows that is also used for another split, whose metrics would be on trained rows."""
+    """Report each file of training rows that is also used for another split, whose metrics would be
+    on trained rows.
+    """
     first: dict[Path, tuple[int, int]] = {}
     lines = []
     for client, role, path in parts:  # training rows come first
         owner, part = first.setdefault(path.absolute(), (client, role))
         if (names[owner], part) != (names[client], role) and part == 0:
             where = f"the {SPLITS[role]} rows of {names[client]}"
-            lines.append(f"{path} holds the train rows of {names[owner]} and {where}; give each its own file")
+            lines.append(
+                f"{path} holds the train rows of {names[owner]} and {where}; give each its own file"
+            )
     return lines
 
 
 def _fault(path: Path) -> str:
-    """Describe in one line why a path cannot be read; empty if it can. All paths are reported together."""
+    """Describe in one line why a path cannot be read; empty if it can.
+
+    All paths are reported together.
+    """
     if path.is_dir():
-        return f"{path} is a folder; images of a client come as one .npz with arrays x and y, see the guide to own data"
+        return (
+            f"{path} is a folder; images of a client come as one .npz with arrays x and y, see "
+            "the guide to own data"
+        )
     try:
         file(path)
     except DataError as fault:

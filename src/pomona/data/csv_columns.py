@@ -51,12 +51,15 @@ def is_gap(cell: str) -> bool:
 
 
 def is_missing(cell: str) -> bool:
-    """Return whether a cell in a column of names marks a missing value: "none" and "-" may be names."""
+    """Return whether a cell in a column of names marks a missing value: "none" and "-" may be
+    names.
+    """
     return is_gap(cell) and cell.strip().lower() not in WORDS
 
 
 def plain(cell: str) -> str:
-    """Return the canonical form for comparing labels, categories and site names: NFC, and numbers by value.
+    """Return the canonical form for comparing labels, categories and site names: NFC, and numbers
+    by value.
 
     3, 3. and 3.0 are equal, and so are 0.5 and 0.50; 03 is different, since it may be a code.
     """
@@ -73,7 +76,9 @@ def alike(names: Iterable[str]) -> list[str]:
 
 
 def days(cell: str) -> float:
-    """Return days from 2000-01-01 to an ISO date, with a fraction for the time (UTC if it has a zone); else NaN."""
+    """Return days from 2000-01-01 to an ISO date, with a fraction for the time (UTC if it has a
+    zone); else NaN.
+    """
     try:
         moment = datetime.fromisoformat(cell.strip())
     except ValueError:
@@ -102,8 +107,8 @@ class Strays:
         gaps, others: numbers of empty and of other unusable cells.
         first: location and content of the first cell of each type.
         values: distinct values of the others, slightly more than a category may have.
-        dates, commas, bounds, large: numbers of other cells that are dates, numbers with a decimal comma, bounds such
-            as <5, or numbers beyond float32.
+        dates, commas, bounds, large: numbers of other cells that are dates, numbers with a decimal
+            comma, bounds such as <5, or numbers beyond float32.
     """
 
     name: str
@@ -123,8 +128,11 @@ class Strays:
         """Return whether any cell is a problem."""
         return bool(self.others) or (bool(self.gaps) and not self.fills)
 
-    def add(self, cell: str, where: Callable[[str], str], gap: bool | None = None, times: int = 1) -> None:
-        """Record a cell that is not a number and occurs ``times`` times; ``gap`` says whether it is a gap, if known.
+    def add(
+        self, cell: str, where: Callable[[str], str], gap: bool | None = None, times: int = 1
+    ) -> None:
+        """Record a cell that is not a number and occurs ``times`` times; ``gap`` says whether it is
+        a gap, if known.
 
         ``where`` is the location of its first occurrence.
         """
@@ -157,7 +165,9 @@ class Strays:
         return "category" if len(self.values) <= FEW and len(self.values) < self.others else "texts"
 
     def problem(self, rows: int) -> str:
-        """Describe the problem in one line: number of bad cells, the first one, and their apparent type."""
+        """Describe the problem in one line: number of bad cells, the first one, and their apparent
+        type.
+        """
         kind = self.kind(rows)
         where, cell = self.first["other" if self.others else "gap"]
         first = f"first {short(cell)} in {where}"
@@ -166,7 +176,10 @@ class Strays:
         also = f"; and {self.gaps} gaps" if self.gaps and not self.fills else ""
         looks = f": {LOOKS[kind]}" if kind in LOOKS else ""
         values = f" ({listed(sorted(self.values), 4)})" if kind == "category" else ""
-        return f"column {self.name}: {self.others} of {rows} are not {self.wanted}, {first}{looks}{values}{also}"
+        return (
+            f"column {self.name}: {self.others} of {rows} are not {self.wanted}, "
+            f"{first}{looks}{values}{also}"
+        )
 
 
 LOOKS = {
@@ -179,7 +192,10 @@ LOOKS = {
 }
 REMEDIES = {
     "gaps": "gaps: fill them with medians and flag them, data.missing=median",
-    "commas": "commas in numbers: if they are decimal marks, data.decimal=comma; if they part thousands, take them out",
+    "commas": (
+        "commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
+        "thousands, take them out"
+    ),
     "dates": "dates: read them as days, 'data.dates=[{}]'",
     "bounds": "bounds such as <5: read them as the number behind the sign, data.censored=limit",
     "large": "numbers that float32 does not hold: correct them, or give them in another unit",
@@ -189,7 +205,9 @@ REMEDIES = {
 
 
 def remedies(found: Sequence[Strays], rows: int) -> list[str]:
-    """Return remedies for these columns: one line for each type, and the setting that drops them."""
+    """Return remedies for these columns: one line for each type, and the setting that drops
+    them.
+    """
     kinds = {strays.kind(rows) for strays in found}
     if any(strays.gaps and not strays.fills for strays in found):
         kinds.add("gaps")

@@ -1,4 +1,6 @@
-"""First pass over CSV or Parquet files, before features are read: labels, owners, groups, and matching columns."""
+"""First pass over CSV or Parquet files, before features are read: labels, owners, groups, and
+matching columns.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +20,9 @@ from pomona.data.settings import CsvForm, CsvHeading, DataSettings, Features, cs
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
 MISSING = "(missing)"
-_IDENTIFIER = re.compile(r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE)
+_IDENTIFIER = re.compile(
+    r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,8 @@ class CsvSurvey:
         places: indices of other columns with a purpose, by the setting that names them.
         dropped: indices of the columns that are dropped.
         orders: position of each column in each file.
-        blank: whether a label cell means that the row is unlabelled; ``data.unlabelled`` decides whether to drop it.
+        blank: whether a label cell means that the row is unlabelled; ``data.unlabelled`` decides
+            whether to drop it.
         without: number of unlabelled rows that were dropped.
         counts: number of rows in each file.
         lines: line of each row in its file.
@@ -60,7 +65,9 @@ class CsvSurvey:
     values: Mapping[int, int]
 
     def __iter__(self) -> Iterator[CsvRecord]:
-        """Iterate over the records of all files without headers, with cells in the order of ``columns``."""
+        """Iterate over the records of all files without headers, with cells in the order of
+        ``columns``.
+        """
         for path, order in zip(self.paths, self.orders, strict=True):
             for record in _ordered(path, self.form, self.header, order):
                 if not any(self.blank(record.cells[i]) for i in self.label):
@@ -76,9 +83,13 @@ class CsvSurvey:
 
     @property
     def features(self) -> list[int]:
-        """The indices of the feature columns: without labels, owners, groups, and dropped columns."""
+        """The indices of the feature columns: without labels, owners, groups, and dropped
+        columns.
+        """
         hidden = {self.places.get(key) for key in ("client_column", "group_column")}
-        return [i for i in range(len(self.columns)) if i not in {*self.label, *hidden, *self.dropped}]
+        return [
+            i for i in range(len(self.columns)) if i not in {*self.label, *hidden, *self.dropped}
+        ]
 
     def where(self, row: int) -> str:
         """Return the line number of a row, with its file if there are several."""
@@ -87,9 +98,13 @@ class CsvSurvey:
         return place(path, self.lines[row], len(self.paths) > 1)
 
     def targets(self, settings: ColumnData) -> tuple[targets.Answer, list[str]]:
-        """Return the targets of all rows, and the problems with them; see ``targets.from_cells``."""
+        """Return the targets of all rows, and the problems with them; see
+        ``targets.from_cells``.
+        """
         cells = [self.cells[i] for i in self.label]
-        return targets.from_cells(cells, [self.columns[i] for i in self.label], settings, self.where)
+        return targets.from_cells(
+            cells, [self.columns[i] for i in self.label], settings, self.where
+        )
 
     def named(self, dataset: Dataset, inputs: Sequence[int]) -> Dataset:
         """Return the data with column names, where the model's columns are ``inputs``."""
@@ -97,7 +112,9 @@ class CsvSurvey:
             return dataset
         others = tuple(name for i, name in enumerate(self.columns) if i not in inputs)
         labels = () if dataset.classes else tuple(self.columns[i] for i in self.label)
-        return replace(dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels)
+        return replace(
+            dataset, columns=tuple(self.columns[i] for i in inputs), others=others, labels=labels
+        )
 
     def ownerless(self) -> list[str]:
         """Report rows without an owner; empty if every row has one."""
@@ -106,14 +123,21 @@ class CsvSurvey:
         if not rows:
             return []
         column = self.columns[self.places["client_column"]]
-        return [f"client column {column}: {len(rows)} of {len(self)} rows name no client, first {self.where(rows[0])}"]
+        return [
+            (
+                f"client column {column}: {len(rows)} of {len(self)} rows name no client, first "
+                f"{self.where(rows[0])}"
+            )
+        ]
 
     def _purpose(self, key: str) -> list[str] | None:
         """Return the cells of the column that a setting names, or None."""
         return self.cells[self.places[key]] if key in self.places else None
 
     def owners(self, n_train: int) -> Owners | None:
-        """Return each row's owner, with owners sorted by name; rows from ``n_train`` on are test rows."""
+        """Return each row's owner, with owners sorted by name; rows from ``n_train`` on are test
+        rows.
+        """
         clients = self._purpose("client_column")
         if clients is None:
             return None
@@ -124,14 +148,23 @@ class CsvSurvey:
     def groups(self) -> RowGroups | None:
         """Return each row's group."""
         cells = self._purpose("group_column")
-        return None if cells is None else RowGroups(self.columns[self.places["group_column"]], targets.grouped(cells))
+        return (
+            None
+            if cells is None
+            else RowGroups(self.columns[self.places["group_column"]], targets.grouped(cells))
+        )
 
     def times(self) -> NDArray[np.float64] | None:
-        """Return each row's time, as days for dates or as the column's number; NaN for other cells."""
+        """Return each row's time, as days for dates or as the column's number; NaN for other
+        cells.
+        """
         cells = self._purpose("time_column")
         if cells is None:
             return None
-        days, plain = (np.array([read(cell) for cell in cells]) for read in (csv_columns.days, csv_columns.number))
+        days, plain = (
+            np.array([read(cell) for cell in cells])
+            for read in (csv_columns.days, csv_columns.number)
+        )
         return plain if np.isnan(days).sum() > np.isnan(plain).sum() else days
 
     def problems(self) -> list[str]:
@@ -142,11 +175,16 @@ class CsvSurvey:
             return self.ownerless()
         i = self.places["time_column"]
         first = f"first {csv_columns.short(self.cells[i][odd[0]])} in {self.where(odd[0])}"
-        what = f"{len(odd)} of {len(self)} are neither dates such as 2024-03-01 nor numbers, as most are"
+        what = (
+            f"{len(odd)} of {len(self)} are neither dates such as 2024-03-01 nor numbers, as "
+            "most are"
+        )
         return [*self.ownerless(), f"time column {self.columns[i]}: {what}, {first}; correct them"]
 
     def repeated(self) -> list[str]:
-        """Warn about columns that look like identifiers of people with several rows, unless groups are set."""
+        """Warn about columns that look like identifiers of people with several rows, unless groups
+        are set.
+        """
         if "group_column" in self.places:
             return []
         seen = [i for i, n in self.values.items() if n > MOST_SUBGROUPS // 2 and 2 * n <= len(self)]
@@ -154,7 +192,8 @@ class CsvSurvey:
         if not found:
             return []
         return [
-            f"identifiers that repeat: {listed(found)}; if rows of one patient may be in training and in test, test "
+            f"identifiers that repeat: {listed(found)}; if rows of one patient may be in training "
+            "and in test, test "
             "figures are too good: name the column in data.group_column"
         ]
 
@@ -170,23 +209,39 @@ class CsvSurvey:
         names, number = targets.numbered(cells)
         if len(names) > MOST_SUBGROUPS:
             raise ConfigError(
-                f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; results are split "
+                f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; "
+                "results are split "
                 f"by at most {MOST_SUBGROUPS}"
             )
         return Subgroups(column, tuple(name or MISSING for name in names), number)
 
     def described(self, dataset: Dataset, training: int, inputs: Sequence[int]) -> Dataset:
-        """Add the content of columns other than ``inputs``; the first ``training`` files are for training."""
+        """Add the content of columns other than ``inputs``; the first ``training`` files are for
+        training.
+        """
         owners = self.owners(sum(self.counts[:training]))
         unsaid = () if self.form.separator and self.form.decimal else self.paths
-        divided = {mark: path for path in reversed(unsaid) if (mark := separator(path, self.form)) != ","}
-        commas = "" if self.form.decimal else "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
+        divided = {
+            mark: path for path in reversed(unsaid) if (mark := separator(path, self.form)) != ","
+        }
+        commas = (
+            ""
+            if self.form.decimal
+            else "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
+        )
         read = [f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()]
         if self.without:
-            read.append(f"{self.without} of {self.without + len(self)} rows have no label and are left out")
+            read.append(
+                f"{self.without} of {self.without + len(self)} rows have no label and are left out"
+            )
         notes = (*dataset.notes, *read, *self.repeated())
         told = replace(
-            dataset, notes=notes, owners=owners, groups=self.groups(), times=self.times(), subgroups=self.subgroups()
+            dataset,
+            notes=notes,
+            owners=owners,
+            groups=self.groups(),
+            times=self.times(),
+            subgroups=self.subgroups(),
         )
         return self.named(told, inputs)
 
@@ -196,8 +251,8 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
 
     Raises:
         ConfigError: no label column is set, a column does not exist, or one has two purposes.
-        DataError: a damaged or empty file, lines of different widths, a repeated column name, or files with different
-            columns.
+        DataError: a damaged or empty file, lines of different widths, a repeated column name, or
+            files with different columns.
     """
     label = _label_columns(paths[0], settings)
     header = _header(paths[0], settings)
@@ -210,12 +265,16 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
     places = {key: column(c, columns, key, paths[0]) for key, c in settings.purposes.items()}
     dropped, hidden = _left_out(settings, columns, labels_at, places, paths[0])
     kept: dict[int, list[str]] = {i: [] for i in (*labels_at, *places.values())}
-    marks = {i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])}
+    marks = {
+        i: set[str]() for i in range(len(columns)) if i in dropped or _IDENTIFIER.search(columns[i])
+    }
     wordy = {i: not _IDENTIFIER.search(columns[i]) for i in marks}
     lines: list[int] = []
     counts, without = [], 0
     blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
-    orders = [_order(path, named or heading(path, form, header), paths[0], columns) for path in paths]
+    orders = [
+        _order(path, named or heading(path, form, header), paths[0], columns) for path in paths
+    ]
     for path, order in zip(paths, orders, strict=True):
         start = len(lines)
         for record in _ordered(path, form, header, order):
@@ -229,7 +288,9 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
                 different.add(record.cells[i].strip())
         counts.append(len(lines) - start)
     if without and not lines:
-        raise DataError(f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?")
+        raise DataError(
+            f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?"
+        )
     known = header or bool(named)
     return CsvSurvey(
         paths=tuple(paths),
@@ -251,31 +312,50 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> CsvSurvey:
 
 
 def _left_out(
-    settings: DataSettings, columns: Sequence[str], labels: Sequence[int], places: Mapping[str, int], path: Path
+    settings: DataSettings,
+    columns: Sequence[str],
+    labels: Sequence[int],
+    places: Mapping[str, int],
+    path: Path,
 ) -> tuple[tuple[int, ...], set[int]]:
-    """Return the columns that are dropped, and those that are not features because they are times."""
+    """Return the columns that are dropped, and those that are not features because they are
+    times.
+    """
     if not isinstance(settings, Features):
         return (), {places[key] for key in ("time_column",) if key in places}
     dropped = tuple(column(c, columns, "drop_columns", path) for c in settings.drop_columns)
     for i in dropped:
         if i in {*labels, places.get("client_column")}:
-            raise ConfigError(f"data.drop_columns: column {columns[i]} of {path} is the label or the client; keep it")
+            raise ConfigError(
+                f"data.drop_columns: column {columns[i]} of {path} is the label or the client; "
+                "keep it"
+            )
     dated = {column(c, columns, "dates", path) for c in settings.dates}
     hidden = {places[key] for key in ("time_column",) if key in places} - dated
     wanted = {column(c, columns, "keep_columns", path) for c in settings.keep_columns}
     if twice := next((columns[i] for i in dropped if i in wanted), None):
-        raise ConfigError(f"column {twice} of {path} is in data.keep_columns and in data.drop_columns; keep one")
-    others = {i for i in range(len(columns)) if i not in {*wanted, *labels, *places.values()}} if wanted else set()
+        raise ConfigError(
+            f"column {twice} of {path} is in data.keep_columns and in data.drop_columns; keep one"
+        )
+    others = (
+        {i for i in range(len(columns)) if i not in {*wanted, *labels, *places.values()}}
+        if wanted
+        else set()
+    )
     return tuple(dict.fromkeys((*dropped, *sorted(others)))), hidden
 
 
 def _are_names(values: set[str]) -> bool:
     """Return whether the cells are neither numbers nor dates."""
-    return all(np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values)
+    return all(
+        np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values
+    )
 
 
 def _header(path: Path, settings: ColumnData) -> bool:
-    """Return whether a file's first line names its columns: as set, else if any column is given by name."""
+    """Return whether a file's first line names its columns: as set, else if any column is given by
+    name.
+    """
     if parquet.is_parquet(path):
         return True
     said = _said_of_header(settings)
@@ -294,27 +374,41 @@ def _names(settings: DataSettings) -> tuple[str, ...]:
     return settings.columns if isinstance(settings, CsvHeading) else ()
 
 
-def _named_by_hand(paths: Sequence[Path], names: tuple[str, ...], form: CsvForm, header: bool) -> None:
-    """Raise ConfigError unless data.columns names each column of files without a header exactly once."""
+def _named_by_hand(
+    paths: Sequence[Path], names: tuple[str, ...], form: CsvForm, header: bool
+) -> None:
+    """Raise ConfigError unless data.columns names each column of files without a header exactly
+    once.
+    """
     if header:
-        raise ConfigError(f"data.columns names columns that {paths[0]} names itself; drop data.columns")
+        raise ConfigError(
+            f"data.columns names columns that {paths[0]} names itself; drop data.columns"
+        )
     if twice := next((name for name in names if names.count(name) > 1 or not name), None):
         raise ConfigError(f"data.columns names {twice!r} twice; name each column once")
     for path in paths:
         if len(columns := heading(path, form, False)) != len(names):
-            raise ConfigError(f"data.columns has {len(names)} names, {path} {len(columns)} columns; name each once")
+            raise ConfigError(
+                f"data.columns has {len(names)} names, {path} {len(columns)} columns; name each "
+                "once"
+            )
 
 
 def _label_columns(path: Path, settings: ColumnData) -> tuple[str | int, ...]:
     if settings.label_column is not None and settings.label_columns:
-        raise ConfigError("data.label_column and data.label_columns both say where labels are; keep one")
+        raise ConfigError(
+            "data.label_column and data.label_columns both say where labels are; keep one"
+        )
     if settings.label_columns and settings.targets == "classes":
         raise ConfigError(
-            "data.label_columns are several flags or targets a row: set data.targets = multilabel or regression; "
+            "data.label_columns are several flags or targets a row: set data.targets = multilabel "
+            "or regression; "
             "one class a row is data.label_column"
         )
     if not settings.labels:
-        raise ConfigError(f"{path} needs a label: set data.label_column to a column's name or number")
+        raise ConfigError(
+            f"{path} needs a label: set data.label_column to a column's name or number"
+        )
     return settings.labels
 
 
@@ -323,21 +417,35 @@ def _labelled(_: str) -> bool:
     return False
 
 
-def _ordered(path: Path, form: CsvForm, header: bool, order: tuple[int, ...]) -> Iterator[CsvRecord]:
-    """Yield a file's records below the header, with cells in this order; raises DataError as ``rows`` does."""
+def _ordered(
+    path: Path, form: CsvForm, header: bool, order: tuple[int, ...]
+) -> Iterator[CsvRecord]:
+    """Yield a file's records below the header, with cells in this order; raises DataError as
+    ``rows`` does.
+    """
     found = rows(path, form, header, order)
     if order == tuple(range(len(order))):
         return found
     return (record._replace(cells=[record.cells[i] for i in order]) for record in found)
 
 
-def _order(path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]) -> tuple[int, ...]:
-    """Return each known column's position in a file. Raises DataError unless both files have the same columns."""
+def _order(
+    path: Path, columns: tuple[str, ...], first: Path, known: tuple[str, ...]
+) -> tuple[int, ...]:
+    """Return each known column's position in a file.
+
+    Raises DataError unless both files have the same columns.
+    """
     if sorted(columns) == sorted(known):
         return tuple(map(columns.index, known))
     alone = [
         f"only {file} has {listed(odd, 4)}"
-        for file, odd in ((path, sorted({*columns} - {*known})), (first, sorted({*known} - {*columns})))
+        for file, odd in (
+            (path, sorted({*columns} - {*known})),
+            (first, sorted({*known} - {*columns})),
+        )
         if odd
     ]
-    raise DataError(f"{path} and {first} have different columns ({'; '.join(alone)}); give both the same")
+    raise DataError(
+        f"{path} and {first} have different columns ({'; '.join(alone)}); give both the same"
+    )

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_records, csv_survey, parquet, site_comparison, table_cells, table_features
+from pomona.data import (
+    csv_columns,
+    csv_records,
+    csv_survey,
+    parquet,
+    site_comparison,
+    table_cells,
+    table_features,
+)
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTable, ParquetTable, Table
@@ -26,10 +34,11 @@ Moments = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
-    """Return the mean and standard deviation of each column of a table (N, F) over rows (n,), in double precision.
+    """Return the mean and standard deviation of each column of a table (N, F) over rows (n,), in
+    double precision.
 
-    For images (N, ..., C), of each channel. A column that is constant up to rounding gets deviation 1, so that it
-    becomes 0 instead of noise.
+    For images (N, ..., C), of each channel. A column that is constant up to rounding gets deviation
+    1, so that it becomes 0 instead of noise.
     """
     n, zero = max(1, len(rows) * prod(x.shape[1:-1])), np.zeros(x.shape[-1])
     mean = sum((part.sum(axis=0, dtype=np.float64) for part in _pieces(x, rows)), zero) / n
@@ -40,7 +49,9 @@ def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
 
 
 def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-    """Yield the rows as (m, F) in blocks that need little memory; for volumes less than one sample at once."""
+    """Yield the rows as (m, F) in blocks that need little memory; for volumes less than one sample
+    at once.
+    """
     if x.ndim == 2:
         yield from (x[part] for _, part in blocks(rows))
         return
@@ -56,33 +67,53 @@ def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
 
 
 def read(settings: CsvTable | ParquetTable) -> Dataset:
-    """Read an own table: a file, or a folder with train and optionally test; all other columns are features."""
+    """Read an own table: a file, or a folder with train and optionally test; all other columns are
+    features.
+    """
     suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
     return read_parts(csv_records.parts(own_path(settings), suffix), 1, settings)[0]
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: Table) -> tuple[Dataset, tuple[int, ...]]:
-    """Read several tables, the first ``training`` of them for training; returns the data and their row counts.
+def read_parts(
+    paths: Sequence[Path], training: int, settings: Table
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Read several tables, the first ``training`` of them for training; returns the data and their
+    row counts.
 
     Raises:
-        DataError: no features, unreadable cells or labels (by column, with the first line and the remedy), or any
-            problem found by the survey.
+        DataError: no features, unreadable cells or labels (by column, with the first line and the
+            remedy), or any problem found by the survey.
     """
     survey = csv_survey.survey(paths, settings)
     if not survey.features:
-        raise DataError(f"{paths[0]} has no features beside labels, client and dropped columns; add some")
+        raise DataError(
+            f"{paths[0]} has no features beside labels, client and dropped columns; add some"
+        )
     raw, strays = table_cells.features(survey, settings)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.problems()
-    wrong += [table_cells.problem(column, len(survey), settings.category_limit) for column in strays]
+    wrong += [
+        table_cells.problem(column, len(survey), settings.category_limit) for column in strays
+    ]
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.features)
-    same = [(c.name, csv_columns.alike(values)) for c, values in zip(raw.columns, raw.values, strict=True)]
-    notes = [f"column {name}: categories that differ in their writing only: {listed(odd)}" for name, odd in same if odd]
+    same = [
+        (c.name, csv_columns.alike(values))
+        for c, values in zip(raw.columns, raw.values, strict=True)
+    ]
+    notes = [
+        f"column {name}: categories that differ in their writing only: {listed(odd)}"
+        for name, odd in same
+        if odd
+    ]
     bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
-    notes += [f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}"] if bounds else []
+    notes += (
+        [f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}"]
+        if bounds
+        else []
+    )
     dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
     layout = () if survey.header else survey.columns
     if not _prepares(settings):
@@ -95,15 +126,22 @@ def read_parts(paths: Sequence[Path], training: int, settings: Table) -> tuple[D
 def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = ()) -> Dataset:
     """Convert a numeric table x (N, F) of any dtype to float32.
 
-    Raw cells stay beside it; features are learned from them if float32 would lose their differences.
+    Raw cells stay beside it; features are learned from them if float32 would lose their
+    differences.
     """
     if np.can_cast(dataset.x.dtype, np.float32):
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
-    raw = RawTable(tuple(TableColumn(name=name) for name in names), dataset.x, ((),) * len(names), layout)
+    raw = RawTable(
+        tuple(TableColumn(name=name) for name in names), dataset.x, ((),) * len(names), layout
+    )
     moved = any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T)
     if moved:
-        return replace(dataset, raw=raw, learn=partial(learnt, share=0.0, by_client=False, memory_share=memory_share))
+        return replace(
+            dataset,
+            raw=raw,
+            learn=partial(learnt, share=0.0, by_client=False, memory_share=memory_share),
+        )
     x = allocate(dataset.x.shape, np.float32, memory_share)
     x[...] = dataset.x
     return replace(dataset, x=x, raw=raw)
@@ -115,14 +153,17 @@ def _prepares(settings: Table) -> bool:
     return not refused or bool(settings.dates) or settings.fit == "client"
 
 
-def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float) -> Dataset:
+def learnt(
+    dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float
+) -> Dataset:
     """Rebuild a table's features from these rows, standardised over them.
 
     Args:
         dataset: must include the raw table.
         rows: (n,) indices of the training rows.
         share: see ``table_features.fitted``.
-        by_client: whether to learn medians, means and deviations from each owner's own training rows.
+        by_client: whether to learn medians, means and deviations from each owner's own training
+            rows.
         memory_share: see ``allocate``.
 
     Raises:
@@ -133,19 +174,35 @@ def learnt(dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: b
     shared = table_features.fitted(dataset.raw, rows, share)
     x = table_features.features(dataset.raw, shared, memory_share)
     notes = (*dataset.notes, *table_features.summary(dataset.raw, shared, len(rows)))
-    made = replace(dataset, x=x, preprocessing=(shared,), columns=shared.features, notes=notes, raw=None, learn=None)
+    made = replace(
+        dataset,
+        x=x,
+        preprocessing=(shared,),
+        columns=shared.features,
+        notes=notes,
+        raw=None,
+        learn=None,
+    )
     if by_client:
         return replace(made, preprocessing=_by_owner(dataset, rows, shared, x, memory_share))
     return replace(standardised(made, rows), learn=None)
 
 
 def _by_owner(
-    dataset: Dataset, rows: NDArray[np.int64], shared: Preprocessing, x: NDArray[Any], memory_share: float
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    shared: Preprocessing,
+    x: NDArray[Any],
+    memory_share: float,
 ) -> tuple[Preprocessing, ...]:
-    """Learn each owner's preprocessing from its training rows, and write its features into ``x`` (N, F)."""
+    """Learn each owner's preprocessing from its training rows, and write its features into ``x``
+    (N, F).
+    """
     raw, owners = dataset.raw, dataset.owners
     if owners is None or raw is None:
-        raise ConfigError("data.fit=client needs rows with owners: set data.client_column or data.clients")
+        raise ConfigError(
+            "data.fit=client needs rows with owners: set data.client_column or data.clients"
+        )
     each = []
     for k in range(len(owners.names)):
         held, taught = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
@@ -163,18 +220,24 @@ def needs_raw(by: Preprocessing) -> bool:
 
 
 def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
-    """Return the settings for reading a table whose columns become features as agreed, if its columns have settings."""
+    """Return the settings for reading a table whose columns become features as agreed, if its
+    columns have settings.
+    """
     if not isinstance(settings, Features):
         return settings
     marked = {column.name: column.missing for column in by.columns if column.missing}
-    listed = {kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")}
+    listed = {
+        kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")
+    }
     return settings.model_copy(
         update={
             "categories": listed["category"],
             "dates": listed["date"],
             "missing": "median" if needs_raw(by) else "refuse",
             "missing_values": marked,
-            "censored": "limit" if any(column.censored for column in by.columns) else settings.censored,
+            "censored": "limit"
+            if any(column.censored for column in by.columns)
+            else settings.censored,
             "category_share": 0.0,
             "category_limit": MOST_CATEGORIES,
             "fit": "pooled",
@@ -188,18 +251,25 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
     Raises DataError for different columns, or for gaps where the agreement has none.
     """
     raw = dataset.raw or RawTable(
-        tuple(TableColumn(name=name) for name in dataset.columns), dataset.x, ((),) * len(dataset.columns)
+        tuple(TableColumn(name=name) for name in dataset.columns),
+        dataset.x,
+        ((),) * len(dataset.columns),
     )
     names = tuple(column.name for column in raw.columns)
     if sorted(names) != sorted(by.names):
         raise DataError(
-            f"{dataset.name} has the columns {listed(names, 12)}, the agreement says {listed(by.names, 12)}; give "
+            f"{dataset.name} has the columns {listed(names, 12)}, the agreement says "
+            f"{listed(by.names, 12)}; give "
             "the table these columns, and leave out others by data.drop_columns"
         )
     raw = raw.of([names.index(name) for name in by.names])
     gaps = np.isnan(raw.x).any(axis=0)
     if odd := [c.name for c, some in zip(by.columns, gaps, strict=True) if some and c.fill is None]:
-        raise DataError(f"{dataset.name} has gaps in {listed(odd)}, where the agreement has none; fill them")
+        raise DataError(
+            f"{dataset.name} has gaps in {listed(odd)}, where the agreement has none; fill them"
+        )
     notes = (*dataset.notes, *table_features.strangers(raw, by))
     x = table_features.features(raw, by, memory_share)
-    return replace(dataset, x=x, preprocessing=(by,), columns=by.features, notes=notes, raw=None, learn=None)
+    return replace(
+        dataset, x=x, preprocessing=(by,), columns=by.features, notes=notes, raw=None, learn=None
+    )

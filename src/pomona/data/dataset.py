@@ -18,7 +18,9 @@ SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
 
 
 class Form(NamedTuple):
-    """Allowed forms of inputs x: dtypes, the default first, and numbers of axes of a sample, with their names."""
+    """Allowed forms of inputs x: dtypes, the default first, and numbers of axes of a sample, with
+    their names.
+    """
 
     dtypes: tuple[SampleType, ...]
     ranks: tuple[int, ...]
@@ -26,7 +28,9 @@ class Form(NamedTuple):
 
 
 FORMS: dict[Kind, Form] = {
-    "image": Form(("uint8", "uint16", "int16", "float32"), (3, 4), "(N, H, W, C) or (N, D, H, W, C)"),
+    "image": Form(
+        ("uint8", "uint16", "int16", "float32"), (3, 4), "(N, H, W, C) or (N, D, H, W, C)"
+    ),
     "table": Form(("float32",), (1,), "(N, F)"),
     "text": Form(("int32",), (1,), "(N, T)"),
 }
@@ -41,7 +45,8 @@ def network_shape(kind: Kind, sample: Sequence[int]) -> tuple[int, ...]:
 class Owners:
     """A partition that comes with the data: the owner and split of each row.
 
-    ``client`` (N,) int64 is the owner of each row; ``role`` (N,) int8 is 0 train, 1 validation, 2 test.
+    ``client`` (N,) int64 is the owner of each row; ``role`` (N,) int8 is 0 train, 1 validation, 2
+    test.
     """
 
     names: tuple[str, ...]
@@ -50,7 +55,8 @@ class Owners:
 
 
 class Subgroups(NamedTuple):
-    """A column for results by subgroup: its name, its values, and each row's value index (N,) int64.
+    """A column for results by subgroup: its name, its values, and each row's value index (N,)
+    int64.
 
     The model sees it only if it is also a column of x.
     """
@@ -61,54 +67,65 @@ class Subgroups(NamedTuple):
 
 
 class RowGroups(NamedTuple):
-    """Rows that belong together (e.g. of one patient): the name for a group, and each row's group (N,) int64."""
+    """Rows that belong together (e.g. of one patient): the name for a group, and each row's group
+    (N,) int64.
+    """
 
     column: str
     number: NDArray[np.int64]
 
     def within(self, owner: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return groups (N,) that are separate for each owner (N,): an identifier at two hospitals is two patients."""
+        """Return groups (N,) that are separate for each owner (N,): an identifier at two hospitals
+        is two patients.
+        """
         if owner is None:
             return self.number
-        joined: NDArray[np.int64] = np.unique(np.stack([owner, self.number]), axis=1, return_inverse=True)[1].ravel()
+        joined: NDArray[np.int64] = np.unique(
+            np.stack([owner, self.number]), axis=1, return_inverse=True
+        )[1].ravel()
         return joined
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set in memory (or memory-mapped): rows [0, n_train) for training, the rest for testing.
+    """A data set in memory (or memory-mapped): rows [0, n_train) for training, the rest for
+    testing.
 
     Attributes:
         name: registered name, or path it was read from.
-        kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or finite float32; ``table``
-            x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
+        kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or
+            finite float32; ``table`` x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
-        y: (N,) int64 class numbers; masks (N, *S) uint8, the class number of each pixel of images (N, *S, C); or
-            (N, K) float32 targets when ``classes`` is empty.
-        classes: class names in the order of their numbers, of masks the background first; empty for multi-label and
-            regression targets.
+        y: (N,) int64 class numbers; masks (N, *S) uint8, the class number of each pixel of images
+            (N, *S, C); or (N, K) float32 targets when ``classes`` is empty.
+        classes: class names in the order of their numbers, of masks the background first; empty for
+            multi-label and regression targets.
         n_train: number of official training rows; equal to N if the source has no test split.
-        shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used for text).
+        shift, scale: the model sees ``(x - shift) / scale``, broadcast over the last axis (not used
+            for text).
         vocabulary: number of tokens including padding (text only).
-        words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other word.
+        words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other
+            word.
         owners: the natural partition, if the source has one.
         columns: names of x's columns in order (a table), or of those joined to a text, if known.
         others: the source's other columns: label, client, and dropped columns.
-        raw: the cells from which x is built (a table with gaps, categories or dates), until ``learn`` is called.
+        raw: the cells from which x is built (a table with gaps, categories or dates), until
+            ``learn`` is called.
         preprocessing: how x is built from them: one for all, or one per owner.
         target_shift, target_scale: regression targets (K,) are trained as
             ``(y - target_shift) / target_scale``; outputs are converted back to the units of y.
         labels: names of the K targets of y; empty for class numbers, or if unnamed.
-        edges: for times to an event (``target_kind`` survival), ends of the K intervals that the network predicts,
-            ascending; y is then (N, 2), the times and whether the event was observed.
-        target_kind: type of the targets; default: classes if there are class names, else multi-label if all targets are
-            0 or 1, else numbers.
+        edges: for times to an event (``target_kind`` survival), ends of the K intervals that the
+            network predicts, ascending; y is then (N, 2), the times and whether the event was
+            observed.
+        target_kind: type of the targets; default: classes if there are class names, else
+            multi-label if all targets are 0 or 1, else numbers.
         subgroups: the column for results by subgroup, if set.
         groups: rows that belong together, if known; see ``RowGroups.within`` for rows with owners.
         times: (N,) float64 time of measurement, by which rows are split, if known.
         notes: the reader's remarks, e.g. on skipped content, one line each, for display.
-        learn: returns the data with statistics (column moments, a vocabulary) learned only from the given rows, once a
-            partition has selected the training rows; None if nothing is learned.
+        learn: returns the data with statistics (column moments, a vocabulary) learned only from the
+            given rows, once a partition has selected the training rows; None if nothing is learned.
     """
 
     name: str
@@ -154,7 +171,9 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A platform-independent SHA-256 over the dtypes, shapes and bytes of x and y, and the owners."""
+        """A platform-independent SHA-256 over the dtypes, shapes and bytes of x and y, and the
+        owners.
+        """
         digest = hashlib.sha256()
         for array in (self.x, self.y):
             digest.update(f"{array.dtype.str}{array.shape}".encode())

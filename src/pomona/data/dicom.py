@@ -1,4 +1,6 @@
-"""Single-frame DICOM images, read by pydicom; stored values are converted to modality values (PS3.3 C.11.1)."""
+"""Single-frame DICOM images, read by pydicom; stored values are converted to modality values (PS3.3
+C.11.1).
+"""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +15,15 @@ from pomona.data.array_file import file
 from pomona.data.image_file import ImageFile, decoding, package, plain, scaled, scaled_type
 
 SUFFIXES = {".dcm", ".dicom", ".ima"}
-DEFLATED = {"1.2.840.10008.1.2.1.99", "1.2.840.10008.1.2.8.1"}  # compressed whole: of unbounded size
-GRAY, COLOUR = {"MONOCHROME1", "MONOCHROME2"}, {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
+# compressed whole: of unbounded size
+DEFLATED = {
+    "1.2.840.10008.1.2.1.99",
+    "1.2.840.10008.1.2.8.1",
+}
+GRAY, COLOUR = (
+    {"MONOCHROME1", "MONOCHROME2"},
+    {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"},
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,8 @@ class DicomHeader:
         series: UID of the series.
         number: InstanceNumber, if present.
         position: ImagePositionPatient (3,), if present.
-        orientation: ImageOrientationPatient, the directions of a row and of a column (6,), if present.
+        orientation: ImageOrientationPatient, the directions of a row and of a column (6,), if
+            present.
     """
 
     image: ImageFile
@@ -44,8 +54,8 @@ def opened(path: Path) -> ImageFile:
 def header(path: Path) -> DicomHeader:
     """Read a file's header without its pixels.
 
-    Values are slope times stored value plus intercept; if low stored values are white (MONOCHROME1), they are inverted
-    first. Colour has 8 bits.
+    Values are slope times stored value plus intercept; if low stored values are white
+    (MONOCHROME1), they are inverted first. Colour has 8 bits.
 
     Raises:
         DataError: not a single-frame DICOM image, or its size, bits or colours are not supported.
@@ -58,29 +68,45 @@ def header(path: Path) -> DicomHeader:
         if syntax in DEFLATED:
             raise DataError(f"{path} is deflated as a whole; write it with another transfer syntax")
         said = pydicom.dcmread(path, stop_before_pixels=True)
-        frames, samples = int(said.get("NumberOfFrames", 1) or 1), int(said.get("SamplesPerPixel", 1))
+        frames, samples = (
+            int(said.get("NumberOfFrames", 1) or 1),
+            int(said.get("SamplesPerPixel", 1)),
+        )
         colours, bits = str(said.get("PhotometricInterpretation", "")), int(said.BitsStored)
         if frames != 1:
-            raise DataError(f"{path} holds {frames} frames; save each as a file of a series, or all as NIfTI")
-        if colours not in (GRAY if samples == 1 else COLOUR) or samples not in {1, 3} or not 1 <= bits <= 16:
             raise DataError(
-                f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 16 bits is "
+                f"{path} holds {frames} frames; save each as a file of a series, or all as NIfTI"
+            )
+        if (
+            colours not in (GRAY if samples == 1 else COLOUR)
+            or samples not in {1, 3}
+            or not 1 <= bits <= 16
+        ):
+            raise DataError(
+                f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray "
+                "of up to 16 bits is "
                 "read, and colour of 8"
             )
         signed = int(said.PixelRepresentation) == 1
         found = {1.0: said.get("RescaleSlope"), 0.0: said.get("RescaleIntercept")}
         slope, shift = (usual if value is None else float(value) for usual, value in found.items())
         if not np.isfinite([slope, shift]).all() or not slope:
-            raise DataError(f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; correct them")
+            raise DataError(
+                f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; correct them"
+            )
         low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
         dtype = scaled_type(low, high, slope, shift)
         shape = (int(said.Rows), int(said.Columns), samples)
         turned = low + high if colours == "MONOCHROME1" else None
-        image = plain(path, shape, dtype, partial(_values, path, shape, turned, slope, shift, dtype))
+        image = plain(
+            path, shape, dtype, partial(_values, path, shape, turned, slope, shift, dtype)
+        )
         padding, lines = said.get("PixelPaddingValue"), _numbers(said.get("PixelSpacing"), 2)
         image = replace(
             image,
-            padding=None if padding is None or turned is not None else float(padding) * slope + shift,
+            padding=None
+            if padding is None or turned is not None
+            else float(padding) * slope + shift,
             spacing=lines or (),
         )
         number = said.get("InstanceNumber")
@@ -100,7 +126,12 @@ def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def _values(
-    path: Path, shape: tuple[int, ...], turned: int | None, slope: float, shift: float, dtype: np.dtype[Any]
+    path: Path,
+    shape: tuple[int, ...],
+    turned: int | None,
+    slope: float,
+    shift: float,
+    dtype: np.dtype[Any],
 ) -> NDArray[Any]:
     raw = package("pydicom.pixels", path).pixel_array(path, index=0).reshape(shape)
     if turned is not None:

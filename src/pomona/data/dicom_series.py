@@ -23,12 +23,12 @@ GAP = 1.5  # a gap of more than this many usual slice distances means that a sli
 def opened(folder: Path) -> ImageFile:
     """Open a folder as a volume (D, H, W, C) from its files' headers.
 
-    Slices are sorted by ImagePositionPatient along the normal of their plane (from feet to head, for axial slices), or
-    by InstanceNumber if there are no positions.
+    Slices are sorted by ImagePositionPatient along the normal of their plane (from feet to head,
+    for axial slices), or by InstanceNumber if there are no positions.
 
     Raises:
-        DataError: no DICOM files, several series, slices of different form, or missing or duplicate slices according to
-            their distances; the files are named.
+        DataError: no DICOM files, several series, slices of different form, or missing or duplicate
+            slices according to their distances; the files are named.
         ConfigError: pydicom is not installed.
     """
     paths = _files(folder)
@@ -38,11 +38,16 @@ def opened(folder: Path) -> ImageFile:
         for what, own, other in (
             ("series", one.series, first.series),
             ("size", one.image.shape, first.image.shape),
-            ("orientation", np.round(one.orientation or (), 3).tolist(), np.round(first.orientation or (), 3).tolist()),
+            (
+                "orientation",
+                np.round(one.orientation or (), 3).tolist(),
+                np.round(first.orientation or (), 3).tolist(),
+            ),
         ):
             if own != other:
                 raise DataError(
-                    f"{folder}: {one.image.path.name} differs from {first.image.path.name} in {what}; "
+                    f"{folder}: {one.image.path.name} differs from {first.image.path.name} in "
+                    f"{what}; "
                     "put each series into its own folder"
                 )
     ordered, step = _ordered(folder, slices)
@@ -57,14 +62,23 @@ def opened(folder: Path) -> ImageFile:
 def _files(folder: Path) -> list[Path]:
     with reading(folder):
         named = [path for path in folder.iterdir() if path.suffix.lower() in {*SUFFIXES, ""}]
-        found = sorted(path for path in named if path.is_file() and path.name[0] != "." and path.name != "DICOMDIR")
+        found = sorted(
+            path
+            for path in named
+            if path.is_file() and path.name[0] != "." and path.name != "DICOMDIR"
+        )
     if not found or len(found) > MOST_FILES:
-        raise DataError(f"{folder} holds {len(found)} DICOM files; a series has from 1 to {MOST_FILES}")
+        raise DataError(
+            f"{folder} holds {len(found)} DICOM files; a series has from 1 to {MOST_FILES}"
+        )
     return found
 
 
 def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> tuple[list[DicomHeader], float]:
-    """Return the slices in order and their distance in mm, or 0. Raises DataError for missing or duplicate slices."""
+    """Return the slices in order and their distance in mm, or 0.
+
+    Raises DataError for missing or duplicate slices.
+    """
     orientation = slices[0].orientation
     if orientation is not None and all(one.position is not None for one in slices):
         normal = np.cross(orientation[:3], orientation[3:])
@@ -73,23 +87,34 @@ def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> tuple[list[DicomHea
     elif all(one.number is not None for one in slices):
         places, unit = [float(one.number or 0) for one in slices], "by InstanceNumber"
     else:
-        raise DataError(f"{folder}: slices without ImagePositionPatient and InstanceNumber have no order; add one")
+        raise DataError(
+            f"{folder}: slices without ImagePositionPatient and InstanceNumber have no order; add "
+            "one"
+        )
     order = sorted(range(len(slices)), key=places.__getitem__)
-    steps = [(places[b] - places[a], slices[a].image.path.name, slices[b].image.path.name) for a, b in pairwise(order)]
+    steps = [
+        (places[b] - places[a], slices[a].image.path.name, slices[b].image.path.name)
+        for a, b in pairwise(order)
+    ]
     usual = float(np.median([step for step, _, _ in steps])) if steps else 0.0
     usual = 1.0 if unit != "mm" else usual
     for step, before, after in steps:
         if step <= 1e-3 * max(usual, 1e-3):
-            raise DataError(f"{folder}: {before} and {after} are at the same place; keep one of them")
+            raise DataError(
+                f"{folder}: {before} and {after} are at the same place; keep one of them"
+            )
         if step > GAP * usual:
             raise DataError(
-                f"{folder}: slices are missing between {before} and {after}: {step:g} {unit}, elsewhere {usual:g}; "
+                f"{folder}: slices are missing between {before} and {after}: {step:g} {unit}, "
+                f"elsewhere {usual:g}; "
                 "fetch the series again"
             )
     return [slices[k] for k in order], usual if unit == "mm" else 0.0
 
 
-def _values(folder: Path, names: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _values(
+    folder: Path, names: Sequence[str], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     out = np.empty(shape, dtype)
     for plane, name in zip(out, names, strict=True):
         plane[...] = header(folder / name).image.decoded(shape[-1])

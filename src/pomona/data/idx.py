@@ -1,4 +1,6 @@
-"""The IDX format of MNIST, plain or gzip: MNIST, Fashion-MNIST, EMNIST, and own files with the same names."""
+"""The IDX format of MNIST, plain or gzip: MNIST, Fashion-MNIST, EMNIST, and own files with the same
+names.
+"""
 
 import re
 import string
@@ -14,7 +16,16 @@ import numpy as np
 from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, targets
-from pomona.data.array_file import MOST_PACKED, StoredArray, file, is_gzip, opened, paired, promised, reading
+from pomona.data.array_file import (
+    MOST_PACKED,
+    StoredArray,
+    file,
+    is_gzip,
+    opened,
+    paired,
+    promised,
+    reading,
+)
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import IdxImages, PublicImages
@@ -39,7 +50,8 @@ CLASSES = {
 
 
 def stored(path: Path) -> StoredArray:
-    """Open an IDX file by its header: two zero bytes, a type, the number of axes, the axes (big-endian).
+    """Open an IDX file by its header: two zero bytes, a type, the number of axes, the axes
+    (big-endian).
 
     Raises:
         DataError: not an IDX header, or one that promises more than the file can contain.
@@ -51,7 +63,8 @@ def stored(path: Path) -> StoredArray:
             magic = stream.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
                 raise DataError(
-                    f"{path} is not an IDX file (it starts with {magic.hex() or 'nothing'}); fetch it again"
+                    f"{path} is not an IDX file (it starts with {magic.hex() or 'nothing'}); "
+                    "fetch it again"
                 )
             axes = stream.read(4 * magic[3])
     if len(axes) < 4 * magic[3]:
@@ -59,7 +72,9 @@ def stored(path: Path) -> StoredArray:
     start = 4 + len(axes)
     shape = struct.unpack(f">{magic[3]}I", axes)
     room = MOST_PACKED * size if packed else size - start
-    return promised(StoredArray(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room)
+    return promised(
+        StoredArray(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room
+    )
 
 
 @contextmanager
@@ -72,7 +87,8 @@ def _body(path: Path, start: int) -> Iterator[IO[bytes]]:
 def read(settings: PublicImages) -> Dataset:
     """Read MNIST, Fashion-MNIST or an EMNIST split from the official files.
 
-    EMNIST's images are stored transposed and are rotated upright; its letter labels start at 1 there and at 0 here.
+    EMNIST's images are stored transposed and are rotated upright; its letter labels start at 1
+    there and at 0 here.
     """
     name, images = settings.name, locate(settings)
     parts = [_pair(images), _pair(_test(images))]
@@ -85,11 +101,15 @@ def read(settings: PublicImages) -> Dataset:
 
 
 def own(settings: IdxImages) -> Dataset:
-    """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional test set (t10k-)."""
+    """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional
+    test set (t10k-).
+    """
     path = own_path(settings)
     images = path if path.is_file() else _first(path, "*train-images-idx[34]-ubyte*")
     if images is None or "train-images" not in images.name:
-        raise DataError(f"{path} has no train-images-idx3-ubyte or train-images-idx3-ubyte.gz; add it")
+        raise DataError(
+            f"{path} has no train-images-idx3-ubyte or train-images-idx3-ubyte.gz; add it"
+        )
     test = _test(images)
     parts = [_pair(images), *([_pair(test)] if test.exists() else [])]
     return _dataset(str(path), parts, settings, settings.classes, 0)
@@ -101,7 +121,10 @@ def _first(folder: Path, pattern: str) -> Path | None:
 
 def _test(images: Path) -> Path:
     """Return the path of the test images: EMNIST says test, the others say t10k."""
-    named = [images.with_name(images.name.replace("train-images", f"{part}-images")) for part in ("t10k", "test")]
+    named = [
+        images.with_name(images.name.replace("train-images", f"{part}-images"))
+        for part in ("t10k", "test")
+    ]
     both = [_either(path) for path in named]
     return next((path for path in both if path.exists()), both[0])
 

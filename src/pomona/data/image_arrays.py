@@ -1,4 +1,6 @@
-"""Images (N, H, W, C) and volumes (N, D, H, W, C): joined from arrays, converted to one dtype, and resized."""
+"""Images (N, H, W, C) and volumes (N, D, H, W, C): joined from arrays, converted to one dtype, and
+resized.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,44 +21,55 @@ Values = tuple[float, ...]
 SHIFT = SCALE = (127.5,)
 DTYPES = tuple(map(np.dtype, FORMS["image"].dtypes))
 WINDOW = (
-    "convert all images of all clients by one window, in which values from low to high become 0 to 255 "
+    "convert all images of all clients by one window, in which values from low to high become 0 "
+    "to 255 "
     "(docs/guides/own-data.md)"
 )
 
 
 def usual(x: NDArray[Any]) -> tuple[Values, Values]:
-    """Return the default shift and scale for 8 bits; other images learn theirs from training rows."""
+    """Return the default shift and scale for 8 bits; other images learn theirs from training
+    rows.
+    """
     return (SHIFT, SCALE) if x.dtype == np.uint8 else ((0.0,), (1.0,))
 
 
 def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtype[Any]:
-    """Return the first image dtype that holds all values of these; float64 is treated as float32. Raises DataError."""
+    """Return the first image dtype that holds all values of these; float64 is treated as float32.
+
+    Raises DataError.
+    """
     kinds = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
     for held in DTYPES:
         if all(dtype.kind in "iuf" and np.can_cast(dtype, held) for dtype in kinds):
             return held
     known = ", ".join(FORMS["image"].dtypes)
-    raise DataError(f"{where}: images are {known}, not {' and '.join(map(str, kinds))}; store one of these")
+    raise DataError(
+        f"{where}: images are {known}, not {' and '.join(map(str, kinds))}; store one of these"
+    )
 
 
 def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
-    """Raise DataError unless the shape is (n, H, W), (n, H, W, C) or (n, D, H, W, C) and the dtype is supported.
+    """Raise DataError unless the shape is (n, H, W), (n, H, W, C) or (n, D, H, W, C) and the dtype
+    is supported.
 
-    More than four channels are accepted only if they are fewer than rows and columns, to reject volumes without a
-    channel axis and arrays with channels first.
+    More than four channels are accepted only if they are fewer than rows and columns, to reject
+    volumes without a channel axis and arrays with channels first.
     """
     row = shape[1:]
     channels = (*row, 1)[2] if len(row) in {2, 3} else 1
     if len(row) not in {2, 3, 4} or not (channels in range(1, 5) or channels < min(row[:2])):
         raise DataError(
-            f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, W, C) with their "
+            f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, "
+            "W, C) with their "
             "channels last, of which a gray volume has 1"
         )
     sample_type([dtype], where)
 
 
 def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """Join the images or volumes of all parts, with a channel axis, in the first dtype that holds all values.
+    """Join the images or volumes of all parts, with a channel axis, in the first dtype that holds
+    all values.
 
     Raises:
         DataError: unsupported dtype or shape, or a damaged file.
@@ -76,7 +89,8 @@ def adopted(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
-    """Convert values to another dtype: a copy (on disk if they are), or the input if nothing changes.
+    """Convert values to another dtype: a copy (on disk if they are), or the input if nothing
+    changes.
 
     Raises:
         DataError: values that this dtype cannot hold, with the count and the first row.
@@ -87,16 +101,20 @@ def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
     for start, block in blocks(x):
         with np.errstate(invalid="ignore"):
             out[start : start + len(block)] = block.astype(dtype)
-        wrong = np.flatnonzero((out[start : start + len(block)] != block).reshape(len(block), -1).any(axis=1))
+        wrong = np.flatnonzero(
+            (out[start : start + len(block)] != block).reshape(len(block), -1).any(axis=1)
+        )
         if wrong.size:
             raise DataError(
-                f"{where}: row {start + wrong[0]} is {x.dtype} and does not fit into {dtype}; store {dtype}"
+                f"{where}: row {start + wrong[0]} is {x.dtype} and does not fit into {dtype}; "
+                f"store {dtype}"
             )
     return out
 
 
 def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
-    """Resize the images to ``side`` x ``side`` pixels (bilinear, antialiased); unchanged if they already fit.
+    """Resize the images to ``side`` x ``side`` pixels (bilinear, antialiased); unchanged if they
+    already fit.
 
     Masks take the class of the nearest pixel.
 
@@ -125,7 +143,8 @@ def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     """Resize an image (H, W, C) to (width, height), in its own dtype."""
     from PIL import Image
 
-    # Pillow's integer arithmetic gives the same bytes on every machine, and so the same fingerprint.
+    # Pillow's integer arithmetic gives the same bytes on every machine, and so the same
+    # fingerprint.
     held = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
     out = np.empty((size[1], size[0], image.shape[2]), image.dtype)
     for channel in range(image.shape[2]):
@@ -140,5 +159,7 @@ def _resize_masks(y: NDArray[Any], side: int, memory_share: float) -> NDArray[np
 
     out = allocate((len(y), side, side), np.uint8, memory_share)
     for mask, small in zip(y, out, strict=True):
-        small[:] = Image.fromarray(np.ascontiguousarray(mask)).resize((side, side), Image.Resampling.NEAREST)
+        small[:] = Image.fromarray(np.ascontiguousarray(mask)).resize(
+            (side, side), Image.Resampling.NEAREST
+        )
     return out

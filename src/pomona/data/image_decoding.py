@@ -15,20 +15,29 @@ from pomona.data.image_arrays import WINDOW
 from pomona.data.image_file import MOST_VALUES, Size
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
-# By default, Pillow selects the decoder by content, and some start other programs (EPS: Ghostscript).
+# By default, Pillow selects the decoder by content, and some start other programs (EPS:
+# Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 GRAY, COLOUR = {"1", "L", "LA"}, {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
-# Modes of gray pixels of more than 8 bits with their dtypes; I;16S is Pillow's name for what it widens to 32 bits.
-DEEP = {"I;16": np.uint16, "I;16B": np.uint16, "I;16L": np.uint16, "I;16S": np.int16, "F": np.float32}
+# Modes of gray pixels of more than 8 bits with their dtypes; I;16S is Pillow's name for what it
+# widens to 32 bits.
+DEEP = {
+    "I;16": np.uint16,
+    "I;16B": np.uint16,
+    "I;16L": np.uint16,
+    "I;16S": np.int16,
+    "F": np.float32,
+}
 T = TypeVar("T")
 
 
 def form(path: Path) -> tuple[str, Size]:
-    """Return mode and size from an image's header: "L" (gray), "RGB" or a mode of ``DEEP``, and (width, height).
+    """Return mode and size from an image's header: "L" (gray), "RGB" or a mode of ``DEEP``, and
+    (width, height).
 
     Raises:
-        DataError: not a regular file or not in ``FORMATS``, too large, several pictures in one file, or pixels of an
-            unsupported type.
+        DataError: not a regular file or not in ``FORMATS``, too large, several pictures in one
+            file, or pixels of an unsupported type.
     """
 
     def look(image: Image.Image) -> tuple[str, Size]:
@@ -39,7 +48,10 @@ def form(path: Path) -> tuple[str, Size]:
 
 
 def deep(path: Path) -> NDArray[Any]:
-    """Return the pixels (H, W, 1) of a gray image in a ``DEEP`` mode. Raises DataError as ``form``, and if damaged."""
+    """Return the pixels (H, W, 1) of a gray image in a ``DEEP`` mode.
+
+    Raises DataError as ``form``, and if damaged.
+    """
 
     def pixels(image: Image.Image) -> NDArray[Any]:
         dtype = DEEP[_mode(image)]  # the image loses it on loading
@@ -49,7 +61,10 @@ def deep(path: Path) -> NDArray[Any]:
 
 
 def numbers(path: Path) -> NDArray[Any] | None:
-    """Return the stored numbers (H, W, 1) of a gray or palette image; None for colour images. Raises DataError."""
+    """Return the stored numbers (H, W, 1) of a gray or palette image; None for colour images.
+
+    Raises DataError.
+    """
 
     def stored(image: Image.Image) -> NDArray[Any] | None:
         mode = _mode(image)
@@ -69,7 +84,8 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
         size: (width, height) to resize to (bilinear, antialiased); the image's own if None.
 
     Raises:
-        DataError: as ``form``, and for pixels that are damaged, missing, or out of range for 8 bits.
+        DataError: as ``form``, and for pixels that are damaged, missing, or out of range for 8
+            bits.
     """
 
     def pixels(image: Image.Image) -> NDArray[np.uint8]:
@@ -83,8 +99,11 @@ def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.ui
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation, 1 to 8, without decoding the image (as PNG's own method would); default 1."""
-    found = 1 if image.format == "TIFF" else Image.Image.getexif(image).get(0x0112)  # Pillow rotates TIFF itself
+    """Return the EXIF orientation, 1 to 8, without decoding the image (as PNG's own method would);
+    default 1.
+    """
+    # Pillow rotates TIFF itself
+    found = 1 if image.format == "TIFF" else Image.Image.getexif(image).get(0x0112)
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
@@ -98,16 +117,23 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     files.regular(path, DataError)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about content that Pillow ignores; the size limit is our own
+            # about content that Pillow ignores; the size limit is our own
+            warnings.simplefilter("ignore")
             with files.opened(path) as raw, Image.open(raw, formats=FORMATS) as image:
                 if image.width * image.height > MOST_VALUES:
                     size = f"{image.width} x {image.height} pixels"
-                    raise DataError(f"{path} has {size}, at most {MOST_VALUES} are read; make it smaller")
+                    raise DataError(
+                        f"{path} has {size}, at most {MOST_VALUES} are read; make it smaller"
+                    )
                 return look(image)
     except DataError:
         raise
     except UnidentifiedImageError:
-        what = "it is empty" if not path.stat().st_size else f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        what = (
+            "it is empty"
+            if not path.stat().st_size
+            else f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        )
         raise DataError(f"cannot read the image {path} ({what}); replace or remove it") from None
     except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
@@ -115,10 +141,16 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
 
 
 def _mode(image: Image.Image) -> str:
-    """Return the mode for an image's pixels: "L", "RGB" or one of ``DEEP``. Raises DataError if none fits."""
+    """Return the mode for an image's pixels: "L", "RGB" or one of ``DEEP``.
+
+    Raises DataError if none fits.
+    """
     name = image.filename  # type: ignore[attr-defined]
     if getattr(image, "is_animated", False):
-        raise DataError(f"{name} contains several pictures, of which only one would be read; save each in its own file")
+        raise DataError(
+            f"{name} contains several pictures, of which only one would be read; save each in its "
+            "own file"
+        )
     tiles = getattr(image, "tile", None)
     raw = str(tiles[0][3]) if tiles else ""  # pixels as stored; Pillow would clip colours to 8 bits
     if image.mode in GRAY | COLOUR and ";16" not in raw:
@@ -126,5 +158,7 @@ def _mode(image: Image.Image) -> str:
     mode = "I;16S" if image.mode == "I" and "I;16S" in raw else image.mode
     if mode not in DEEP:
         colours = " of 16 bits" if image.mode in GRAY | COLOUR else ""
-        raise DataError(f"{name} has pixels of mode {image.mode}{colours}, which are not read; {WINDOW}")
+        raise DataError(
+            f"{name} has pixels of mode {image.mode}{colours}, which are not read; {WINDOW}"
+        )
     return mode

@@ -19,7 +19,8 @@ from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, PomonaError, with_extra
 from pomona.data.image_arrays import DTYPES, plane_resized
 
-MOST_VALUES = 64 * 2**20  # of one image or volume; a small file can promise enough to fill the memory
+# of one image or volume; a small file can promise enough to fill the memory
+MOST_VALUES = 64 * 2**20
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
@@ -33,11 +34,12 @@ class ImageFile:
         path: the file, or the folder of a series.
         shape: (H, W, C), or (D, H, W, C) for a volume.
         dtype: the image dtype that holds all values the header allows.
-        pixels: returns the values in this shape and dtype; 8-bit pictures with the requested channels and size, others
-            with their own channels.
+        pixels: returns the values in this shape and dtype; 8-bit pictures with the requested
+            channels and size, others with their own channels.
         picture: whether it has 8 bits per channel, so that gray can be converted to colour.
         spacing: mm between voxel centres along (z, y, x) of a volume, if the header has it.
-        padding: the value that scanner software wrote outside the measured region, if the header has it.
+        padding: the value that scanner software wrote outside the measured region, if the header
+            has it.
     """
 
     path: Path
@@ -48,14 +50,18 @@ class ImageFile:
     spacing: tuple[float, ...] = ()
     padding: float | None = None
 
-    def decoded(self, channels: int, size: Size | None = None, window: Window | None = None) -> NDArray[Any]:
+    def decoded(
+        self, channels: int, size: Size | None = None, window: Window | None = None
+    ) -> NDArray[Any]:
         """Return the values in the dtype of ``dtype_in``, resized if a size is given (images only).
 
         Raises:
             DataError: damaged pixels, values that are not finite, or a wrong number of channels.
         """
         if not self.picture and channels != self.shape[-1]:
-            raise DataError(f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same")
+            raise DataError(
+                f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same"
+            )
         values = self.pixels(channels, size)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise DataError(f"{self.path} holds NaN or infinite numbers; replace or remove it")
@@ -67,7 +73,8 @@ class ImageFile:
 
 
 def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
-    """Apply a window, giving uint8 (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2); 8-bit values are unchanged.
+    """Apply a window, giving uint8 (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2); 8-bit values are
+    unchanged.
 
     Values up to centre - width / 2 become 0, and values from centre + width / 2 become 255.
     """
@@ -80,7 +87,9 @@ def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
 
 
 def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype[Any]:
-    """Return the first image dtype that holds slope * v + shift for all integers v from low to high."""
+    """Return the first image dtype that holds slope * v + shift for all integers v from low to
+    high.
+    """
     ends = (low * slope + shift, high * slope + shift)
     if float(slope).is_integer() and float(shift).is_integer():
         for dtype in DTYPES[:-1]:
@@ -89,8 +98,13 @@ def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype
     return np.dtype(np.float32)
 
 
-def scaled(values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any], path: Path) -> NDArray[Any]:
-    """Return slope * v + shift in the dtype of ``scaled_type``. Raises DataError for integers out of its range."""
+def scaled(
+    values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any], path: Path
+) -> NDArray[Any]:
+    """Return slope * v + shift in the dtype of ``scaled_type``.
+
+    Raises DataError for integers out of its range.
+    """
     if values.dtype == dtype and (slope, shift) == (1, 0):
         return values
     wide = values.astype(np.float64) * slope + shift
@@ -98,19 +112,29 @@ def scaled(values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any
         out = wide.astype(dtype)
     whole = values.dtype.kind in "iu" and slope.is_integer() and shift.is_integer()
     if whole and (out != wide).any():
-        raise DataError(f"{path} holds whole numbers beyond its header, or beyond {dtype}; write it again")
+        raise DataError(
+            f"{path} holds whole numbers beyond its header, or beyond {dtype}; write it again"
+        )
     return out
 
 
-def plain(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], NDArray[Any]]) -> ImageFile:
-    """Create an image file whose values ``load`` returns in this shape and dtype. Raises DataError if too large."""
+def plain(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], NDArray[Any]]
+) -> ImageFile:
+    """Create an image file whose values ``load`` returns in this shape and dtype.
+
+    Raises DataError if too large.
+    """
     within(path, shape)
 
     def pixels(_: int, size: Size | None) -> NDArray[Any]:
         with decoding(path):
             values = load()
             if values.shape != shape or values.dtype != dtype:
-                raise DataError(f"{path} holds {values.dtype} {values.shape}, not what its header says; write it again")
+                raise DataError(
+                    f"{path} holds {values.dtype} {values.shape}, not what its header says; write "
+                    "it again"
+                )
             return values if size is None or len(shape) != 3 else plane_resized(values, size)
 
     return ImageFile(path, shape, dtype, pixels)
@@ -120,9 +144,14 @@ def within(path: Path, shape: tuple[int, ...]) -> None:
     """Raise DataError for an image without pixels, or with more than the limit."""
     size = " x ".join(map(str, shape[:-1]))
     if min(shape) < 1:
-        raise DataError(f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it")
+        raise DataError(
+            f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it"
+        )
     if prod(shape) > MOST_VALUES:
-        raise DataError(f"{path} has {size} pixels of {shape[-1]} channels, at most {MOST_VALUES} values are read")
+        raise DataError(
+            f"{path} has {size} pixels of {shape[-1]} channels, at most {MOST_VALUES} values are "
+            "read"
+        )
 
 
 @contextmanager

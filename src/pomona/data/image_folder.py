@@ -20,7 +20,8 @@ from pomona.data.problem_report import listed
 Labelled = list[tuple[Path, int]]  # (path, class index) of images
 
 SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
-# Pictures and volumes that cannot be decoded; skipping them silently would leave a class incomplete.
+# Pictures and volumes that cannot be decoded; skipping them silently would leave a class
+# incomplete.
 UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
 TIDY = {"thumbs.db", "desktop.ini"}  # from file managers, as are all names that start with a dot
 
@@ -44,7 +45,8 @@ class FolderContents:
 
 
 def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
-    """List the images of a folder with one folder per class, optionally inside train/ with test/ or val/ beside it.
+    """List the images of a folder with one folder per class, optionally inside train/ with test/ or
+    val/ beside it.
 
     Args:
         root: the folder.
@@ -66,12 +68,16 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
         problems += _loose(part)
         for folder in folders(part):
             if _class(folder) not in numbers:
-                problems.append(f"{folder}: no such class among the training images; {near(folder.name, known)}")
+                problems.append(
+                    f"{folder}: no such class among the training images; {near(folder.name, known)}"
+                )
                 continue
             found = images(folder)
             labelled[-1] += [(path, numbers[_class(folder)]) for path in found]
             if not found and not classes and part == train:
-                problems.append(f"{folder}: no image in it, so no class; remove it, or put its images there")
+                problems.append(
+                    f"{folder}: no image in it, so no class; remove it, or put its images there"
+                )
             unread, other = _others(folder)
             problems += unread
             notes += other
@@ -81,7 +87,9 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
 
 
 def _class(folder: Path) -> str:
-    """Return a folder's class: its name in NFC, as for labels, since some systems store names decomposed."""
+    """Return a folder's class: its name in NFC, as for labels, since some systems store names
+    decomposed.
+    """
     return normalize("NFC", folder.name)
 
 
@@ -108,11 +116,18 @@ def _hidden(path: Path) -> bool:
 def _loose(root: Path) -> list[str]:
     """Report images that lie beside the class folders."""
     with reading(root):
-        names = sorted(path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD)
+        names = sorted(
+            path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD
+        )
     if not names:
         return []
     where = "beside train/, so in no class" if (root / "train").is_dir() else "in no class"
-    return [f"{root}: {len(names)} images lie {where} ({listed(names, 3)}); put them into class folders, or away"]
+    return [
+        (
+            f"{root}: {len(names)} images lie {where} ({listed(names, 3)}); put them into class "
+            "folders, or away"
+        )
+    ]
 
 
 def _astray(root: Path, parts: set[Path]) -> list[str]:
@@ -122,7 +137,9 @@ def _astray(root: Path, parts: set[Path]) -> list[str]:
 
 
 def _others(folder: Path) -> tuple[list[str], list[str]]:
-    """Report files of a class that are not read: unsupported pictures (problems), and other files (notes)."""
+    """Report files of a class that are not read: unsupported pictures (problems), and other files
+    (notes).
+    """
     files = [p for p in folder.rglob("*") if not is_image(p) and not p.is_dir() and not _hidden(p)]
     lines: tuple[list[str], list[str]] = ([], [])
     for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
@@ -145,8 +162,8 @@ def _kind(path: Path) -> str:
 def read(settings: ImageFolder) -> Dataset:
     """Read own images: one folder per class, optionally inside train/ with test/ or val/ beside it.
 
-    If both test/ and val/ exist, validation images become training images. All images must have the same size unless
-    ``resize`` is set. All are read in colour if any image has colour.
+    If both test/ and val/ exist, validation images become training images. All images must have the
+    same size unless ``resize`` is set. All are read in colour if any image has colour.
 
     Raises:
         DataError: all problems with folders and files, reported together.
@@ -155,11 +172,21 @@ def read(settings: ImageFolder) -> Dataset:
     if (root / "val" / "val_annotations.txt").exists():
         return _tiny(root, str(root), settings)
     found = survey(root, settings.classes)
-    return _dataset(str(root), found.training, found.testing, found.classes, settings, found.problems, found.notes)
+    return _dataset(
+        str(root),
+        found.training,
+        found.testing,
+        found.classes,
+        settings,
+        found.problems,
+        found.notes,
+    )
 
 
 def tiny_imagenet(settings: PublicImages) -> Dataset:
-    """Read Tiny-ImageNet-200: training images by class folder, the annotated validation images for testing."""
+    """Read Tiny-ImageNet-200: training images by class folder, the annotated validation images for
+    testing.
+    """
     return _tiny(locate(settings).parent.parent, "tiny-imagenet", settings)
 
 
@@ -172,9 +199,13 @@ def _tiny(root: Path, name: str, settings: ImageFolder | PublicImages) -> Datase
         lines = files.text(file(notes), files.LONG).splitlines()
     for line, cells in enumerate((text.split("\t") for text in lines if text), start=1):
         if len(cells) < 2 or cells[1] not in index:
-            raise DataError(f"{notes}, line {line}: no file name and known class in {cells[:2]}; fetch it again")
+            raise DataError(
+                f"{notes}, line {line}: no file name and known class in {cells[:2]}; fetch it again"
+            )
         testing.append((notes.parent / "images" / cells[0], index[cells[1]]))
-    training = [(path, k) for k, label in enumerate(classes) for path in images(root / "train" / label)]
+    training = [
+        (path, k) for k, label in enumerate(classes) for path in images(root / "train" / label)
+    ]
     return _dataset(name, training, testing, classes, settings)
 
 
@@ -189,8 +220,12 @@ def _dataset(
 ) -> Dataset:
     labelled = training + testing
     if not training and not problems:
-        raise DataError(f"{name} has no training images; make a folder for each class and put its images there")
+        raise DataError(
+            f"{name} has no training images; make a folder for each class and put its images there"
+        )
     stack = image_stack.stacked(name, [path for path, _ in labelled], settings, problems)
     y = np.array([label for _, label in labelled], np.int64)[stack.kept]
     n_train, told = int((stack.kept < len(training)).sum()), (*notes, *stack.notes)
-    return Dataset(name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x), notes=told)
+    return Dataset(
+        name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x), notes=told
+    )

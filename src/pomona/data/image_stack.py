@@ -1,7 +1,9 @@
-"""Many image or volume files as one array: headers first, then one file at a time decoded into place.
+"""Many image or volume files as one array: headers first, then one file at a time decoded into
+place.
 
-An array larger than ``data.memory_share`` of the machine's memory lies on disk (``storage/mapped_array.py``): it is
-decoded once, and then paged by the operating system. At most one file at a time is decoded in memory.
+An array larger than ``data.memory_share`` of the machine's memory lies on disk
+(``storage/mapped_array.py``): it is decoded once, and then paged by the operating system. At most
+one file at a time is decoded in memory.
 """
 
 from collections import Counter
@@ -89,14 +91,18 @@ def stacked(
         name: of the data.
         paths: of the files.
         settings: size, window, memory, and whether bad files are skipped.
-        problems: found earlier; the files are still checked, so that all problems are reported together.
+        problems: found earlier; the files are still checked, so that all problems are reported
+            together.
         unread: remarks on files not in ``paths`` because of a related problem.
 
     Raises:
-        DataError: these problems and those of every file; or sizes, channels or dtypes that do not match.
+        DataError: these problems and those of every file; or sizes, channels or dtypes that do not
+            match.
         ConfigError: a package is missing.
     """
-    window, skip_bad = (settings.window, settings.skip_bad) if isinstance(settings, ImageFiles) else (None, False)
+    window, skip_bad = (
+        (settings.window, settings.skip_bad) if isinstance(settings, ImageFiles) else (None, False)
+    )
     bad, count = list(unread), len(paths) + len(unread)
     forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
     faults = [*problems, *([] if skip_bad else bad)]
@@ -133,9 +139,16 @@ def _spacings(files: Sequence[ImageFile]) -> list[str]:
     if len(counts) < 2:
         return []
     example = {rounded[file.path]: file.path.name for file in reversed(known)}
-    shown = [f"{n} of {' x '.join(f'{s:g}' for s in one)} mm ({example[one]})" for one, n in counts.most_common(4)]
+    shown = [
+        f"{n} of {' x '.join(f'{s:g}' for s in one)} mm ({example[one]})"
+        for one, n in counts.most_common(4)
+    ]
     return [
-        f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, nothing is resampled here"
+        (
+            f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, "
+            "nothing "
+            "is resampled here"
+        )
     ]
 
 
@@ -145,10 +158,18 @@ def _padded(files: Sequence[ImageFile]) -> list[str]:
     if not values:
         return []
     shown = ", ".join(f"{value:g} in {n}" for value, n in values.most_common(3))
-    return [f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window cuts it off"]
+    return [
+        (
+            f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window "
+            "cuts "
+            "it off"
+        )
+    ]
 
 
-def each(items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]) -> Iterator[tuple[Any, T]]:
+def each(
+    items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]
+) -> Iterator[tuple[Any, T]]:
     """Yield items with the function's result; errors for failing items are collected in faults."""
     for item in items:
         try:
@@ -164,7 +185,11 @@ def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
     folder = Path(name).parent if Path(name).suffix else name
     lines = [line.replace(f"{folder}/", "") for line in bad]
     more = [f"and {len(bad) - MOST} more"] if len(bad) > MOST else []
-    return (f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)", *lines[:MOST], *more)
+    return (
+        f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)",
+        *lines[:MOST],
+        *more,
+    )
 
 
 def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
@@ -175,7 +200,10 @@ def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
         return []
     example = {file.shape[:-1]: file.path for file in reversed(files)}
     # width first, as usual for pictures
-    shown = [f"{n} of {' x '.join(map(str, size[::-1]))} ({example[size].name})" for size, n in counts.most_common(4)]
+    shown = [
+        f"{n} of {' x '.join(map(str, size[::-1]))} ({example[size].name})"
+        for size, n in counts.most_common(4)
+    ]
     more = f" and {len(counts) - 4} other sizes" if len(counts) > 4 else ""
     remedy = "set data.resize" if flat else "bring all volumes to one size"
     return [f"images of several sizes: {', '.join(shown)}{more}; {remedy}"]
@@ -187,4 +215,10 @@ def _dtypes(files: Sequence[ImageFile]) -> list[str]:
     if not 0 < len(eight) < len(files):
         return []
     others = [f"{file.path.name}: {file.dtype}" for file in files if file.dtype != np.uint8]
-    return [f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not mix; convert one kind"]
+    return [
+        (
+            f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not "
+            "mix; "
+            "convert one kind"
+        )
+    ]

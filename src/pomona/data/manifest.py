@@ -43,12 +43,13 @@ class ManifestRows:
 
 
 def read(settings: ImageManifest) -> Dataset:
-    """Read own images or volumes listed in a CSV file: ``path``, ``label`` or ``mask``; optional client, split, group.
+    """Read own images or volumes listed in a CSV file: ``path``, ``label`` or ``mask``; optional
+    client, split, group.
 
-    Paths are relative to the file's folder and must stay inside it. ``split`` is train, validation or test; rows of one
-    ``group`` (a patient) must have the same split and client, and stay together when rows are split. With
-    ``data.targets = "segmentation"`` masks are the targets (N, H, W) or (N, D, H, W) uint8, and ``data.classes`` gives
-    the names of their values.
+    Paths are relative to the file's folder and must stay inside it. ``split`` is train, validation
+    or test; rows of one ``group`` (a patient) must have the same split and client, and stay
+    together when rows are split. With ``data.targets = "segmentation"`` masks are the targets (N,
+    H, W) or (N, D, H, W) uint8, and ``data.classes`` gives the names of their values.
 
     Raises:
         DataError: all problems with the lines, or with the files they name, reported together.
@@ -113,14 +114,23 @@ def _cell(column: str, cell: str) -> str:
 def _require(found: ManifestRows, settings: ImageManifest, masks: bool) -> None:
     """Raise ConfigError or DataError unless the columns required by the settings exist."""
     if settings.targets == "survival":
-        raise ConfigError("data.targets = 'survival' is for tables; a manifest has one label for each image, or a mask")
+        raise ConfigError(
+            "data.targets = 'survival' is for tables; a manifest has one label for each image, or "
+            "a mask"
+        )
     needed = "mask" if masks else "label"
     for name in ("path", needed):
         if name not in found.cells:
-            other = '; or set data.targets = "segmentation"' if name == "label" and "mask" in found.cells else ""
+            other = (
+                '; or set data.targets = "segmentation"'
+                if name == "label" and "mask" in found.cells
+                else ""
+            )
             raise DataError(f"{found.path} has no column {name!r}; add it{other}")
     if masks and not settings.classes:
-        raise ConfigError("data.targets = 'segmentation' needs names for the numbers in masks: set data.classes")
+        raise ConfigError(
+            "data.targets = 'segmentation' needs names for the numbers in masks: set data.classes"
+        )
 
 
 def _line(problem: str) -> int:
@@ -130,32 +140,43 @@ def _line(problem: str) -> int:
 
 
 def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
-    """Return each row's file, and report files that are missing or outside the manifest's folder."""
+    """Return each row's file, and report files that are missing or outside the manifest's
+    folder.
+    """
     folder, problems, paths = found.path.parent, [], []
     root = Path(os.path.realpath(folder))
     for row, cell in enumerate(found.cells[column]):
         path = folder / cell
         paths.append(path)
-        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))  # unlike ``resolve`` it tolerates link loops
+        # unlike ``resolve`` it tolerates link loops
+        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))
         if not cell or "\0" in cell:
             problems.append(f"{found.where(row)}: no {column}; every line needs one")
         elif not at.is_relative_to(root) or at == root:
-            problems.append(f"{found.where(row)}: {cell!r} is not within the manifest's folder; put it there")
+            problems.append(
+                f"{found.where(row)}: {cell!r} is not within the manifest's folder; put it there"
+            )
         elif not os.path.exists(path):  # noqa: PTH110 - False for a name that is too long, too
-            problems.append(f"{found.where(row)}: {plain(cell)!r} does not exist; correct the {column}")
+            problems.append(
+                f"{found.where(row)}: {plain(cell)!r} does not exist; correct the {column}"
+            )
     return paths, problems
 
 
 def _roles(found: ManifestRows) -> tuple[NDArray[np.int8], list[str]]:
     cells = [cell.lower() for cell in found.cells.get("split", [""] * len(found))]
     odd = [row for row, cell in enumerate(cells) if cell not in SPLITS]
-    problems = [f"{found.where(row)}: split {cells[row]!r}; say train, validation or test" for row in odd]
+    problems = [
+        f"{found.where(row)}: split {cells[row]!r}; say train, validation or test" for row in odd
+    ]
     return np.array([SPLITS.get(cell, 0) for cell in cells], np.int8), problems
 
 
 def _ownerless(found: ManifestRows) -> list[str]:
     odd = [found.where(row) for row, name in enumerate(found.cells.get("client", ())) if not name]
-    return [f"{len(odd)} of {len(found)} lines name no client, first {odd[0]}; name it"] if odd else []
+    return (
+        [f"{len(odd)} of {len(found)} lines name no client, first {odd[0]}; name it"] if odd else []
+    )
 
 
 def _torn(found: ManifestRows) -> list[str]:
@@ -166,17 +187,26 @@ def _torn(found: ManifestRows) -> list[str]:
         for row, one in enumerate(found.cells.get(kind, ())):
             at = first.setdefault(one, row)
             for column in ("split", "client"):
-                own, other = (found.cells[column][k] for k in (row, at)) if column in found.cells else ("", "")
+                own, other = (
+                    (found.cells[column][k] for k in (row, at))
+                    if column in found.cells
+                    else ("", "")
+                )
                 if one and own != other:
                     places = f"{other} ({found.where(at)}) and {own} ({found.where(row)})"
                     lines.append(f"{kind} {one} is in {column} {places}; keep a {kind} together")
             if one and kind == "path" and at != row and "split" not in found.cells:
                 places = f"{found.where(at)} and {found.where(row)}"
-                lines.append(f"{one!r} is in {places}, and rows are split at random; list it once, or add a split")
+                lines.append(
+                    f"{one!r} is in {places}, and rows are split at random; list it once, or add "
+                    "a split"
+                )
     return lines
 
 
-def _labels(found: ManifestRows, settings: ImageManifest, masks: bool) -> tuple[targets.Answer, list[str]]:
+def _labels(
+    found: ManifestRows, settings: ImageManifest, masks: bool
+) -> tuple[targets.Answer, list[str]]:
     if masks:
         return (np.zeros(0, np.uint8), settings.classes), []
     return targets.from_cells([found.cells["label"]], ["label"], settings, found.where)
@@ -185,7 +215,9 @@ def _labels(found: ManifestRows, settings: ImageManifest, masks: bool) -> tuple[
 def _masks(
     images: Sequence[Path], masks: Sequence[Path], settings: ImageManifest
 ) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
-    """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and problems."""
+    """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and
+    problems.
+    """
     side, bad = settings.resize, list[str]()
     y: NDArray[Any] | None = None
     kept: list[int] = []

@@ -12,25 +12,33 @@ from pomona.data.image_decoding import SUFFIXES
 from pomona.data.image_file import Size
 
 
-def decoded(path: Path, spatial: tuple[int, ...], classes: int, size: Size | None = None) -> NDArray[np.uint8]:
-    """Decode a mask to class numbers (*spatial,) uint8; resized to (width, height) by nearest pixel if given.
+def decoded(
+    path: Path, spatial: tuple[int, ...], classes: int, size: Size | None = None
+) -> NDArray[np.uint8]:
+    """Decode a mask to class numbers (*spatial,) uint8; resized to (width, height) by nearest pixel
+    if given.
 
-    Formats are those of images: volumes as NIfTI or a DICOM series; flat masks as PNG, TIFF etc., in gray, black and
-    white (0 and 1), or with a palette, whose indices count rather than its colours.
+    Formats are those of images: volumes as NIfTI or a DICOM series; flat masks as PNG, TIFF etc.,
+    in gray, black and white (0 and 1), or with a palette, whose indices count rather than its
+    colours.
 
     Raises:
-        DataError: the file cannot be read, has colours, differs in size from the image, or has pixels that are not
-            integers below the number of classes.
+        DataError: the file cannot be read, has colours, differs in size from the image, or has
+            pixels that are not integers below the number of classes.
     """
     values = _values(path)
     if values.shape[-1] != 1 or values.shape[:-1] != spatial:
         theirs, own = (" x ".join(map(str, shape)) for shape in (values.shape, spatial))
-        raise DataError(f"the mask {path} has {theirs} values, its image {own} pixels; give each pixel one class")
+        raise DataError(
+            f"the mask {path} has {theirs} values, its image {own} pixels; give each pixel one "
+            "class"
+        )
     flat = values[..., 0]
     odd = ~((flat >= 0) & (flat < classes) & (flat == np.floor(flat)))
     if odd.any():
         raise DataError(
-            f"the mask {path} holds {flat[odd][0]:g} in {int(odd.sum())} of {flat.size} pixels; classes are whole "
+            f"the mask {path} holds {flat[odd][0]:g} in {int(odd.sum())} of {flat.size} pixels; "
+            "classes are whole "
             f"numbers from 0 to {classes - 1}, as many as data.classes names"
         )
     return _nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
@@ -46,6 +54,9 @@ def _values(path: Path) -> NDArray[Any]:
 
 def _nearest(flat: NDArray[Any], size: Size) -> NDArray[Any]:
     """Resize by taking, for each new pixel, the old one at its centre."""
-    rows, columns = ((2 * np.arange(n) + 1) * old // (2 * n) for n, old in zip(size[::-1], flat.shape, strict=True))
+    rows, columns = (
+        (2 * np.arange(n) + 1) * old // (2 * n)
+        for n, old in zip(size[::-1], flat.shape, strict=True)
+    )
     nearest: NDArray[Any] = flat[rows[:, None], columns]
     return nearest

@@ -59,11 +59,15 @@ def stored(path: Path, name: str, known: Index | None = None) -> StoredArray:
     """Open an array of an archive by its header; ``known`` is the archive's index, if available.
 
     Raises:
-        DataError: no such array, Python objects, or a header that does not match the data; or as ``index``.
+        DataError: no such array, Python objects, or a header that does not match the data; or as
+            ``index``.
     """
     known = index(path) if known is None else known
     if name not in known:
-        raise DataError(f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by that name")
+        raise DataError(
+            f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by "
+            "that name"
+        )
     where, info = f"{path}, array {name}", known[name]
     with _member(path, info, where) as stream:
         shape, fortran, dtype = _header(stream, where)
@@ -79,11 +83,17 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
     try:
         shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
     except (ValueError, KeyError, SyntaxError, TokenError, RecursionError, MemoryError) as fault:
-        # NumPy parses the header as a Python literal, and does not turn every error into a ValueError.
+        # NumPy parses the header as a Python literal, and does not turn every error into a
+        # ValueError.
         line = plain(str(fault), 200)
-        raise DataError(f"{where} is not a plain NumPy array ({line}); write it with numpy.savez") from fault
+        raise DataError(
+            f"{where} is not a plain NumPy array ({line}); write it with numpy.savez"
+        ) from fault
     if dtype.hasobject or dtype.names or dtype.subdtype:
-        raise DataError(f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is never read")
+        raise DataError(
+            f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is "
+            "never read"
+        )
     if not shape or min(shape) < 0:
         raise DataError(f"{where} has shape {shape}; store one entry per row")
     return shape, fortran, dtype
@@ -91,7 +101,9 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dt
 
 @contextmanager
 def _member(path: Path, info: zipfile.ZipInfo, where: str) -> Iterator[IO[bytes]]:
-    """Open a member at its first byte without reading the archive's directory, which is slow with many members."""
+    """Open a member at its first byte without reading the archive's directory, which is slow with
+    many members.
+    """
     with reading(where), opened(path) as raw:
         raw.seek(info.header_offset)
         magic, name, extra = struct.unpack("<4s22x2H", raw.read(30))
@@ -117,11 +129,12 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
 
 
 def read(settings: NpzArrays) -> Dataset:
-    """Read own data: x and y (or x_train, y_train), optional x_test, y_test and names ``classes``, in one archive.
+    """Read own data: x and y (or x_train, y_train), optional x_test, y_test and names ``classes``,
+    in one archive.
 
-    x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a table. ``client`` (N,)
-    is the owner of each row and ``group`` (N,) the rows that belong together (a patient), as numbers or text;
-    ``client_test`` and ``group_test`` are those of x_test.
+    x is (N, H, W) or (N, H, W, C) for images, (N, D, H, W, C) for volumes, (N, F) numbers for a
+    table. ``client`` (N,) is the owner of each row and ``group`` (N,) the rows that belong together
+    (a patient), as numbers or text; ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
     parts, files = [pair(path, *_TRAINING)], [(path, "")]
@@ -135,7 +148,9 @@ def read(settings: NpzArrays) -> Dataset:
     if "" in owners:
         raise DataError(f"{path}, array client: row {owners.index('')} names no client; name it")
     role = np.where(np.arange(len(dataset)) < dataset.n_train, 0, 2).astype(np.int8)
-    return replace(dataset, groups=_groups(files, counts), owners=Owners(*targets.numbered(owners), role))
+    return replace(
+        dataset, groups=_groups(files, counts), owners=Owners(*targets.numbered(owners), role)
+    )
 
 
 def _groups(files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> RowGroups | None:
@@ -144,9 +159,11 @@ def _groups(files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> RowGrou
 
 
 def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> list[str] | None:
-    """Return each row's name from a given array, for each file and the suffix of its split; None if there is none.
+    """Return each row's name from a given array, for each file and the suffix of its split; None if
+    there is none.
 
-    Raises DataError if only some archives or splits have it, or if it does not have one value per row.
+    Raises DataError if only some archives or splits have it, or if it does not have one value per
+    row.
     """
     found: list[str] = []
     there = [what + end in names(path) for path, end in files]
@@ -154,18 +171,29 @@ def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) 
         return None
     for (path, end), has, count in zip(files, there, counts, strict=True):
         if not has:
-            raise DataError(f"{path} has no array {what + end!r}, others have; give every part one, or none")
+            raise DataError(
+                f"{path} has no array {what + end!r}, others have; give every part one, or none"
+            )
         values = stored(path, what + end)
         if values.shape != (count,) or values.dtype.kind not in "biuU":
-            raise DataError(f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or texts")
+            raise DataError(
+                f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or "
+                "texts"
+            )
         found += [text.strip() for text in map(str, values.load())]
     return found
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: Arrays) -> tuple[Dataset, tuple[int, ...]]:
-    """Read archives with x and y, the first ``training`` of them for training; returns the data and row counts."""
+def read_parts(
+    paths: Sequence[Path], training: int, settings: Arrays
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Read archives with x and y, the first ``training`` of them for training; returns the data and
+    row counts.
+    """
     parts = [pair(path, *_TRAINING) for path in paths]
-    dataset, counts = _dataset(str(paths[0].parent), parts, training, settings, _classes(paths[0], settings))
+    dataset, counts = _dataset(
+        str(paths[0].parent), parts, training, settings, _classes(paths[0], settings)
+    )
     return replace(dataset, groups=_groups([(path, "") for path in paths], counts)), counts
 
 
@@ -181,16 +209,21 @@ def _dataset(
 ) -> tuple[Dataset, tuple[int, ...]]:
     inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
     n_train = sum(counts[:training])
-    targeted, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], settings.targets, classes)
+    targeted, classes = targets.from_arrays(
+        [(y.where, y.load()) for _, y in parts], settings.targets, classes
+    )
     if len(inputs[0].shape) == 2:
         x = rows(inputs, settings.memory_share)
-        return csv_table.in_single(Dataset(name, "table", x, targeted, classes, n_train), settings.memory_share), counts
+        return csv_table.in_single(
+            Dataset(name, "table", x, targeted, classes, n_train), settings.memory_share
+        ), counts
     x = image_arrays.gathered(inputs, settings.memory_share)
     return Dataset(name, "image", x, targeted, classes, n_train, *image_arrays.usual(x)), counts
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """Return the rows of all parts, numbers (n, F), as one table (N, F): float32, or float64 if some do not fit.
+    """Return the rows of all parts, numbers (n, F), as one table (N, F): float32, or float64 if
+    some do not fit.
 
     Raises DataError for other arrays.
     """
@@ -199,6 +232,8 @@ def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generi
             raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
     fits = all(np.can_cast(part.dtype, np.float32) for part in parts)
     x = joined(parts, parts[0].shape[1:], np.float32 if fits else np.float64, memory_share)
-    for part, own in zip(parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True):
+    for part, own in zip(
+        parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True
+    ):
         validation.finite(own, part.where)
     return x

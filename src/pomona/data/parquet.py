@@ -20,13 +20,26 @@ MOST = 1 << 29  # maximum bytes decompressed at once
 MOST_IN_ALL = 1 << 32  # characters: a dictionary can repeat a cell in every row at no cost
 DEEPEST = 8  # maximum nesting of structures
 CELL = 1 << 7  # bytes of a cell as a Python object
-TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = {1, 2}, 3, 5, 6, 7, 8, 9, 12  # Thrift type codes
+# Thrift type codes
+TRUTHS, I8, I32, I64, DOUBLE, BYTES, LIST, STRUCTURE = (
+    {1, 2},
+    3,
+    5,
+    6,
+    7,
+    8,
+    9,
+    12,
+)
+# lists in parquet.thrift: pyarrow reads their elements as this type, whatever the file declares
 LISTS: dict[tuple[int, ...], int] = {
-    **dict.fromkeys(((2,), (4,), (5,), (7,), (4, 1), (4, 4), (4, 1, 3, 8), (4, 1, 3, 13)), STRUCTURE),
+    **dict.fromkeys(
+        ((2,), (4,), (5,), (7,), (4, 1), (4, 4), (4, 1, 3, 8), (4, 1, 3, 13)), STRUCTURE
+    ),
     **dict.fromkeys(((4, 1, 3, 3), (4, 1, 8, 2, 1)), BYTES),
     **dict.fromkeys(((4, 1, 3, 2), (4, 1, 3, 17, 2)), I32),
     **dict.fromkeys(((4, 1, 3, 16, 2), (4, 1, 3, 16, 3)), I64),
-}  # lists in parquet.thrift: pyarrow reads their elements as this type, whatever the file declares
+}
 
 
 def is_parquet(path: Path) -> bool:
@@ -35,30 +48,43 @@ def is_parquet(path: Path) -> bool:
 
 
 def records(path: Path, most: int) -> Iterator[list[str]]:
-    """Yield the column names, then each row's cells: empty for null and NaN, ISO for dates, True and False.
+    """Yield the column names, then each row's cells: empty for null and NaN, ISO for dates, True
+    and False.
 
-    Cells of structures or bytes are written in Python's notation, which no reader parses as a number.
+    Cells of structures or bytes are written in Python's notation, which no reader parses as a
+    number.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: the file cannot be read, is not Parquet, has more than ``most`` rows or ``MOST_IN_ALL`` characters,
-            or exceeds a limit of ``_rows_at_once``; a few kilobytes may declare any number of them.
+        DataError: the file cannot be read, is not Parquet, has more than ``most`` rows or
+            ``MOST_IN_ALL`` characters, or exceeds a limit of ``_rows_at_once``; a few kilobytes may
+            declare any number of them.
     """
     if not find_spec("pyarrow"):
-        raise ConfigError(f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV")
+        raise ConfigError(
+            f"{path}: Parquet needs pyarrow; {with_extra('tables')}, or save the table as CSV"
+        )
     parquet = import_module("pyarrow.parquet")
     with reading(path), opened(file(path)) as raw:
         try:
             table = parquet.ParquetFile(raw, page_checksum_verification=True)
             if table.metadata.num_rows > most:
-                raise DataError(f"{path} has {table.metadata.num_rows} rows, at most {most} are read; take a part")
+                raise DataError(
+                    f"{path} has {table.metadata.num_rows} rows, at most {most} are read; take a "
+                    "part"
+                )
             rows, left, missing = _rows_at_once(table, raw), MOST_IN_ALL, table.metadata.num_rows
             yield list(map(str, table.schema_arrow.names))
             for batch in table.iter_batches(rows, use_threads=False):
-                columns = [[_cell(value) for value in column.to_pylist()] for column in batch.columns]
+                columns = [
+                    [_cell(value) for value in column.to_pylist()] for column in batch.columns
+                ]
                 left -= sum(sum(map(len, column)) for column in columns)
                 if left < 0:
-                    raise DataError(f"{path} has more than {MOST_IN_ALL} characters, the limit; read a part of it")
+                    raise DataError(
+                        f"{path} has more than {MOST_IN_ALL} characters, the limit; read a part "
+                        "of it"
+                    )
                 missing -= batch.num_rows
                 yield from map(list, zip(*columns, strict=True))
             if missing:
@@ -73,18 +99,23 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             MemoryError,
         ) as fault:
             why = str(fault).strip().partition("\n")[0]
-            raise DataError(f"{path}: not a readable Parquet file ({why}); save it again") from fault
+            raise DataError(
+                f"{path}: not a readable Parquet file ({why}); save it again"
+            ) from fault
 
 
 def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
-    """Return the number of rows to read at a time: as many as fit ``MOST`` bytes with cells of maximum length.
+    """Return the number of rows to read at a time: as many as fit ``MOST`` bytes with cells of
+    maximum length.
 
-    The pages' own headers are read, since they determine the decompressed size; the sizes in the metadata may be false.
-    A text is at most as long as the largest page of its column, and a dictionary may repeat it in every row.
+    The pages' own headers are read, since they determine the decompressed size; the sizes in the
+    metadata may be false. A text is at most as long as the largest page of its column, and a
+    dictionary may repeat it in every row.
 
     Raises:
-        ValueError: the dictionaries and the largest pages of a row group's columns decompress to more than ``MOST``
-            bytes, one row may exceed it, or a column holds lists, which may have any length in a row.
+        ValueError: the dictionaries and the largest pages of a row group's columns decompress to
+            more than ``MOST`` bytes, one row may exceed it, or a column holds lists, which may have
+            any length in a row.
     """
     columns, rows = list(map(table.schema.column, range(len(table.schema)))), ROWS
     if lists := [column.path for column in columns if column.max_repetition_level]:
@@ -94,10 +125,13 @@ def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
         for column, chunk in zip(columns, group, strict=True):
             largest = _largest_page(chunk, raw)
             held += 2 * largest  # a dictionary, and one page of rows
-            row += max(CELL, largest if column.physical_type == "BYTE_ARRAY" else column.length or 0)
+            row += max(
+                CELL, largest if column.physical_type == "BYTE_ARRAY" else column.length or 0
+            )
             if max(held, row) > MOST:
                 raise ValueError(
-                    f"up to column {column.path} {max(held, row)} bytes are unpacked at once, at most {MOST} are; "
+                    f"up to column {column.path} {max(held, row)} bytes are unpacked at once, at "
+                    f"most {MOST} are; "
                     "write row groups of fewer rows"
                 )
         rows = min(rows, MOST // max(row, 1))
@@ -108,7 +142,8 @@ def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
 def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
     """Return each row group's columns as Thrift structures: ``ColumnMetaData`` of parquet.thrift.
 
-    Parsed here because pyarrow crashes the process when it accesses a column with damaged metadata, or writes it.
+    Parsed here because pyarrow crashes the process when it accesses a column with damaged metadata,
+    or writes it.
     """
     end = raw.seek(-8, SEEK_END)
     raw.seek(-8 - int.from_bytes(raw.read(4), "little"), SEEK_END)
@@ -119,7 +154,10 @@ def _groups(raw: IO[bytes]) -> list[list[dict[Any, Any]]]:
 
 
 def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
-    """Return the decompressed bytes of a column's largest page. Raises ValueError for pages outside the file."""
+    """Return the decompressed bytes of a column's largest page.
+
+    Raises ValueError for pages outside the file.
+    """
     if not chunk[5, I64]:  # pyarrow reads no page of a column without values, and there may be none
         return 0
     start, dictionary = chunk[9, I64], chunk.get((11, I64), 0)
@@ -141,8 +179,9 @@ def _largest_page(chunk: dict[Any, Any], raw: IO[bytes]) -> int:
 def _structure(raw: IO[bytes], at: tuple[int, ...] = ()) -> dict[tuple[int, int], Any]:
     """Parse a structure in Thrift's compact protocol by field and type, without booleans and bytes.
 
-    Anything that another reader might interpret differently is rejected: a repeated field, a field number that does not
-    fit 16 bits, or lists with element types that Parquet does not use. Such differences could hide a page of gigabytes.
+    Anything that another reader might interpret differently is rejected: a repeated field, a field
+    number that does not fit 16 bits, or lists with element types that Parquet does not use. Such
+    differences could hide a page of gigabytes.
 
     Source: Apache Thrift, "Thrift compact protocol encoding".
 

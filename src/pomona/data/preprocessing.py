@@ -1,7 +1,8 @@
 """Preprocessing of table columns: the record in runs, model files and agreements.
 
-A table as read (``RawTable``) is float64: numbers, days of dates, category codes, and NaN for gaps. The training rows
-determine its ``Preprocessing``, which converts it to float32; ``table_features`` learns and applies it.
+A table as read (``RawTable``) is float64: numbers, days of dates, category codes, and NaN for gaps.
+The training rows determine its ``Preprocessing``, which converts it to float32; ``table_features``
+learns and applies it.
 """
 
 from collections.abc import Sequence
@@ -28,10 +29,13 @@ class TableColumn(Settings):
 
     Attributes:
         name: of the column, or its number as text.
-        kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or ``category``.
+        kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or
+            ``category``.
         missing: cells that mark a gap in this column, besides the general ones.
-        offset: subtracted from numbers and days before conversion to float32; see ``table_features.offset``.
-        censored: whether bounds such as ``<5`` and ``>100`` are read as 5 and 100; otherwise they are not numbers.
+        offset: subtracted from numbers and days before conversion to float32; see
+            ``table_features.offset``.
+        censored: whether bounds such as ``<5`` and ``>100`` are read as 5 and 100; otherwise they
+            are not numbers.
         fill: value for gaps, a number or a category; without it, gaps are refused.
         flagged: whether an additional feature is 1 for gaps.
         values: the categories that have a one-hot feature; any other category is 0 in all of them.
@@ -49,7 +53,9 @@ class TableColumn(Settings):
     @model_validator(mode="after")
     def _fits(self) -> "TableColumn":
         if self.fill is not None and isinstance(self.fill, str) != (self.kind == "category"):
-            raise ValueError(f"column {self.name}: fill must be a category for categories, else a number")
+            raise ValueError(
+                f"column {self.name}: fill must be a category for categories, else a number"
+            )
         if self.offset and self.kind == "category":
             raise ValueError(f"column {self.name}: only numbers have an offset")
         if self.values and self.kind != "category":
@@ -63,7 +69,11 @@ class TableColumn(Settings):
     @property
     def features(self) -> tuple[str, ...]:
         """The names of its features."""
-        own = tuple(f"{self.name}={value}" for value in self.values) if self.kind == "category" else (self.name,)
+        own = (
+            tuple(f"{self.name}={value}" for value in self.values)
+            if self.kind == "category"
+            else (self.name,)
+        )
         return (*own, f"{self.name} missing") if self.flagged else own
 
     def is_gap(self, cell: str) -> bool:
@@ -78,7 +88,8 @@ class Preprocessing(Settings):
     Attributes:
         columns: the columns to read, in the order of the features.
         layout: all columns, in order, of a training file that had no header.
-        shift, scale: a feature is ``(x - shift) / scale``, in float32, if the clients have moments of their own.
+        shift, scale: a feature is ``(x - shift) / scale``, in float32, if the clients have moments
+            of their own.
     """
 
     columns: tuple[TableColumn, ...] = Field(min_length=1, max_length=MOST_COLUMNS)
@@ -91,7 +102,9 @@ class Preprocessing(Settings):
         if len(set(self.names)) < len(self.columns):
             raise ValueError("two columns have one name")
         if not len(self.shift) == len(self.scale) or len(self.shift) not in {0, self.width}:
-            raise ValueError(f"shift and scale have one number for each of {self.width} features, or none")
+            raise ValueError(
+                f"shift and scale have one number for each of {self.width} features, or none"
+            )
         return self
 
     @property
@@ -107,7 +120,9 @@ class Preprocessing(Settings):
     @property
     def offsets(self) -> tuple[float, ...]:
         """The offset of each feature; 0 for categories and flags."""
-        return tuple(c.offset if name == c.name else 0.0 for c in self.columns for name in c.features)
+        return tuple(
+            c.offset if name == c.name else 0.0 for c in self.columns for name in c.features
+        )
 
     @property
     def width(self) -> int:
@@ -121,7 +136,8 @@ class RawTable:
 
     Attributes:
         columns: how each was read.
-        x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a gap.
+        x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a
+            gap.
         values: distinct categories of each column, in order of occurrence; empty for other columns.
         bounds: number of cells per column read as bounds; empty if none were allowed.
         layout: as in ``Preprocessing``.
@@ -140,4 +156,9 @@ class RawTable:
     def of(self, numbers: Sequence[int]) -> "RawTable":
         """Return the given columns, in order."""
         columns = tuple(self.columns[i] for i in numbers)
-        return replace(self, columns=columns, values=tuple(self.values[i] for i in numbers), x=self.x[:, list(numbers)])
+        return replace(
+            self,
+            columns=columns,
+            values=tuple(self.values[i] for i in numbers),
+            x=self.x[:, list(numbers)],
+        )

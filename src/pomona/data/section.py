@@ -1,4 +1,6 @@
-"""Which settings a data set has: by its name and, for own tables, texts and arrays, by the files named."""
+"""Which settings a data set has: by its name and, for own tables, texts and arrays, by the files
+named.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,17 +32,29 @@ IN_PARQUET: dict[type[DataSettings], type[DataSettings]] = {
     ClientCsvTables: ClientParquetTables,
     ClientCsvTexts: ClientParquetTexts,
 }
-VARIANTS: dict[type[DataSettings], tuple[type[DataSettings], ...]] = {ClientCsvTables: (ClientArrays, ClientCsvTexts)}
-CHOICES: Choices = {"data": dict.fromkeys(CATALOGUE, OwnReader)}  # a mistyped key is compared with those of all kinds
+VARIANTS: dict[type[DataSettings], tuple[type[DataSettings], ...]] = {
+    ClientCsvTables: (ClientArrays, ClientCsvTexts)
+}
+# a mistyped key is compared with those of all kinds
+CHOICES: Choices = {"data": dict.fromkeys(CATALOGUE, OwnReader)}
 
 
 def kind_of(section: Mapping[str, Any]) -> type[DataSettings]:
-    """Return the class of settings that a section data has. Raises PydanticKnownError for an unknown name."""
+    """Return the class of settings that a section data has.
+
+    Raises PydanticKnownError for an unknown name.
+    """
     if isinstance(name := section["name"], str) and ":" in name:
         return OwnReader
     kind, suffix = CATALOGUE[require_name(section, CATALOGUE)].settings, _suffix(section)
     if kind is ClientCsvTables:
-        kind = ClientArrays if suffix == ARCHIVE else ClientCsvTexts if section.get("text_columns") else kind
+        kind = (
+            ClientArrays
+            if suffix == ARCHIVE
+            else ClientCsvTexts
+            if section.get("text_columns")
+            else kind
+        )
     if kind is ParquetTable and suffix not in {"", PARQUET}:
         kind = CsvTable
     return IN_PARQUET.get(kind, kind) if suffix == PARQUET else kind
@@ -57,7 +71,11 @@ def _suffix(section: Mapping[str, Any]) -> str:
 
 def groups() -> tuple[type[DataSettings], ...]:
     """Return the groups of settings that some kinds of data have."""
-    return tuple(kind for kind in reversed(OwnReader.__mro__) if issubclass(kind, DataSettings) and own_keys(kind))[1:]
+    return tuple(
+        kind
+        for kind in reversed(OwnReader.__mro__)
+        if issubclass(kind, DataSettings) and own_keys(kind)
+    )[1:]
 
 
 def own_keys(group: type[DataSettings]) -> set[str]:
@@ -67,15 +85,25 @@ def own_keys(group: type[DataSettings]) -> set[str]:
 
 
 def names_with(group: type[DataSettings]) -> list[str]:
-    """Return the names of data sets that have a group of settings; those that are not own data by a common name."""
-    kinds = {name: (entry.settings, *VARIANTS.get(entry.settings, ())) for name, entry in CATALOGUE.items()}
+    """Return the names of data sets that have a group of settings; those that are not own data by a
+    common name.
+    """
+    kinds = {
+        name: (entry.settings, *VARIANTS.get(entry.settings, ()))
+        for name, entry in CATALOGUE.items()
+    }
     names = [name for name, some in kinds.items() if any(issubclass(kind, group) for kind in some)]
     public = [name for name in names if not CATALOGUE[name].own]
-    return [*(name for name in names if CATALOGUE[name].own), *(public if len(public) < 3 else ["public data sets"])]
+    return [
+        *(name for name in names if CATALOGUE[name].own),
+        *(public if len(public) < 3 else ["public data sets"]),
+    ]
 
 
 def _misplaced(section: Mapping[str, Any], kind: type[DataSettings]) -> dict[str, str]:
-    """Return the keys of a section that data of this kind do not have, but others do, each with the reason."""
+    """Return the keys of a section that data of this kind do not have, but others do, each with the
+    reason.
+    """
     wrong: dict[str, str] = {}
     for key in section:
         group = next((group for group in groups() if key in own_keys(group)), None)

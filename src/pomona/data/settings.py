@@ -1,4 +1,6 @@
-"""Settings of section ``data``: those of all data, and groups of others, of which ``kinds`` composes each kind's."""
+"""Settings of section ``data``: those of all data, and groups of others, of which ``kinds``
+composes each kind's.
+"""
 
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +14,14 @@ from pomona.core.settings import Settings
 
 
 def as_column(value: Any) -> Any:
-    """Convert a column written in digits to a number, also from the command line, where every value is text."""
-    return int(value) if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal() else value
+    """Convert a column written in digits to a number, also from the command line, where every value
+    is text.
+    """
+    return (
+        int(value)
+        if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal()
+        else value
+    )
 
 
 MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "point": "."}
@@ -27,13 +35,35 @@ def _mark(value: Any) -> Any:
 DEFAULT = "digits"
 Edge = Annotated[float, Field(gt=0, lt=1e30)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
-Marker = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))]
+Marker = Annotated[
+    str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))
+]
 Separator = Annotated[Literal["comma", "semicolon", "tab", "bar"], BeforeValidator(_mark)]
 Decimal = Annotated[Literal["point", "comma"], BeforeValidator(_mark)]
 Encoding = Literal[
-    "utf-8", "utf-16", "latin-1", "mac-roman", "cp437", "cp850", "cp852", "cp866", "cp874", "cp932", "cp949",
-    "cp950", "gb18030", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258",
-]  # fmt: skip
+    "utf-8",
+    "utf-16",
+    "latin-1",
+    "mac-roman",
+    "cp437",
+    "cp850",
+    "cp852",
+    "cp866",
+    "cp874",
+    "cp932",
+    "cp949",
+    "cp950",
+    "gb18030",
+    "cp1250",
+    "cp1251",
+    "cp1252",
+    "cp1253",
+    "cp1254",
+    "cp1255",
+    "cp1256",
+    "cp1257",
+    "cp1258",
+]
 
 
 class DataSettings(Settings):
@@ -49,9 +79,12 @@ class DataSettings(Settings):
     title: ClassVar[str] = "every kind of data"
     lacking: ClassVar[str] = ""
 
-    name: str = Field(description="A data set of `pomona data list`, or module:function of your own.")
+    name: str = Field(
+        description="A data set of `pomona data list`, or module:function of your own."
+    )
     split: Literal["official", "pooled"] = Field(
-        default="official", description="Keep the source's training and test parts, or pool them and split again."
+        default="official",
+        description="Keep the source's training and test parts, or pool them and split again.",
     )
     test_share: float = Field(
         default=0.2,
@@ -60,7 +93,10 @@ class DataSettings(Settings):
         description="Share of the rows for testing, if pooled or if the source has no test part.",
     )
     validation_share: float = Field(
-        default=0.15, ge=0, lt=1, description="Share of each client's training rows held out for validation."
+        default=0.15,
+        ge=0,
+        lt=1,
+        description="Share of each client's training rows held out for validation.",
     )
     train_limit: int | None = Field(
         default=None, ge=1, lt=2**53, description="At most this many training rows, a seeded draw."
@@ -69,14 +105,21 @@ class DataSettings(Settings):
         default=None, ge=1, lt=2**53, description="At most this many test rows, a seeded draw."
     )
     memory_share: float = Field(
-        default=0.25, gt=0, le=1, description="Arrays larger than this share of the machine's memory are kept on disk."
+        default=0.25,
+        gt=0,
+        le=1,
+        description="Arrays larger than this share of the machine's memory are kept on disk.",
     )
 
 
 class Normalisation(Settings):
-    """Normalisation for each channel of images, or one for all: the network receives ``(x - shift) / scale``."""
+    """Normalisation for each channel of images, or one for all: the network receives ``(x - shift)
+    / scale``.
+    """
 
-    shift: tuple[Finite, ...] = Field(min_length=1, max_length=10**4, description="Numbers that are subtracted.")
+    shift: tuple[Finite, ...] = Field(
+        min_length=1, max_length=10**4, description="Numbers that are subtracted."
+    )
     scale: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(
         min_length=1, max_length=10**4, description="Numbers that are divided by."
     )
@@ -98,7 +141,8 @@ class DataFolder(DataSettings):
     lacking = "is not looked for in the folder of data sets"
 
     dir: Path | None = Field(
-        default=None, description="Folder of the data sets; the environment variable POMONA_DATA if unset."
+        default=None,
+        description="Folder of the data sets; the environment variable POMONA_DATA if unset.",
     )
 
 
@@ -127,11 +171,15 @@ class Images(DataSettings):
     lacking = "has no images"
 
     resize: int | None = Field(
-        default=None, ge=1, le=10**4, description="Side in pixels to which images are resized (bilinear, antialiased)."
+        default=None,
+        ge=1,
+        le=10**4,
+        description="Side in pixels to which images are resized (bilinear, antialiased).",
     )
     normalise: Literal["default", "training"] | Normalisation = Field(
         default="default",
-        description="The network sees (x - shift) / scale. 'training': mean 0 and deviation 1 per channel "
+        description="The network sees (x - shift) / scale. 'training': mean 0 and deviation 1 per "
+        "channel "
         "over the training rows; 'default': the same above 8 bits, -1 to 1 for 8 bits, or as "
         "your own reader sets it; or {shift = [...], scale = [...]}. A federation's agreement "
         "sets it.",
@@ -146,12 +194,15 @@ class ImageFiles(DataSettings):
 
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
         default=None,
-        description="[centre, width]: files above 8 bits are read as 0 to 255 from centre - width / 2 to "
+        description="[centre, width]: files above 8 bits are read as 0 to 255 from centre - width "
+        "/ 2 to "
         "centre + width / 2; as they are if unset.",
     )
     skip_bad: bool = Field(
         default=False,
-        description="Unreadable image files are skipped, counted and named; otherwise they are errors.",
+        description=(
+            "Unreadable image files are skipped, counted and named; otherwise they are errors."
+        ),
     )
 
 
@@ -163,7 +214,8 @@ class ClassNames(DataSettings):
 
     classes: tuple[str, ...] = Field(
         default=(),
-        description="Class names in the order of their numbers, taken from the data if empty; for multilabel "
+        description="Class names in the order of their numbers, taken from the data if empty; for "
+        "multilabel "
         "and regression, names of the K targets.",
     )
 
@@ -176,7 +228,8 @@ class TargetKind(ClassNames):
 
     targets: Targets = Field(
         default="classes",
-        description="Kind of label: class numbers, numbers, flags of 0 and 1, masks with a class number per "
+        description="Kind of label: class numbers, numbers, flags of 0 and 1, masks with a class "
+        "number per "
         "pixel (segmentation), or times with 1 for an event and 0 for censored (survival).",
     )
 
@@ -191,7 +244,10 @@ class EventTimes(TargetKind):
         default=10,
         ge=1,
         le=1000,
-        description="survival: largest number of time intervals, which end at quantiles of the training event times.",
+        description=(
+            "survival: largest number of time intervals, which end at quantiles of the "
+            "training event times."
+        ),
     )
     time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = Field(
         default=(), description="survival: ends of the intervals, ascending, instead of quantiles."
@@ -217,7 +273,10 @@ class LabelThreshold(DataSettings):
 
     label_above: float | None = Field(
         default=None,
-        description="Two classes from a label column of numbers: those up to this number, then those above it.",
+        description=(
+            "Two classes from a label column of numbers: those up to this number, then "
+            "those above it."
+        ),
     )
 
 
@@ -226,12 +285,15 @@ class CsvForm(Settings):
 
     separator: Separator | None = Field(
         default=None,
-        description="Separator of cells; if unset, a comma, or, if line 1 has none, the one of semicolon, "
+        description="Separator of cells; if unset, a comma, or, if line 1 has none, the one of "
+        "semicolon, "
         "tab and bar that lines 1 and 2 have equally often.",
     )
     decimal: Decimal | None = Field(
         default=None,
-        description="Decimal mark; if unset, a point, and also a comma if that is not the separator.",
+        description=(
+            "Decimal mark; if unset, a point, and also a comma if that is not the separator."
+        ),
     )
     encoding: Encoding | None = Field(
         default=None,
@@ -265,10 +327,14 @@ class CsvHeading(DataSettings):
 
     header: bool | None = Field(
         default=None,
-        description="Whether line 1 of a CSV names the columns; if unset, it does when a column is given by name.",
+        description=(
+            "Whether line 1 of a CSV names the columns; if unset, it does when a column "
+            "is given by name."
+        ),
     )
     columns: tuple[str, ...] = Field(
-        default=(), description="Names of all columns, in order, of CSV files that have no line of names."
+        default=(),
+        description="Names of all columns, in order, of CSV files that have no line of names.",
     )
 
 
@@ -283,28 +349,35 @@ class Columns(DataSettings):
     )
     label_columns: tuple[Column, ...] = Field(
         default=(),
-        description="Columns of several flags (multilabel), several targets (regression), or time and "
+        description="Columns of several flags (multilabel), several targets (regression), or time "
+        "and "
         "event (survival).",
     )
     unlabelled: Literal["refuse", "drop"] = Field(
         default="refuse",
-        description="Rows without a label (a gap, or a marker of missing_values for all columns): an error, "
+        description="Rows without a label (a gap, or a marker of missing_values for all columns): "
+        "an error, "
         "or left out and counted in a note.",
     )
     group_column: Column | None = Field(
         default=None,
-        description="Column whose equal values mark rows that belong together, such as a patient's: never "
+        description="Column whose equal values mark rows that belong together, such as a "
+        "patient's: never "
         "split between parts, one unit in intervals, not a feature; a row with an empty cell "
         "counts alone. manifest and npz have `group` instead.",
     )
     time_column: Column | None = Field(
         default=None,
-        description="Column of ISO dates or numbers: the latest rows are for testing, the latest of the rest "
+        description="Column of ISO dates or numbers: the latest rows are for testing, the latest "
+        "of the rest "
         "for validation. Not a feature unless in data.dates.",
     )
     subgroup_column: Column | None = Field(
         default=None,
-        description="Column by which the report splits results (sex, scanner); still a feature unless in drop_columns.",
+        description=(
+            "Column by which the report splits results (sex, scanner); still a feature "
+            "unless in drop_columns."
+        ),
     )
 
     @property
@@ -330,7 +403,9 @@ class OwnerColumn(Columns):
     title = "column of clients"
     lacking = "has a file for each client, or no column that names them"
 
-    client_column: Column | None = Field(default=None, description="Column that names the client owning a row.")
+    client_column: Column | None = Field(
+        default=None, description="Column that names the client owning a row."
+    )
 
 
 class Features(Columns):
@@ -345,38 +420,53 @@ class Features(Columns):
     )
     missing: Literal["refuse", "median"] = Field(
         default="refuse",
-        description="Gaps: an error, or filled with the column's training median (categories: the most "
+        description="Gaps: an error, or filled with the column's training median (categories: the "
+        "most "
         "frequent), and flagged in a further column.",
     )
     missing_values: dict[str, tuple[Marker, ...]] = Field(
         default={},
-        description="By column, values that mean a gap, such as {cholesterol = [0]}; {'*' = [-9]} for all "
+        description="By column, values that mean a gap, such as {cholesterol = [0]}; {'*' = [-9]} "
+        "for all "
         "columns. Empty cells, NA, NaN and ? always do.",
     )
     censored: Literal["refuse", "limit"] = Field(
         default="refuse",
-        description="Bounds among numbers, such as <5 or >100: an error, or read as the bound and counted in a note.",
+        description=(
+            "Bounds among numbers, such as <5 or >100: an error, or read as the bound and "
+            "counted in a note."
+        ),
     )
     categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
         default="refuse",
-        description="Columns of categories, one column of 0 and 1 per category: those listed; 'encode': all "
+        description="Columns of categories, one column of 0 and 1 per category: those listed; "
+        "'encode': all "
         "that are mostly not numbers; 'refuse': an error.",
     )
     category_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="Categories in a smaller share of the training rows get no column, like unknown ones.",
+        description=(
+            "Categories in a smaller share of the training rows get no column, like unknown ones."
+        ),
     )
     category_limit: int = Field(
-        default=1000, ge=1, le=10**4, description="Largest number of categories of a column; more are an error."
+        default=1000,
+        ge=1,
+        le=10**4,
+        description="Largest number of categories of a column; more are an error.",
     )
     dates: tuple[Column, ...] = Field(
-        default=(), description="Columns of a table with ISO dates (2024-03-01), read as days since 2000-01-01."
+        default=(),
+        description=(
+            "Columns of a table with ISO dates (2024-03-01), read as days since 2000-01-01."
+        ),
     )
     fit: Literal["pooled", "client"] = Field(
         default="pooled",
-        description="Training rows that give medians, means and deviations: all clients', or each client's "
+        description="Training rows that give medians, means and deviations: all clients', or each "
+        "client's "
         "own. The columns always come from all.",
     )
 
@@ -389,7 +479,9 @@ class Features(Columns):
     def idle(self) -> dict[str, str]:
         """Frequencies of categories are for columns of categories."""
         keys = ("category_share", "category_limit") if self.categories == "refuse" else ()
-        return super().idle() | dict.fromkeys(keys, "only for columns of data.categories, and there are none")
+        return super().idle() | dict.fromkeys(
+            keys, "only for columns of data.categories, and there are none"
+        )
 
 
 class Tokens(DataSettings):
@@ -399,10 +491,16 @@ class Tokens(DataSettings):
     lacking = "has no texts"
 
     vocabulary_size: int = Field(
-        default=98635, ge=2, le=10**7, description="Largest number of tokens, with padding and the unknown token."
+        default=98635,
+        ge=2,
+        le=10**7,
+        description="Largest number of tokens, with padding and the unknown token.",
     )
     sequence_length: int = Field(
-        default=200, ge=1, le=10**6, description="Tokens per text; longer ones are cut, shorter ones padded."
+        default=200,
+        ge=1,
+        le=10**6,
+        description="Tokens per text; longer ones are cut, shorter ones padded.",
     )
 
 
@@ -412,7 +510,9 @@ class TextColumns(Columns):
     title = "columns of texts"
     lacking = "has no columns of texts"
 
-    text_columns: tuple[Column, ...] = Field(default=(), description="Columns whose texts are joined.")
+    text_columns: tuple[Column, ...] = Field(
+        default=(), description="Columns whose texts are joined."
+    )
 
     @property
     def mentioned(self) -> tuple[str | int, ...]:

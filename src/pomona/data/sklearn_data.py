@@ -16,13 +16,22 @@ def digits(settings: BundledImages) -> Dataset:
     x = np.rint(source.images * (255 / 16)).astype(np.uint8)[..., None]
     classes = tuple(map(str, source.target_names))
     return Dataset(
-        "digits", "image", x, source.target.astype(np.int64), classes, len(x), image_arrays.SHIFT, image_arrays.SCALE
+        "digits",
+        "image",
+        x,
+        source.target.astype(np.int64),
+        classes,
+        len(x),
+        image_arrays.SHIFT,
+        image_arrays.SCALE,
     )
 
 
 @cache
 def _digits() -> Any:
-    """Cache the data, since scikit-learn parses them from text, which takes longer than a short run's round."""
+    """Cache the data, since scikit-learn parses them from text, which takes longer than a short
+    run's round.
+    """
     from sklearn.datasets import load_digits
 
     return load_digits()

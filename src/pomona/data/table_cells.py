@@ -42,10 +42,15 @@ class Reader:
     bounds: int = 0
 
     def __post_init__(self) -> None:
-        self.strays = Strays(self.column.name, WANTED[self.column.kind], self.column.fill is not None)
+        self.strays = Strays(
+            self.column.name, WANTED[self.column.kind], self.column.fill is not None
+        )
 
-    def __call__(self, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> None:
-        """Fill in the numbers of the cells (n,) whose ``values`` (n,) are still NaN; gaps and strays stay NaN.
+    def __call__(
+        self, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
+    ) -> None:
+        """Fill in the numbers of the cells (n,) whose ``values`` (n,) are still NaN; gaps and
+        strays stay NaN.
 
         Each distinct cell is parsed once; ``where`` gives the location of a cell by its index.
         """
@@ -55,11 +60,15 @@ class Reader:
         for cell, times in Counter(odd).items():
             found[cell] = value = self._one(cell, times)
             if math.isnan(value):
-                self.strays.add(cell, lambda cell: where(cells.index(cell)), self.column.is_gap(cell), times)
+                self.strays.add(
+                    cell, lambda cell: where(cells.index(cell)), self.column.is_gap(cell), times
+                )
         values[rows] = [found[cell] for cell in odd]
 
     def _one(self, cell: str, times: int) -> float:
-        """Return a repeated cell's number; NaN for a gap, for an invalid number, and beyond the limit of categories."""
+        """Return a repeated cell's number; NaN for a gap, for an invalid number, and beyond the
+        limit of categories.
+        """
         kind = self.column.kind
         if self.column.missing and csv_columns.plain(cell) in self.column.missing:
             return math.nan
@@ -72,7 +81,9 @@ class Reader:
         if kind == "date":
             return csv_columns.days(cell)
         name = csv_columns.plain(cell)
-        if name not in self.codes and (csv_columns.is_missing(name) or len(self.codes) >= self.most):
+        if name not in self.codes and (
+            csv_columns.is_missing(name) or len(self.codes) >= self.most
+        ):
             return math.nan
         return self.codes.setdefault(name, len(self.codes))
 
@@ -98,13 +109,16 @@ def read(
         most: maximum number of categories of a column; cells with further ones are unreadable.
 
     Returns:
-        The table, with NaN for gaps and strays, and the columns with strays or refused gaps, in order.
+        The table, with NaN for gaps and strays, and the columns with strays or refused gaps, in
+        order.
 
     Raises DataError if there are fewer records than expected, because a file has changed meanwhile.
     """
     readers = [Reader(column, most) for column in columns]
     x = allocate((count, len(places)), np.float64, memory_share)
-    plain = [k for k, column in enumerate(columns) if column.kind == "number" and not column.missing]
+    plain = [
+        k for k, column in enumerate(columns) if column.kind == "number" and not column.missing
+    ]
     end, unread = 0, iter(records)
     for first in unread:
         block = [first, *islice(unread, AT_ONCE // len(first.cells))]
@@ -112,22 +126,34 @@ def read(
         values = np.full((len(block), len(places)), math.nan)
         plain = _numbers(block, places, plain, values)
         for k in np.flatnonzero(np.isnan(values).any(axis=0)).tolist():
-            readers[k]([record.cells[places[k]] for record in block], values[:, k], partial(_place, block, several))
+            readers[k](
+                [record.cells[places[k]] for record in block],
+                values[:, k],
+                partial(_place, block, several),
+            )
         x[start:end] = values
     if end != count:
         raise DataError("the table changed while it was read; read it again")
-    codes, bounds = tuple(tuple(reader.codes) for reader in readers), tuple(reader.bounds for reader in readers)
+    codes, bounds = (
+        tuple(tuple(reader.codes) for reader in readers),
+        tuple(reader.bounds for reader in readers),
+    )
     table = RawTable(tuple(columns), x, codes, bounds=bounds)
     return table, [reader.strays for reader in readers if reader.strays.wrong]
 
 
 def _numbers(
-    block: Sequence[csv_records.CsvRecord], places: Sequence[int], which: list[int], out: NDArray[np.float64]
+    block: Sequence[csv_records.CsvRecord],
+    places: Sequence[int],
+    which: list[int],
+    out: NDArray[np.float64],
 ) -> list[int]:
     """Write the columns whose cells are all numbers or standard gaps, and return their indices."""
     at = [places[k] for k in which]
     try:
-        values = np.array([[float(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block])
+        values = np.array(
+            [[float(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block]
+        )
     except ValueError:
         half = len(which) // 2
         parts = (which[:half], which[half:]) if half else ()
@@ -147,7 +173,8 @@ def problem(strays: Strays, rows: int, most: int) -> str:
         return strays.problem(rows)
     where, cell = strays.first["other"]
     return (
-        f"column {strays.name}: a category with more than {most} values (one too many is {csv_columns.short(cell)} in "
+        f"column {strays.name}: a category with more than {most} values (one too many is "
+        f"{csv_columns.short(cell)} in "
         f"{where}); leave it out, group its values, or raise data.category_limit"
     )
 
@@ -160,19 +187,25 @@ def features(survey: csv_survey.CsvSurvey, settings: Table) -> tuple[RawTable, l
     Raises as ``planned``.
     """
     share, several, most = settings.memory_share, len(survey.paths) > 1, settings.category_limit
-    raw, strays = read(survey, len(survey), survey.features, planned(survey, settings), share, several, most)
+    raw, strays = read(
+        survey, len(survey), survey.features, planned(survey, settings), share, several, most
+    )
     texts = {s.name for s in strays if s.kind(len(survey)) in {"category", "texts"}}
     if settings.categories != "encode" or not texts:
         return raw, strays
     at = [k for k, column in enumerate(raw.columns) if column.name in texts]
     named = [_column(raw.columns[k].name, "category", raw.columns[k].missing, settings) for k in at]
-    again, odd = read(survey, len(survey), [survey.features[k] for k in at], named, share, several, most)
+    again, odd = read(
+        survey, len(survey), [survey.features[k] for k in at], named, share, several, most
+    )
     raw.x[:, at] = again.x
     columns, values, bounds = list(raw.columns), list(raw.values), list(raw.bounds)
     for j, k in enumerate(at):
         columns[k], values[k], bounds[k] = again.columns[j], again.values[j], 0
     order = {column.name: k for k, column in enumerate(columns)}
-    strays = sorted([*(s for s in strays if s.name not in texts), *odd], key=lambda s: order[s.name])
+    strays = sorted(
+        [*(s for s in strays if s.name not in texts), *odd], key=lambda s: order[s.name]
+    )
     return replace(raw, columns=tuple(columns), values=tuple(values), bounds=tuple(bounds)), strays
 
 
@@ -180,20 +213,27 @@ def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
     """Return how to read each feature column, from the settings.
 
     Raises:
-        ConfigError: a column does not exist, is a label or client column or dropped, or has two types.
+        ConfigError: a column does not exist, is a label or client column or dropped, or has two
+            types.
     """
     path = survey.paths[0]
 
     def asked(key: str, which: Sequence[str | int]) -> list[int]:
         places = [csv_records.column(as_column(c), survey.columns, key, path) for c in which]
         if odd := next((i for i in places if i not in survey.features), None):
-            raise ConfigError(f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it")
+            raise ConfigError(
+                f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it"
+            )
         return places
 
-    listed = [] if isinstance(settings.categories, str) else asked("categories", settings.categories)
+    listed = (
+        [] if isinstance(settings.categories, str) else asked("categories", settings.categories)
+    )
     dates = asked("dates", settings.dates)
     if both := {*listed} & {*dates}:
-        raise ConfigError(f"column {survey.columns[min(both)]} is in data.categories and in data.dates; keep one")
+        raise ConfigError(
+            f"column {survey.columns[min(both)]} is in data.categories and in data.dates; keep one"
+        )
     own = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
     markers = dict(zip(asked("missing_values", [*own]), own.values(), strict=True))
     everywhere = settings.missing_values.get("*", ())
@@ -206,7 +246,9 @@ def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
 
 
 def _column(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:
-    """Return a column before training rows are known; the fill only states that there will be one."""
+    """Return a column before training rows are known; the fill only states that there will be
+    one.
+    """
     fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
     censored = kind == "number" and settings.censored == "limit"
     known = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}

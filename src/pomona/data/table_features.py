@@ -18,10 +18,11 @@ LEVELS = 256  # float32 steps within a standard deviation that make rounding neg
 
 
 def offset(known: Floats) -> float:
-    """Return the offset to subtract in double precision from numbers (n,) before conversion to float32: the median.
+    """Return the offset to subtract in double precision from numbers (n,) before conversion to
+    float32: the median.
 
-    0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or if double precision
-    does not resolve it, so that the numbers differ only by rounding.
+    0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or
+    if double precision does not resolve it, so that the numbers differ only by rounding.
     """
     if not len(known) or not (known.astype(np.float32) != known).any():
         return 0.0
@@ -45,7 +46,8 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
     made = Preprocessing(columns=tuple(columns), layout=raw.layout)
     if not made.width:
         raise DataError(
-            f"no category of {listed(made.names)} is in {share:.2%} of the training rows, so that no feature is left; "
+            f"no category of {listed(made.names)} is in {share:.2%} of the training rows, so that "
+            "no feature is left; "
             "lower data.category_share, or add features"
         )
     return made
@@ -60,16 +62,24 @@ def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
         base = offset(known)
         held = (known - base).astype(np.float32).astype(np.float64)
         middle = base + float(np.float32(np.median(held))) if len(known) else 0.0
-        return column.model_copy(update={"offset": base, "fill": middle if fills else None, "flagged": flagged})
+        return column.model_copy(
+            update={"offset": base, "fill": middle if fills else None, "flagged": flagged}
+        )
     counts = np.bincount(known.astype(np.int64), minlength=len(raw.values[k]))
-    frequent = {raw.values[k][j]: int(n) for j, n in enumerate(counts) if n and n >= share * len(cells)}
+    frequent = {
+        raw.values[k][j]: int(n) for j, n in enumerate(counts) if n and n >= share * len(cells)
+    }
     values = in_order(frequent)
     usual = max(values, key=lambda value: frequent[value], default="")
-    return column.model_copy(update={"values": values, "fill": usual if fills else None, "flagged": flagged})
+    return column.model_copy(
+        update={"values": values, "fill": usual if fills else None, "flagged": flagged}
+    )
 
 
 def own(raw: RawTable, rows: NDArray[np.int64], shared: Preprocessing) -> Preprocessing:
-    """Return the same features, with medians and most frequent categories from these rows if they have values."""
+    """Return the same features, with medians and most frequent categories from these rows if they
+    have values.
+    """
     columns = [_own(raw, k, raw.x[rows, k], column) for k, column in enumerate(shared.columns)]
     return shared.model_copy(update={"columns": tuple(columns)})
 
@@ -100,7 +110,9 @@ def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[A
     return out
 
 
-def _fill(rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.int64], cells: Floats) -> int:
+def _fill(
+    rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.int64], cells: Floats
+) -> int:
     """Write the features of one column starting at index ``at``; return the next index."""
     gaps = np.isnan(cells)
     if column.kind == "category":
@@ -135,8 +147,10 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
         if count := int((found < 0).sum()):
             first = raw.values[k][int(cells[~np.isnan(cells)][np.flatnonzero(found < 0)[0]])]
             lines.append(
-                f"column {column.name}: {count} of {len(cells)} rows hold categories that the training rows have too "
-                f"seldom or not at all (first {csv_columns.short(first)}); they are 0 in all columns of {column.name}"
+                f"column {column.name}: {count} of {len(cells)} rows hold categories that the "
+                "training rows have too "
+                f"seldom or not at all (first {csv_columns.short(first)}); they are 0 in all "
+                f"columns of {column.name}"
             )
     return lines
 
@@ -144,12 +158,25 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
     """Summarise the features made from a table; empty if the columns are used unchanged."""
     moved = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
-    near = [f"numbers too close to each other for float32, read less their median: {listed(moved, 8)}"] if moved else []
+    near = (
+        [f"numbers too close to each other for float32, read less their median: {listed(moved, 8)}"]
+        if moved
+        else []
+    )
     if by.features == by.names and not by.shift:
         return near
     filled = [column.name for column in by.columns if column.flagged]
     gaps = f"; gaps in {listed(filled, 8)} are filled and flagged" if filled else ""
-    empty = [column.name for column in by.columns if column.kind == "category" and not column.values]
-    odd = [f"columns without a category that is frequent enough: {listed(empty)}; leave them out"] if empty else []
-    learnt = f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training rows{gaps}"
+    empty = [
+        column.name for column in by.columns if column.kind == "category" and not column.values
+    ]
+    odd = (
+        [f"columns without a category that is frequent enough: {listed(empty)}; leave them out"]
+        if empty
+        else []
+    )
+    learnt = (
+        f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training "
+        f"rows{gaps}"
+    )
     return [learnt, *near, *odd, *strangers(raw, by)]

@@ -23,12 +23,15 @@ Answer = tuple[NDArray[np.generic], tuple[str, ...]]
 
 
 def timed(dataset: Dataset, settings: EventTimes) -> Dataset:
-    """Return survival data with the configured intervals, or ones to be learned from the training rows.
+    """Return survival data with the configured intervals, or ones to be learned from the training
+    rows.
 
     Raises ConfigError for names of targets.
     """
     if settings.classes:
-        raise ConfigError("data.classes names classes or targets, and a time to an event is neither; remove it")
+        raise ConfigError(
+            "data.classes names classes or targets, and a time to an event is neither; remove it"
+        )
     learn = partial(_learnt, settings.time_edges, settings.intervals, dataset.learn)
     return replace(dataset, labels=(), edges=settings.time_edges, learn=learn)
 
@@ -36,8 +39,8 @@ def timed(dataset: Dataset, settings: EventTimes) -> Dataset:
 def edges(y: NDArray[np.generic], intervals: int) -> tuple[float, ...]:
     """Return the ends of at most ``intervals`` intervals: quantiles of the observed event times.
 
-    Each end is an event time. Intervals contain about equally many events; the last ends at the last event. There are
-    fewer if times repeat.
+    Each end is an event time. Intervals contain about equally many events; the last ends at the
+    last event. There are fewer if times repeat.
     """
     times = np.asarray(y, dtype=float)
     seen = times[times[:, 1] > 0, 0]
@@ -46,25 +49,36 @@ def edges(y: NDArray[np.generic], intervals: int) -> tuple[float, ...]:
 
 
 def _learnt(
-    given: tuple[float, ...], intervals: int, before: Learn | None, dataset: Dataset, rows: NDArray[np.int64]
+    given: tuple[float, ...],
+    intervals: int,
+    before: Learn | None,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
 ) -> Dataset:
     y = dataset.y[rows]
     if not y[:, 1].any():
         raise DataError(
-            f"{dataset.name}: none of the {len(rows)} training rows has an event (1), all are censored; give rows with "
+            f"{dataset.name}: none of the {len(rows)} training rows has an event (1), all are "
+            "censored; give rows with "
             "events, or look at the order of data.label_columns: time, event"
         )
     known = before(dataset, rows) if before else dataset
-    return replace(known, edges=given or edges(y, intervals), learn=dataset.learn if known.learn else None)
+    return replace(
+        known, edges=given or edges(y, intervals), learn=dataset.learn if known.learn else None
+    )
 
 
-def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classes: tuple[str, ...] = ()) -> Answer:
+def from_arrays(
+    parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classes: tuple[str, ...] = ()
+) -> Answer:
     """Return targets and class names from one array per part, each with its location.
 
-    Class numbers are unchanged: without names there are as many classes as the largest number implies.
+    Class numbers are unchanged: without names there are as many classes as the largest number
+    implies.
 
     Returns:
-        y (N,) int64 and the class names; masks (N, *S) uint8 and the class names; or y (N, K) float32 and ().
+        y (N,) int64 and the class names; masks (N, *S) uint8 and the class names; or y (N, K)
+        float32 and ().
 
     Raises:
         DataError: an invalid target of this type, with the location and the row.
@@ -84,12 +98,16 @@ def from_arrays(parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classe
 
 
 def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) -> Answer:
-    """Join the masks of all parts, with their classes; without names, every number up to the largest must occur."""
+    """Join the masks of all parts, with their classes; without names, every number up to the
+    largest must occur.
+    """
     for where, y in parts:
         validation.masks(y, len(classes) or None, where)
         if y.shape[1:] != parts[0][1].shape[1:]:
             first = f"{parts[0][0]} {parts[0][1].shape[1:]}"
-            raise DataError(f"masks of {where} have shape {y.shape[1:]}, those of {first}; give all the same")
+            raise DataError(
+                f"masks of {where} have shape {y.shape[1:]}, those of {first}; give all the same"
+            )
     masks = np.concatenate([y.astype(np.uint8) for _, y in parts])
     if classes:
         return masks, classes
@@ -97,7 +115,8 @@ def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) 
     if len(found) < 2 or found[-1] != len(found) - 1:
         said = ", ".join(map(str, found[:6])) or "nothing"
         raise DataError(
-            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; number the classes "
+            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; "
+            "number the classes "
             "in this way, or name all of them in data.classes"
         )
     return masks, ("background", *(f"class {k}" for k in found[1:]))
@@ -105,7 +124,9 @@ def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) 
 
 def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
     if y.dtype.kind not in "biuf" or y.ndim not in {1, 2}:
-        raise DataError(f"{where}: targets are {y.dtype} {y.shape}; {kind} needs numbers (N,) or (N, K)")
+        raise DataError(
+            f"{where}: targets are {y.dtype} {y.shape}; {kind} needs numbers (N,) or (N, K)"
+        )
     with np.errstate(over="ignore"):
         real = (y if y.ndim == 2 else y[:, None]).astype(np.float32)
     validation.finite(real, where)
@@ -131,7 +152,8 @@ def from_cells(
         where: returns the file and line of a row.
 
     Returns:
-        The targets as in ``from_arrays``, and one line per problem; with problems, the targets are unusable.
+        The targets as in ``from_arrays``, and one line per problem; with problems, the targets are
+        unusable.
     """
     if settings.label_above is not None:
         return _above(columns[0], headings[0], settings, where)
@@ -139,10 +161,13 @@ def from_cells(
         return _classes(columns[0], headings[0], settings.classes, where)
     if settings.targets == "survival" and len(columns) != 2:
         raise ConfigError(
-            f"data.targets = survival, but {len(columns)} label columns; set data.label_columns to two: time, event"
+            f"data.targets = survival, but {len(columns)} label columns; set data.label_columns "
+            "to two: time, event"
         )
     real = np.array([[number(cell) for cell in column] for column in columns], np.float64).T
-    tells = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(settings.targets, [_no_numbers])
+    tells = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(
+        settings.targets, [_no_numbers]
+    )
     judged = zip(cycle(tells), headings, columns, real.T, strict=False)
     problems = [tell(heading, cells, values, where) for tell, heading, cells, values in judged]
     return (real.astype(np.float32), ()), [problem for problem in problems if problem]
@@ -151,10 +176,15 @@ def from_cells(
 def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
     """Return a function that tells whether a label cell means that its row is unlabelled.
 
-    This includes gaps, and markers in ``data.missing_values`` for all columns unless they are class names.
+    This includes gaps, and markers in ``data.missing_values`` for all columns unless they are class
+    names.
     """
     marks = {*map(plain, _markers(settings))}
-    names = {*map(plain, settings.classes)} if settings.targets == "classes" and settings.label_above is None else set()
+    names = (
+        {*map(plain, settings.classes)}
+        if settings.targets == "classes" and settings.label_above is None
+        else set()
+    )
     gap = is_missing if settings.targets == "classes" and settings.label_above is None else is_gap
     return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
 
@@ -166,34 +196,50 @@ def _markers(settings: DataSettings) -> tuple[str, ...]:
 
 def _hint(cells: Iterable[str]) -> str:
     """Return a hint at the setting that drops rows, if some of these cells are gaps."""
-    return "; to leave out rows without a label: data.unlabelled=drop" if any(map(is_gap, cells)) else ""
+    return (
+        "; to leave out rows without a label: data.unlabelled=drop"
+        if any(map(is_gap, cells))
+        else ""
+    )
 
 
 def _above(
-    cells: Sequence[str], heading: str, settings: ColumnData | ImageManifest, where: Callable[[int], str]
+    cells: Sequence[str],
+    heading: str,
+    settings: ColumnData | ImageManifest,
+    where: Callable[[int], str],
 ) -> tuple[Answer, list[str]]:
     """Return two classes: numbers up to ``data.label_above``, and those above it."""
     bound, names = settings.label_above, settings.classes
     assert bound is not None
     if settings.targets != "classes" or len(names) not in {0, 2}:
-        raise ConfigError("data.label_above makes two classes of a label column; name both or none in data.classes")
+        raise ConfigError(
+            "data.label_above makes two classes of a label column; name both or none in "
+            "data.classes"
+        )
     values = np.array([number(cell) for cell in cells], np.float64)
     problem = _no_numbers(heading, cells, values, where)
     classes = names or (f"{heading} <= {bound:g}", f"{heading} > {bound:g}")
     return ((values > bound).astype(np.int64), classes), [problem] if problem else []
 
 
-def _no_flags(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+def _no_flags(
+    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
+) -> str:
     """Report values that are neither 0 nor 1."""
     rows = [int(row) for row in np.flatnonzero(~np.isin(values, (0, 1)))]
     if not rows:
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
     hint = _hint(cells[row] for row in rows)
-    return f"label column {heading}: {len(rows)} of {len(cells)} are not flags 0 or 1, {first}{hint}"
+    return (
+        f"label column {heading}: {len(rows)} of {len(cells)} are not flags 0 or 1, {first}{hint}"
+    )
 
 
-def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+def _no_times(
+    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
+) -> str:
     """Report values that are not finite numbers above 0."""
     with np.errstate(over="ignore"):
         held = values.astype(np.float32)
@@ -202,10 +248,14 @@ def _no_times(heading: str, cells: Sequence[str], values: NDArray[np.float64], w
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
     hint = _hint(cells[row] for row in rows) or "; leave these rows out"
-    return f"label column {heading}: {len(rows)} of {len(cells)} are not times above 0, {first}{hint}"
+    return (
+        f"label column {heading}: {len(rows)} of {len(cells)} are not times above 0, {first}{hint}"
+    )
 
 
-def _no_numbers(heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]) -> str:
+def _no_numbers(
+    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
+) -> str:
     """Report values that are not finite; empty if all are."""
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
@@ -223,7 +273,9 @@ def _classes(
     names = classes or in_order(cell for cell in counts if cell not in wrong)
     problems = []
     for cell in wrong:
-        first = f"{counts[cell]} of {len(cells)} say {short(cell)}, first in {where(cells.index(cell))}"
+        first = (
+            f"{counts[cell]} of {len(cells)} say {short(cell)}, first in {where(cells.index(cell))}"
+        )
         problems.append(f"label column {heading}: {first}; {_advice(cell, classes)}")
     index = index or {name: i for i, name in enumerate(names)}
     return (np.array([index.get(cell, -1) for cell in cells], np.int64), names), problems
@@ -247,7 +299,10 @@ def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
 def grouped(names: Sequence[str]) -> NDArray[np.int64]:
     """Return each row's group (N,); a row without a name is its own group."""
     index: dict[str | int, int] = {}
-    return np.array([index.setdefault(plain(name) or row, len(index)) for row, name in enumerate(names)], np.int64)
+    return np.array(
+        [index.setdefault(plain(name) or row, len(index)) for row, name in enumerate(names)],
+        np.int64,
+    )
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

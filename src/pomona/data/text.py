@@ -30,8 +30,12 @@ def tokens(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def encode(texts: Sequence[str], index: Mapping[str, int], length: int, memory_share: float) -> NDArray[Any]:
-    """Encode the first tokens of each text as ids (N, length) int32: 1 for unknown words, 0 for padding."""
+def encode(
+    texts: Sequence[str], index: Mapping[str, int], length: int, memory_share: float
+) -> NDArray[Any]:
+    """Encode the first tokens of each text as ids (N, length) int32: 1 for unknown words, 0 for
+    padding.
+    """
     x = allocate((len(texts), length), np.int32, memory_share)
     x[...] = PADDING
     for row, text in enumerate(texts):
@@ -45,8 +49,11 @@ def read(settings: CsvTexts | ParquetTexts) -> Dataset:
     return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
 
 
-def read_parts(paths: Sequence[Path], training: int, settings: Texts) -> tuple[Dataset, tuple[int, ...]]:
-    """Read CSV files, the first ``training`` of them for training; returns the data and their row counts.
+def read_parts(
+    paths: Sequence[Path], training: int, settings: Texts
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Read CSV files, the first ``training`` of them for training; returns the data and their row
+    counts.
 
     The vocabulary has the words of all rows; ``Dataset.learn`` restricts it to training rows.
     """
@@ -58,11 +65,18 @@ def read_parts(paths: Sequence[Path], training: int, settings: Texts) -> tuple[D
     return survey.described(dataset, training, wanted), survey.counts
 
 
-def _texts(paths: Sequence[Path], settings: Texts) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:
+def _texts(
+    paths: Sequence[Path], settings: Texts
+) -> tuple[csv_survey.CsvSurvey, list[int], list[str]]:
     if not settings.text_columns:
-        raise ConfigError(f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns")
+        raise ConfigError(
+            f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns"
+        )
     survey = csv_survey.survey(paths, settings)
-    wanted = [csv_records.column(c, survey.columns, "text_columns", paths[0]) for c in settings.text_columns]
+    wanted = [
+        csv_records.column(c, survey.columns, "text_columns", paths[0])
+        for c in settings.text_columns
+    ]
     return survey, wanted, [joined(record, wanted) for record in survey]
 
 
@@ -83,7 +97,17 @@ def _dataset(
     index = {word: number for number, word in enumerate(words, start=FIRST)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
     learn = partial(spoken, size=settings.vocabulary_size, memory_share=settings.memory_share)
-    return Dataset(name, "text", x, y, classes, n_train, vocabulary=len(words) + FIRST, words=words, learn=learn)
+    return Dataset(
+        name,
+        "text",
+        x,
+        y,
+        classes,
+        n_train,
+        vocabulary=len(words) + FIRST,
+        words=words,
+        learn=learn,
+    )
 
 
 def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: float) -> Dataset:
@@ -92,15 +116,17 @@ def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: f
     Args:
         dataset: texts with known words.
         rows: (n,) indices of the rows whose words are kept; other words become the unknown token.
-        size: maximum number of tokens, including padding and unknown. The most frequent words are kept and numbered by
-            frequency, ties alphabetically.
+        size: maximum number of tokens, including padding and unknown. The most frequent words are
+            kept and numbered by frequency, ties alphabetically.
         memory_share: see ``allocate``.
     """
     counts = np.zeros(dataset.vocabulary, np.int64)
     for _, block in blocks(rows, BLOCK):
         counts += np.bincount(dataset.x[block].ravel(), minlength=len(counts))
     heard = np.flatnonzero(counts[FIRST:]) + FIRST
-    ranked = sorted(heard, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[: size - FIRST]
+    ranked = sorted(heard, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[
+        : size - FIRST
+    ]
     renumbered = np.full(dataset.vocabulary, UNKNOWN, np.int32)
     renumbered[PADDING] = PADDING
     renumbered[ranked] = np.arange(FIRST, FIRST + len(ranked))
@@ -114,8 +140,8 @@ def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: f
 def ag_news(settings: PublicTexts) -> Dataset:
     """Read AG's News (Zhang, Zhao, LeCun 2015): class 1 to 4, title, description.
 
-    Without the training file the 7,600 test rows are split (``first_share``) and the name says so; such results must
-    not be reported as AG News accuracy.
+    Without the training file the 7,600 test rows are split (``first_share``) and the name says so;
+    such results must not be reported as AG News accuracy.
     """
     found = locate(settings)
     fixed = CsvTexts(
@@ -135,11 +161,15 @@ def ag_news(settings: PublicTexts) -> Dataset:
     (y, _), wrong = survey.targets(fixed)
     refuse(survey.name, wrong)
     order, n_train = first_share(y, 0.8)
-    return _dataset("ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed)
+    return _dataset(
+        "ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed
+    )
 
 
 def first_share(y: NDArray[Any], share: float) -> tuple[NDArray[np.int64], int]:
-    """Return an order with the first ``share`` of each class in front, and the number of rows in front."""
+    """Return an order with the first ``share`` of each class in front, and the number of rows in
+    front.
+    """
     front = np.zeros(len(y), bool)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)

@@ -1,4 +1,6 @@
-"""TIFF images that Pillow cannot read: 16-bit colour, floating point, any number of channels; read by tifffile."""
+"""TIFF images that Pillow cannot read: 16-bit colour, floating point, any number of channels; read
+by tifffile.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -31,11 +33,18 @@ def opened(path: Path) -> ImageFile:
 def _form(tiff: Any, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
     page = tiff.pages[0]
     if page.next if hasattr(page, "next") else len(tiff.pages) > 1:
-        raise DataError(f"{path} contains several pictures, of which only one would be read; save each in its own file")
+        raise DataError(
+            f"{path} contains several pictures, of which only one would be read; save each in its "
+            "own file"
+        )
     axes, shape = str(page.axes), tuple(map(int, page.shape))
     if axes not in {"YX", "YXS", "SYX"} or page.dtype is None:
-        raise DataError(f"{path} holds axes {axes} of {page.dtype}; an image has rows, columns and channels")
-    rows, columns, channels = {"YX": (*shape, 1), "YXS": shape, "SYX": (*shape[1:], *shape[:1])}[axes]
+        raise DataError(
+            f"{path} holds axes {axes} of {page.dtype}; an image has rows, columns and channels"
+        )
+    rows, columns, channels = {"YX": (*shape, 1), "YXS": shape, "SYX": (*shape[1:], *shape[:1])}[
+        axes
+    ]
     return (rows, columns, channels), page.dtype
 
 
@@ -44,4 +53,6 @@ def _values(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
         page = tiff.pages[0]
         values = page.asarray(maxworkers=1)
         values = np.moveaxis(values, 0, -1) if page.axes == "SYX" else values
-        return np.ascontiguousarray(values.reshape(shape)).astype(sample_type([page.dtype]), copy=False)
+        return np.ascontiguousarray(values.reshape(shape)).astype(
+            sample_type([page.dtype]), copy=False
+        )

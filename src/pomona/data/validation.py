@@ -23,18 +23,22 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
 
 
 def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int64]:
-    """Validate class numbers (N,) or (N, 1) as (N,) int64; any below 100,000 if ``n_classes`` is None.
+    """Validate class numbers (N,) or (N, 1) as (N,) int64; any below 100,000 if ``n_classes`` is
+    None.
 
     Raises:
-        DataError: not integers, not one per row, or out of range (with the count and the first row).
+        DataError: not integers, not one per row, or out of range (with the count and the first
+            row).
     """
     if y.dtype.kind not in "biu":
         raise DataError(
-            f"{where}: labels are {y.dtype}, not whole numbers{_between(y)}; store integers, or set data.targets"
+            f"{where}: labels are {y.dtype}, not whole numbers{_between(y)}; store integers, or "
+            "set data.targets"
         )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
-            f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store class numbers"
+            f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store "
+            "class numbers"
         )
     flat = y.reshape(-1)
     end = MOST_CLASSES if n_classes is None else n_classes
@@ -51,10 +55,13 @@ MOST_MASK_CLASSES = 256
 
 
 def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
-    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any 8-bit value if ``n_classes`` is None."""
+    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any 8-bit value if
+    ``n_classes`` is None.
+    """
     if y.dtype.kind not in "biu" or y.ndim not in {3, 4}:
         raise DataError(
-            f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, W) of volumes"
+            f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, "
+            "W) of volumes"
         )
     end = min(n_classes or MOST_MASK_CLASSES, MOST_MASK_CLASSES)
     for start, block in blocks(y, max(1, BLOCK // max(1, y[0].size if len(y) else 1))):
@@ -62,13 +69,16 @@ def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
         if wrong.any():
             row = int(wrong.reshape(len(block), -1).any(axis=1).argmax())
             raise DataError(
-                f"{where}: the mask in row {start + row} has the value {block[row][wrong[row]][0]}, the classes are 0 "
+                f"{where}: the mask in row {start + row} has the value "
+                f"{block[row][wrong[row]][0]}, the classes are 0 "
                 f"to {end - 1}; correct it, or name all classes in data.classes"
             )
 
 
 def _between(y: NDArray[Any]) -> str:
-    """Describe the first label that is not an integer; empty if there is none or labels are not numbers."""
+    """Describe the first label that is not an integer; empty if there is none or labels are not
+    numbers.
+    """
     if y.dtype.kind != "f":
         return ""
     rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
@@ -76,7 +86,9 @@ def _between(y: NDArray[Any]) -> str:
 
 
 def finite(x: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if values are NaN or infinite (or beyond float32)."""
+    """Raise DataError with the count and the first row if values are NaN or infinite (or beyond
+    float32).
+    """
     with np.errstate(over="ignore"):
         wrong = lambda block: ~np.isfinite(block.astype(np.float32, copy=False))  # noqa: E731
         _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
@@ -95,16 +107,23 @@ def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:
 
 
 def flags(y: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if multi-label targets are neither 0 nor 1."""
+    """Raise DataError with the count and the first row if multi-label targets are neither 0 nor
+    1.
+    """
     _none_bad(y, lambda block: (block != 0) & (block != 1), where, "hold flags other than 0 and 1")
 
 
 def times(y: NDArray[Any], where: str) -> None:
     """Raise DataError unless targets (N, 2) are times above 0 and event flags 0 or 1."""
     if y.ndim != 2 or y.shape[1] != 2:
-        raise DataError(f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or 1)")
+        raise DataError(
+            f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or "
+            "1)"
+        )
     _none_bad(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
-    _none_bad(y[:, 1:], lambda block: (block != 0) & (block != 1), where, "hold events other than 0 and 1")
+    _none_bad(
+        y[:, 1:], lambda block: (block != 0) & (block != 1), where, "hold events other than 0 and 1"
+    )
 
 
 def checked(dataset: Dataset) -> Dataset:
@@ -122,24 +141,38 @@ def checked(dataset: Dataset) -> Dataset:
     _targets(dataset)
     for values in (dataset.shift, dataset.scale):
         if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
-            raise DataError(f"{name}: shift and scale need one finite value, or one for each entry of the last axis")
+            raise DataError(
+                f"{name}: shift and scale need one finite value, or one for each entry of the "
+                "last axis"
+            )
     if min(dataset.scale) <= 0:
         raise DataError(f"{name}: scale must be positive")
     if dataset.owners is not None:
         _owners(dataset.owners, n, name)
-    for what, numbers in (("groups", dataset.groups and dataset.groups.number), ("times", dataset.times)):
+    for what, numbers in (
+        ("groups", dataset.groups and dataset.groups.number),
+        ("times", dataset.times),
+    ):
         if numbers is not None and (numbers.shape != (n,) or not np.isfinite(numbers).all()):
-            raise DataError(f"{name}: {what} are {numbers.dtype} {numbers.shape}; give each row one finite number")
+            raise DataError(
+                f"{name}: {what} are {numbers.dtype} {numbers.shape}; give each row one finite "
+                "number"
+            )
     _names(dataset)
     return dataset
 
 
 def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
-    """Raise DataError unless ``x`` has the form that ``Dataset`` defines for its kind: dtype, axes, values, tokens."""
+    """Raise DataError unless ``x`` has the form that ``Dataset`` defines for its kind: dtype, axes,
+    values, tokens.
+    """
     form = FORMS[kind]
     if x.dtype not in form.dtypes or x.ndim - 1 not in form.ranks or 0 in x.shape[1:]:
         dtypes = " or ".join(filter(None, (", ".join(form.dtypes[:-1]), form.dtypes[-1])))
-        raise DataError(f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtypes} {form.axes} with no empty axis")
+        raise DataError(
+            f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtypes} {form.axes} with no empty "
+            "axis"
+        )
     if x.dtype.kind == "f":
         finite(x, f"{name}: x")
     if kind == "text":
@@ -160,25 +193,35 @@ def _targets(dataset: Dataset) -> None:
         labels(y, len(classes), f"{name}: y")
         return
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
-        raise DataError(f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1")
+        raise DataError(
+            f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at "
+            "least 1"
+        )
     finite(y, f"{name}: y")
     if dataset.target_kind == "survival":
         times(y, f"{name}: y")
 
 
 def _masks(dataset: Dataset) -> None:
-    """Raise DataError unless images have masks of their size, and two or more classes with distinct names."""
+    """Raise DataError unless images have masks of their size, and two or more classes with distinct
+    names.
+    """
     name, y, classes = dataset.name, dataset.y, dataset.classes
     if dataset.kind != "image":
-        raise DataError(f"{name}: masks are for images, this is a {dataset.kind}; set data.targets to another")
+        raise DataError(
+            f"{name}: masks are for images, this is a {dataset.kind}; set data.targets to another"
+        )
     if y.dtype != np.uint8:
         raise DataError(f"{name}: masks are {y.dtype}; store uint8 class numbers")
     if y.shape[1:] != dataset.x.shape[1:-1]:
         raise DataError(
-            f"{name}: images have {dataset.x.shape[1:-1]} pixels, masks {y.shape[1:]}; give each pixel its class"
+            f"{name}: images have {dataset.x.shape[1:-1]} pixels, masks {y.shape[1:]}; give each "
+            "pixel its class"
         )
     if not 2 <= len(classes) <= MOST_MASK_CLASSES or len(set(classes)) < len(classes):
-        raise DataError(f"{name}: {len(classes)} names of classes; name each of 2 to {MOST_MASK_CLASSES} once")
+        raise DataError(
+            f"{name}: {len(classes)} names of classes; name each of 2 to {MOST_MASK_CLASSES} once"
+        )
     masks(y, len(classes), f"{name}: masks")
 
 
@@ -189,11 +232,17 @@ def _names(dataset: Dataset) -> None:
     for what, names, count in (
         ("columns", dataset.columns, features),
         ("targets", dataset.labels, targets),
-        ("words", dataset.words, min(len(dataset.words), dataset.vocabulary - 2)),  # some tokens may not have a word
+        (
+            "words",
+            dataset.words,
+            min(len(dataset.words), dataset.vocabulary - 2),
+        ),  # some tokens may not have a word
     ):
         if names and (len(names) != count or len(set(names)) < count):
             shown = ", ".join(map(repr, names[:6]))
-            raise DataError(f"{dataset.name}: {count} {what}, but the names {shown}; give each its own name")
+            raise DataError(
+                f"{dataset.name}: {count} {what}, but the names {shown}; give each its own name"
+            )
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:
@@ -205,6 +254,7 @@ def _owners(owners: Owners, n: int, name: str) -> None:
     ):
         if array.dtype != dtype or array.shape != (n,):
             raise DataError(
-                f"{name}: {what} of the owners is {array.dtype} {array.shape}, not {np.dtype(dtype)} ({n},)"
+                f"{name}: {what} of the owners is {array.dtype} {array.shape}, not "
+                f"{np.dtype(dtype)} ({n},)"
             )
         labels(array, end, f"{name}: {what} of the owners")

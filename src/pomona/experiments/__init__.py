@@ -1,4 +1,5 @@
-"""Benches: grids of scenarios, methods and seeds, each method tuned with the same budget; parallel and resumable.
+"""Benches: grids of scenarios, methods and seeds, each method tuned with the same budget; parallel
+and resumable.
 
 import pomona.experiments
 bench = pomona.experiments.run(Path("mine.toml"), Path("bench/digits"))

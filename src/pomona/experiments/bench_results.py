@@ -1,6 +1,7 @@
-"""A bench's results as plain data: ``results.json``, derived only from the cells' folders, without timing.
+"""A bench's results as plain data: ``results.json``, derived only from the cells' folders, without
+timing.
 
-results.json   searched, chosen and measured values; the same bytes however often the bench was interrupted
+results.json   searched, chosen and measured values; the same bytes after interruptions
 table.md, .csv views of it                 timing.json    seconds, which differ between runs
 """
 
@@ -54,7 +55,11 @@ class Bench:
     @property
     def counts(self) -> dict[str, int]:
         """The number of runs in each state, including those of the search."""
-        cells = {c["folder"]: c["state"] for r in self.results["results"] for c in (*r["search"], *r["cells"])}
+        cells = {
+            c["folder"]: c["state"]
+            for r in self.results["results"]
+            for c in (*r["search"], *r["cells"])
+        }
         return {state: list(cells.values()).count(state) for state in sorted(set(cells.values()))}
 
     @property
@@ -68,14 +73,20 @@ class Bench:
         own = [
             r
             for r in self.results["results"]
-            if (not scenarios or r["scenario"] in scenarios) and (not methods or r["method"] in methods)
+            if (not scenarios or r["scenario"] in scenarios)
+            and (not methods or r["method"] in methods)
         ]
         names = {"scenarios": {r["scenario"] for r in own}, "methods": {r["method"] for r in own}}
-        kept = {key: {n: about for n, about in self.results[key].items() if n in names[key]} for key in names}
+        kept = {
+            key: {n: about for n, about in self.results[key].items() if n in names[key]}
+            for key in names
+        }
         return replace(self, results={**self.results, **kept, "results": own})
 
 
-def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path) -> Bench:
+def collect(
+    suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path
+) -> Bench:
     """Collect the results of a bench, finished or not."""
     part = suite.sized(size)
     own = {v.folder: verdicts[v.folder] for g in groups for v in g.wanted(verdicts)}
@@ -83,7 +94,8 @@ def collect(suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping
     results = {
         "schema": SCHEMA,
         **{key: getattr(suite, key) for key in ("title", "note", "own")},
-        "reference": suite.reference and suite.reference.model_dump(mode="json", exclude_unset=True),
+        "reference": suite.reference
+        and suite.reference.model_dump(mode="json", exclude_unset=True),
         "size": size,
         "seeds": list(part.seeds or ()),
         "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
@@ -115,7 +127,9 @@ def _methods(suite: Suite, size: Size, wanted: Collection[str]) -> Tree:
 
 def _presentation(method: str) -> dict[str, str]:
     """Return the default label of a row: the method's title, if the row has a method's name."""
-    return {"title": resolve(method)().method().card.presentation.title if is_known(method) else method}
+    return {
+        "title": resolve(method)().method().card.presentation.title if is_known(method) else method
+    }
 
 
 def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
@@ -127,7 +141,9 @@ def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
     return {
         "scenario": group.scenario,
         "method": group.method,
-        "state": next((s for s in ("waiting", "failed", "data missing") if s in states), "finished"),
+        "state": next(
+            (s for s in ("waiting", "failed", "data missing") if s in states), "finished"
+        ),
         "search": [_tried(trial, cell) for trial, cell in zip(trials, group.trials, strict=True)],
         "chosen": None if chosen is None else dict(group.points[chosen]),
         "settings": _settings(cells[0]) if cells else None,
@@ -164,13 +180,18 @@ def _settings(cell: Cell) -> Tree:
 
 
 def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, Any]:
-    """Return mean and standard deviation (ddof = 1) over the finished seeds for metrics of the headline model."""
+    """Return mean and standard deviation (ddof = 1) over the finished seeds for metrics of the
+    headline model.
+    """
     own = [c["figures"] for c in cells if c["figures"]]
     found = [f["models"].get(f["headline"], {}).get(moment) for f in own]
     summaries = [m["summary"] for m in found if m]
     return {
         name: _spread([s[key] for s in summaries])
-        for name, key in (("value", "mean"), *((k, k) for k in ("accuracy", "std", "worst", "percentile_10", "loss")))
+        for name, key in (
+            ("value", "mean"),
+            *((k, k) for k in ("accuracy", "std", "worst", "percentile_10", "loss")),
+        )
     }
 
 
@@ -200,7 +221,9 @@ def load(folder: Path | str) -> Bench:
     folder = Path(folder)
 
     def unreadable(why: str) -> StorageError:
-        return StorageError(f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote")
+        return StorageError(
+            f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote"
+        )
 
     try:
         results, timing = (parse(content(folder / name), unreadable) for name in (RESULTS, TIMING))

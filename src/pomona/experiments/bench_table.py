@@ -11,7 +11,8 @@ Results = Mapping[str, Any]
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
-    """Return one flat record per scenario and method: metrics of the headline model, over clients, then over seeds.
+    """Return one flat record per scenario and method: metrics of the headline model, over clients,
+    then over seeds.
 
     All are on the test split except the one named ``validation``.
     """
@@ -51,7 +52,9 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validation(figures: Mapping[str, Any]) -> float | None:
-    """Return the headline model's mean over clients in its best validation round; None without one."""
+    """Return the headline model's mean over clients in its best validation round; None without
+    one.
+    """
     chosen, curve = figures["validation"], figures["curve"]
     known = dict(zip(curve["round"], curve["validation_value"], strict=True))
     found: float | None = known.get(chosen["round"]) if chosen else None
@@ -64,13 +67,24 @@ def csv(results: Results) -> str:
 
 
 def markdown(results: Results) -> str:
-    """Return ``table.md``: the metric of each run, chosen settings, missing results with reasons, and versions."""
+    """Return ``table.md``: the metric of each run, chosen settings, missing results with reasons,
+    and versions.
+    """
     parts = [f"# {results['title']}", _about(results)]
-    for moment, words in (("best_validation", "the round best on validation"), ("last", "the last round")):
-        parts += [f"{heading(results)}, in {words}:", markdown_grid(grid(results, values(results, moment)))]
+    for moment, words in (
+        ("best_validation", "the round best on validation"),
+        ("last", "the last round"),
+    ):
+        parts += [
+            f"{heading(results)}, in {words}:",
+            markdown_grid(grid(results, values(results, moment))),
+        ]
     parts += [*_choices(results), *_unfinished(results)]
     parts += [text for text in (at_the_edge(results), still_to_run(results)) if text]
-    parts += [f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}." for made in results["versions"]]
+    parts += [
+        f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}."
+        for made in results["versions"]
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,13 +113,16 @@ def still_to_run(results: Results) -> str:
         states = {r["method"]: r["state"] for r in results["results"] if r["scenario"] == scenario}
         waiting = [method for method, state in states.items() if state == "waiting"]
         if waiting:
-            found.setdefault("all methods" if len(waiting) == len(states) else ", ".join(waiting), []).append(scenario)
+            found.setdefault(
+                "all methods" if len(waiting) == len(states) else ", ".join(waiting), []
+            ).append(scenario)
     told = "; ".join(f"{methods} in {', '.join(scenarios)}" for methods, scenarios in found.items())
     return f"Still to run: {told}." if told else ""
 
 
 def at_the_edge(results: Results) -> str:
-    """Name the chosen numbers that are the first or the last of a grid of three or more, in a sentence; empty if none.
+    """Name the chosen numbers that are the first or the last of a grid of three or more, in a
+    sentence; empty if none.
 
     A better value may lie beyond such a grid.
     """
@@ -114,10 +131,20 @@ def at_the_edge(results: Results) -> str:
         space = results["methods"][result["method"]]["space"]
         for key, chosen in (result["chosen"] or {}).items():
             values = set(space.get(key, ()))
-            if len(values) >= 3 and all(_number(v) for v in values) and chosen in {min(values), max(values)}:
-                found.setdefault(f"{key}={chosen}", []).append(f"{result['method']} in {result['scenario']}")
+            if (
+                len(values) >= 3
+                and all(_number(v) for v in values)
+                and chosen in {min(values), max(values)}
+            ):
+                found.setdefault(f"{key}={chosen}", []).append(
+                    f"{result['method']} in {result['scenario']}"
+                )
     told = "; ".join(f"{setting} of {', '.join(cells)}" for setting, cells in found.items())
-    return f"Chosen at the edge of the grid, so that a better value may lie beyond it: {told}." if told else ""
+    return (
+        f"Chosen at the edge of the grid, so that a better value may lie beyond it: {told}."
+        if told
+        else ""
+    )
 
 
 def _number(value: Any) -> bool:
@@ -126,7 +153,12 @@ def _number(value: Any) -> bool:
 
 def reasons(results: Results) -> dict[str, list[str]]:
     """Return why cells have no result: each reason with the folders of all its cells."""
-    cells = {c["folder"]: c for r in results["results"] for c in (*r["search"], *r["cells"]) if c["reason"]}
+    cells = {
+        c["folder"]: c
+        for r in results["results"]
+        for c in (*r["search"], *r["cells"])
+        if c["reason"]
+    }
     found: dict[str, list[str]] = {}
     for folder, cell in cells.items():
         found.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
@@ -134,19 +166,24 @@ def reasons(results: Results) -> dict[str, list[str]]:
 
 
 def _about(results: Results) -> str:
-    reference = f"To be compared with {results['reference']['title']}. " if results["reference"] else ""
+    reference = (
+        f"To be compared with {results['reference']['title']}. " if results["reference"] else ""
+    )
     tuning = results["tuning"]
     searched = any(r["search"] for r in results["results"])
     tuned = (
-        f"Each method was tuned over at most {tuning['points']} points of its grid, on seed {tuning['seed']}: chosen "
+        f"Each method was tuned over at most {tuning['points']} points of its grid, on seed "
+        f"{tuning['seed']}: chosen "
         f"was {tuning['rule']}."
         if searched
         else "No settings were searched."
     )
     seeds = ", ".join(map(str, results["seeds"]))
     return (
-        f"{reference}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over clients of the "
-        "method's headline model, each client counting once; then mean ± standard deviation over seeds (how many of "
+        f"{reference}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over "
+        "clients of the "
+        "method's headline model, each client counting once; then mean ± standard deviation over "
+        "seeds (how many of "
         f"them).{' ' + results['note'] if results['note'] else ''}"
     )
 
@@ -160,11 +197,16 @@ def metric(result: Mapping[str, Any]) -> Metric:
 def heading(results: Results) -> str:
     """Return the heading for the values of a grid; cells name their metric if there are several."""
     known = list(dict.fromkeys(metric(r) for r in _done(results)))
-    return f"Test {known[0].heading}" if len(known) == 1 else "On test data, each scenario in its own metric"
+    return (
+        f"Test {known[0].heading}"
+        if len(known) == 1
+        else "On test data, each scenario in its own metric"
+    )
 
 
 def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
-    """Format a result's metric as mean ± standard deviation (number of seeds), or the reason for its absence.
+    """Format a result's metric as mean ± standard deviation (number of seeds), or the reason for
+    its absence.
 
     ``named``: whether to add the metric's name.
     """
@@ -173,11 +215,16 @@ def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
         return NOTHING if result["state"] == "finished" else str(result["state"])
     std = "" if own["std"] is None else f" ± {judged.number(own['std'])}"
     others = "" if result["state"] == "finished" else f", others {result['state']}"
-    return f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} ({own['n']}{others})"
+    return (
+        f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} "
+        f"({own['n']}{others})"
+    )
 
 
 def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
-    """Return (method, scenario) -> the text of ``value``, with the metric's name if there are several metrics."""
+    """Return (method, scenario) -> the text of ``value``, with the metric's name if there are
+    several metrics.
+    """
     named = len({metric(r) for r in _done(results)}) > 1
     return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
 
@@ -201,7 +248,11 @@ def _choice(result: Mapping[str, Any]) -> str:
     if not result["search"]:
         return "none searched"
     tried = f"{len(result['search'])} tried"
-    return f"{point(result['chosen'])} ({tried})" if result["chosen"] is not None else f"{tried}, none chosen"
+    return (
+        f"{point(result['chosen'])} ({tried})"
+        if result["chosen"] is not None
+        else f"{tried}, none chosen"
+    )
 
 
 def grid(results: Results, cells: Mapping[tuple[str, str], str], title: str = "") -> Table:

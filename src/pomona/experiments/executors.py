@@ -1,9 +1,11 @@
-"""Executors of a bench: processes of this machine, of which a crash loses one job alone; or a Dask cluster.
+"""Executors of a bench: processes of this machine, of which a crash loses one job alone; or a Dask
+cluster.
 
 ``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tested with
-``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that killing a worker that holds one
-stops the whole pool; and they survive when their parent is killed. Dask's ``LocalCluster`` fails the jobs that wait for
-a dead worker together with the one that ended it (``allowed-failures`` above 0 repeats that one too).
+``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that killing a
+worker that holds one stops the whole pool; and they survive when their parent is killed. Dask's
+``LocalCluster`` fails the jobs that wait for a dead worker together with the one that ended it
+(``allowed-failures`` above 0 repeats that one too).
 """
 
 import os
@@ -41,16 +43,25 @@ class WorkerProcess:
         self._lock = Lock()  # guards the process and whether another may be started
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run one job. Raises the job's exception, or WorkerError if the process dies or cannot be started."""
+        """Run one job.
+
+        Raises the job's exception, or WorkerError if the process dies or cannot be started.
+        """
         process, pipe = self._alive()
         try:
             pipe.send((function, args, kwargs))
             answer, fault = pipe.recv()
         except (EOFError, OSError):
             process.join()
-            how = f"signal {-(process.exitcode or 0)}" if (process.exitcode or 0) < 0 else f"exit {process.exitcode}"
+            how = (
+                f"signal {-(process.exitcode or 0)}"
+                if (process.exitcode or 0) < 0
+                else f"exit {process.exitcode}"
+            )
             self._process = None
-            raise WorkerError(f"its process died ({how}); is there enough memory? try --jobs 1") from None
+            raise WorkerError(
+                f"its process died ({how}); is there enough memory? try --jobs 1"
+            ) from None
         if fault is not None:
             raise fault
         return answer
@@ -65,11 +76,15 @@ class WorkerProcess:
     def _alive(self) -> tuple[ForkServerProcess, "Connection[Any, Any]"]:
         if not self._process or not self._pipe or not self._process.is_alive():
             self._pipe, there = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=_serve, args=(there, own_code_folders()), daemon=True, name="pomona-bench")
+            process = CONTEXT.Process(
+                target=_serve, args=(there, own_code_folders()), daemon=True, name="pomona-bench"
+            )
             try:
                 process.start()
             except (EOFError, OSError) as fault:
-                raise WorkerError(f"its process cannot be started ({fault}); start again to continue") from None
+                raise WorkerError(
+                    f"its process cannot be started ({fault}); start again to continue"
+                ) from None
             finally:
                 there.close()
             with self._lock:
@@ -118,13 +133,16 @@ class ProcessPool(Executor):
 
 
 def _start_server() -> None:
-    """Start the process from which workers are forked, protected from Ctrl-C, which reaches the whole process group.
+    """Start the process from which workers are forked, protected from Ctrl-C, which reaches the
+    whole process group.
 
-    It has only imported PyTorch: a fork of it is fast and inherits no state. That import takes seconds, in which a
-    signal would end it and every start of a worker with it; a blocked signal stays blocked in all child processes.
+    It has only imported PyTorch: a fork of it is fast and inherits no state. That import takes
+    seconds, in which a signal would end it and every start of a worker with it; a blocked signal
+    stays blocked in all child processes.
     """
     CONTEXT.set_forkserver_preload(["pomona.experiments.job"])
-    resource_tracker.ensure_running()  # otherwise the server is started implicitly, and unblocks the signal
+    # otherwise the server is started implicitly, and unblocks the signal
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
@@ -133,10 +151,13 @@ def _start_server() -> None:
 
 
 def _serve(pipe: "Connection[Any, Any]", folders: Sequence[Path]) -> None:
-    """Run a worker: jobs from the pipe, with own code of these folders, until it closes or the parent has ended."""
+    """Run a worker: jobs from the pipe, with own code of these folders, until it closes or the
+    parent has ended.
+    """
     for folder in folders:
         importable(folder)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for subprocesses of a job; the parent ends this process
+    # for subprocesses of a job; the parent ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_follow_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
@@ -159,8 +180,8 @@ def _follow_parent() -> None:
 def cluster(address: str, out: Path) -> Iterator[Executor]:
     """Yield an executor for the Dask scheduler at ``tcp://host:port`` (extra ``dask``).
 
-    Workers need this package, the data sets, and the folder ``out`` at the same path, on shared storage. Give each one
-    computing thread (``dask worker --nthreads 1``).
+    Workers need this package, the data sets, and the folder ``out`` at the same path, on shared
+    storage. Give each one computing thread (``dask worker --nthreads 1``).
 
     Raises:
         ConfigError: the extra is not installed, or the address does not respond.
@@ -178,13 +199,17 @@ def cluster(address: str, out: Path) -> Iterator[Executor]:
         ) from None
     with client:
         if not client.ncores():
-            raise ConfigError(f"the Dask scheduler at {address} has no workers; start some: dask worker {address}")
+            raise ConfigError(
+                f"the Dask scheduler at {address} has no workers; start some: dask worker {address}"
+            )
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=out) as token:
                 blind = [name for name, seen in client.run(_sees, token.name).items() if not seen]
         if blind:
-            raise StorageError(f"{', '.join(blind)}: does not see {out.absolute()}; give an --out that all share")
+            raise StorageError(
+                f"{', '.join(blind)}: does not see {out.absolute()}; give an --out that all share"
+            )
         executor: Executor = client.get_executor(pure=False, retries=0)
         yield executor
 

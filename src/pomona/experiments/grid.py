@@ -1,4 +1,6 @@
-"""The cells of a bench: every possible run, with resolved settings and its folder; and the points of a search."""
+"""The cells of a bench: every possible run, with resolved settings and its folder; and the points
+of a search.
+"""
 
 import hashlib
 import json
@@ -43,8 +45,8 @@ class Group:
 
     Attributes:
         trials: one cell per point, with the search seed; empty if there is nothing to choose.
-        finals: for each point the cells of all seeds, of which only those of the chosen point are run. A trial is the
-            same run as the final cell of its point and seed.
+        finals: for each point the cells of all seeds, of which only those of the chosen point are
+            run. A trial is the same run as the final cell of its point and seed.
     """
 
     scenario: str
@@ -54,14 +56,18 @@ class Group:
     finals: tuple[tuple[Cell, ...], ...]
 
     def chosen(self, verdicts: Mapping[Path, JobState]) -> int | None:
-        """Return the index of the chosen point; None until all trials are settled, or if none has a score."""
+        """Return the index of the chosen point; None until all trials are settled, or if none has a
+        score.
+        """
         if not self.trials:
             return 0
         settled = [verdicts[cell.folder] for cell in self.trials]
         return choose([v.score for v in settled]) if all(v.settled for v in settled) else None
 
     def wanted(self, verdicts: Mapping[Path, JobState]) -> tuple[Cell, ...]:
-        """Return the cells that are ready to run, finished or not: the trials, then the chosen point's."""
+        """Return the cells that are ready to run, finished or not: the trials, then the chosen
+        point's.
+        """
         chosen = self.chosen(verdicts)
         return self.trials if chosen is None else (*self.trials, *self.finals[chosen])
 
@@ -71,7 +77,10 @@ class Group:
 
 
 def plan(suite: Suite, size: Size) -> tuple[Group, ...]:
-    """Return all groups of a suite, in the order of its file. Raises ConfigError for settings that cannot be run."""
+    """Return all groups of a suite, in the order of its file.
+
+    Raises ConfigError for settings that cannot be run.
+    """
     return tuple(_group(suite, size, scenario, method) for scenario, method in suite.pairs(size))
 
 
@@ -89,7 +98,9 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
     trials = tuple(cell(point, suite.search_seed) for point in tried) if len(tried) > 1 else ()
     for trial in trials:
         _require_validation(trial)
-    return Group(scenario, method, tried, trials, tuple(tuple(cell(p, s) for s in part.seeds) for p in tried))
+    return Group(
+        scenario, method, tried, trials, tuple(tuple(cell(p, s) for s in part.seeds) for p in tried)
+    )
 
 
 def _require_validation(trial: Cell) -> None:
@@ -97,14 +108,20 @@ def _require_validation(trial: Cell) -> None:
     dealt = trial.config.partition and not trial.config.partition.members
     if dealt and not trial.config.data.validation_share:
         raise ConfigError(
-            f"scenario {trial.scenario}, method {trial.method}: data.validation_share = 0, but points are chosen by "
+            f"scenario {trial.scenario}, method {trial.method}: data.validation_share = 0, but "
+            "points are chosen by "
             "validation; raise it, or set points = 1"
         )
 
 
 def digest(config: Config) -> str:
-    """Return the SHA-256 in hex of non-default settings, so that adding a key does not change existing digests."""
-    own = {**flat(config.model_dump(mode="json", exclude_defaults=True)), "method.name": config.method.name}
+    """Return the SHA-256 in hex of non-default settings, so that adding a key does not change
+    existing digests.
+    """
+    own = {
+        **flat(config.model_dump(mode="json", exclude_defaults=True)),
+        "method.name": config.method.name,
+    }
     named = {"partition.name": config.partition.name} if config.partition else {}
     own = {k: v for k, v in {**own, **named}.items() if k not in INERT}
     return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
@@ -112,13 +129,17 @@ def digest(config: Config) -> str:
 
 MOST_POINTS = 2**62  # points of a grid, so that an index fits the generator
 RULE = (
-    "the point with the best mean over clients of the metric on validation data, in its best round, of the method's "
-    "headline model; where those data do not define the metric, with the lowest loss on them; of equally good "
+    "the point with the best mean over clients of the metric on validation data, in its best "
+    "round, of the method's "
+    "headline model; where those data do not define the metric, with the lowest loss on them; of "
+    "equally good "
     "points the first"
 )
 
 
-def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) -> tuple[Point, ...]:
+def points(
+    space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str
+) -> tuple[Point, ...]:
     """Draw at most ``most`` points from a grid, in the grid's order; all of a smaller grid.
 
     Args:
@@ -136,7 +157,9 @@ def points(space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str) 
     if size <= most:
         return tuple(_point(space, i) for i in range(size))
     if size > MOST_POINTS:
-        raise ConfigError(f"the search of {name} has {size:.1e} points, at most {MOST_POINTS:.1e} are drawn from")
+        raise ConfigError(
+            f"the search of {name} has {size:.1e} points, at most {MOST_POINTS:.1e} are drawn from"
+        )
     drawn = stream(seed, f"tuning {name}").choice(size, most, replace=False)
     return tuple(_point(space, i) for i in sorted(drawn.tolist()))
 

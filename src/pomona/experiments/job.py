@@ -41,7 +41,8 @@ State = Literal["waiting", "finished", "failed", "data missing"]
 class Failure:
     """Reason why a cell has no result, with the exit code of the run by itself.
 
-    ``passing``: whether it may be temporary; then it is not stored, and the cell is run again at the next start.
+    ``passing``: whether it may be temporary; then it is not stored, and the cell is run again at
+    the next start.
     """
 
     code: int
@@ -108,16 +109,24 @@ def look(folder: Path, config: Config) -> JobState:
     if (folder / FAILURE).exists():
         try:
             text = content(folder / FAILURE)
-            return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
+            return JobState(
+                "failed", TypeAdapter(Failure).validate_python(parse(text, StorageError))
+            )
         except (OSError, StorageError, ValidationError) as fault:
-            raise StorageError(f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again") from None
+            raise StorageError(
+                f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again"
+            ) from None
     status = read_status(folder)
     if status and status.state == "finished":
         result = load(folder)
         _require_same(folder, result.config, config)
         return JobState("finished", None, figures(result), tuple(seconds(result)))
     missing = missing_data(config.data)
-    return JobState("data missing", Failure(DataError.code, missing, passing=True)) if missing else JobState()
+    return (
+        JobState("data missing", Failure(DataError.code, missing, passing=True))
+        if missing
+        else JobState()
+    )
 
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
@@ -129,7 +138,8 @@ def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in INERT]
     if changed:
         raise StorageError(
-            f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give another --out"
+            f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give "
+            "another --out"
         )
 
 
@@ -150,7 +160,9 @@ def put_on_file(folder: Path, failure: Failure) -> None:
     try:
         publish(folder, [json.dumps(asdict(failure), indent=2).encode() + b"\n"], lambda _: FAILURE)
     except OSError as fault:
-        raise StorageError(f"cannot write {folder / FAILURE} ({fault.strerror}); make room, then start again") from None
+        raise StorageError(
+            f"cannot write {folder / FAILURE} ({fault.strerror}); make room, then start again"
+        ) from None
 
 
 def forget(folder: Path) -> None:
@@ -159,7 +171,9 @@ def forget(folder: Path) -> None:
 
 
 def tidy(folder: Path, keep_models: bool) -> None:
-    """Remove files that a finished cell no longer needs: its checkpoints, and the models unless they are to be kept."""
+    """Remove files that a finished cell no longer needs: its checkpoints, and the models unless
+    they are to be kept.
+    """
     for name in (FOLDER, *(() if keep_models else ("models", "private"))):
         rmtree(folder / name, ignore_errors=True)
 
@@ -167,11 +181,12 @@ def tidy(folder: Path, keep_models: bool) -> None:
 def figures(result: Result) -> Figures:
     """Return a finished run's record in a bench; it contains no timing.
 
-    ``models`` has for each named model ("personal, trained") its test values in the ``last`` round and in the best
-    validation round (``best_validation``, None without validation samples): the round, each client's ``value`` of the
-    run's ``metric``, accuracy, loss and samples (None for a client that was not evaluated), and the values' summary
-    over clients. ``validation`` is the headline model's score there: the metric, negated if less is better; or the
-    negated loss, if no validation samples define the metric. ``curve`` has the headline model's means over clients by
+    ``models`` has for each named model ("personal, trained") its test values in the ``last`` round
+    and in the best validation round (``best_validation``, None without validation samples): the
+    round, each client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a
+    client that was not evaluated), and the values' summary over clients. ``validation`` is the
+    headline model's score there: the metric, negated if less is better; or the negated loss, if no
+    validation samples define the metric. ``curve`` has the headline model's means over clients by
     round; ``test_accuracy_pooled`` is over samples.
     """
     headline, n = tuple(result.about["headline"]), len(result.about["clients"])
@@ -189,7 +204,9 @@ def figures(result: Result) -> Figures:
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "validation": chosen._asdict() if chosen else None,
-        "models": {f"{m}, {w}": moments for m, w in order if (moments := _moments(result, m, w, n))},
+        "models": {
+            f"{m}, {w}": moments for m, w in order if (moments := _moments(result, m, w, n))
+        },
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
         "privacy": result.summary.get("privacy"),
@@ -198,7 +215,9 @@ def figures(result: Result) -> Figures:
 
 
 def seconds(result: Result) -> list[float]:
-    """Return the wall time from the first round's start to each round's end, with evaluation, without interruptions."""
+    """Return the wall time from the first round's start to each round's end, with evaluation,
+    without interruptions.
+    """
     total, passed = 0.0, []
     for row in result.rounds:
         total += row.seconds
@@ -218,7 +237,10 @@ def best_on_validation(result: Result, model: str, when: str) -> ValidationScore
 
     The untrained model is used only if there is no other.
     """
-    curve = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(model, when, "validation")]
+    curve = [
+        Point(e.round, e.mean, mean_of_known(e.loss))
+        for e in result.curve(model, when, "validation")
+    ]
     found = best(curve, result.metric) or best(curve, result.metric, least=0)
     return ValidationScore(found.metric.goodness(found.value), found.round) if found else None
 
@@ -230,12 +252,17 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     chosen = best_on_validation(result, model, when)
     return {
         "last": _moment(tests[max(tests)], n),
-        "best_validation": _moment(tests[chosen.round], n) if chosen and chosen.round in tests else None,
+        "best_validation": _moment(tests[chosen.round], n)
+        if chosen and chosen.round in tests
+        else None,
     }
 
 
 def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
-    parts = {key: evaluation.by_client(getattr(evaluation, key), range(n)) for key in ("value", "accuracy", "loss")}
+    parts = {
+        key: evaluation.by_client(getattr(evaluation, key), range(n))
+        for key in ("value", "accuracy", "loss")
+    }
     samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
     spread = summarize(parts["value"], samples, metric=evaluation.judged)
     means = {"loss": mean_of_known(evaluation.loss), "accuracy": evaluation.accuracy_mean}

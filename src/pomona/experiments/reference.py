@@ -50,7 +50,12 @@ class Average(NamedTuple):
 
 
 AverageName = Literal[
-    "best_test", "best_validation", "last", "best_test_pooled", "best_validation_pooled", "last_pooled"
+    "best_test",
+    "best_validation",
+    "last",
+    "best_test_pooled",
+    "best_validation_pooled",
+    "last_pooled",
 ]
 AVERAGES: dict[AverageName, Average] = {
     "best_test": Average("best_test", "clients"),
@@ -66,7 +71,9 @@ AVERAGES: dict[AverageName, Average] = {
 class Number(Settings):
     """A number as printed, written alone where it has neither a deviation nor a note."""
 
-    value: Measured | Line = Field(description="The number; a word where none is printed, such as infinite.")
+    value: Measured | Line = Field(
+        description="The number; a word where none is printed, such as infinite."
+    )
     std: Measured | None = Field(default=None, description="Its standard deviation.")
     note: Line = Field(default="", description="A peculiarity, shown below the table.")
 
@@ -88,25 +95,33 @@ Numbers = Annotated[dict[Line, Number], Field(max_length=MOST)]
 class ReferenceScenario(Settings):
     """What is known of one scenario, by method."""
 
-    settings: Stated = Field(default={}, description="Settings stated for it, over the common ones.")
+    settings: Stated = Field(
+        default={}, description="Settings stated for it, over the common ones."
+    )
     numbers: Numbers = Field(default={}, description="The metric on test data.")
     epsilon: Numbers = Field(default={}, description="Privacy spent.")
     minutes: Numbers = Field(default={}, description="Minutes of the whole training.")
     minutes_a_round: Numbers = Field(default={}, description="Minutes of a round.")
-    chosen: dict[Line, Stated] = Field(default={}, max_length=MOST, description="Settings found by a search.")
+    chosen: dict[Line, Stated] = Field(
+        default={}, max_length=MOST, description="Settings found by a search."
+    )
 
 
 class Reference(Settings):
     """A file of reference numbers."""
 
-    title: Line = Field(min_length=1, description="What the numbers are, such as: table 1 of the APPLE paper.")
+    title: Line = Field(
+        min_length=1, description="What the numbers are, such as: table 1 of the APPLE paper."
+    )
     source: Line = Field(default="", description="Where they are published.")
     label: Line = Field(default="reference", min_length=1, description="Heading of its column.")
     average: AverageName = Field(description="How the numbers are counted, and ours beside them.")
     metric: str = Field(default="accuracy", description="The metric that they are of.")
     settings: Stated = Field(default={}, description="Settings stated for all scenarios.")
     scenario: dict[Line, ReferenceScenario] = Field(
-        default={}, max_length=MOST, description="Scenarios, by title, or by name if a scenario has no title."
+        default={},
+        max_length=MOST,
+        description="Scenarios, by title, or by name if a scenario has no title.",
     )
 
     @field_validator("metric")

@@ -63,7 +63,13 @@ class _Curve(Kind):
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        columns = (self.round, self.test_accuracy, self.test_value, self.test_accuracy_pooled, self.validation_value)
+        columns = (
+            self.round,
+            self.test_accuracy,
+            self.test_value,
+            self.test_accuracy_pooled,
+            self.validation_value,
+        )
         if len({len(column) for column in columns}) > 1:
             raise ValueError("there must be one value for each round")
         return self
@@ -155,7 +161,9 @@ class SavedResults(Kind):
     def _known(self) -> Self:
         for one in self.results:
             if one.scenario not in self.scenarios or one.method not in self.methods:
-                raise ValueError(f"a result of {one.method} in {one.scenario}, which the bench does not have")
+                raise ValueError(
+                    f"a result of {one.method} in {one.scenario}, which the bench does not have"
+                )
         return self
 
 

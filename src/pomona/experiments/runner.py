@@ -2,7 +2,14 @@
 
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,8 +39,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def postponed() -> Iterator[Callable[[], None]]:
     """Postpone both signals to calls of the returned function, and to the end of the block.
 
-    The original handlers run then, so that their exceptions are raised there. Outside the main thread, where Python
-    runs no handlers, nothing changes.
+    The original handlers run then, so that their exceptions are raised there. Outside the main
+    thread, where Python runs no handlers, nothing changes.
     """
     came: list[int] = []
 
@@ -53,9 +60,14 @@ def postponed() -> Iterator[Callable[[], None]]:
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)
 
-    # SIG_IGN and SIG_DFL need not be postponed: the first does nothing, the second ends the process at once.
+    # SIG_IGN and SIG_DFL need not be postponed: the first does nothing, the second ends the process
+    # at once.
     before: dict[signal.Signals, Any] = {s: signal.getsignal(s) for s in SIGNALS}
-    mine = [s for s in SIGNALS if callable(before[s]) and before[s] not in (signal.SIG_IGN, signal.SIG_DFL)]
+    mine = [
+        s
+        for s in SIGNALS
+        if callable(before[s]) and before[s] not in (signal.SIG_IGN, signal.SIG_DFL)
+    ]
     for s in mine:
         signal.signal(s, note)
     try:
@@ -80,23 +92,25 @@ def run(
 ) -> Bench:
     """Run or resume a suite, and tabulate it.
 
-    Every cell is a run folder: finished ones are kept, interrupted ones resume after their last committed round, and a
-    failure is stored with its reason while the others continue.
+    Every cell is a run folder: finished ones are kept, interrupted ones resume after their last
+    committed round, and a failure is stored with its reason while the others continue.
 
-    Running a part of a suite requests fewer cells of the same bench: in the results, the others have the state of their
-    folders.
+    Running a part of a suite requests fewer cells of the same bench: in the results, the others
+    have the state of their folders.
 
     Args:
         suite: the file, its tree, or the suite itself.
         out: folder of the bench; created if missing.
-        executor: runs the cells, one job each; if None, processes of this machine, which import the caller's main
-            module: guard it by ``if __name__ == "__main__"``. Jobs must have ``out`` and the data at the same paths.
+        executor: runs the cells, one job each; if None, processes of this machine, which import the
+            caller's main module: guard it by ``if __name__ == "__main__"``. Jobs must have ``out``
+            and the data at the same paths.
         size: one of the suite's sizes.
         scenarios: the columns to run; all if empty.
         methods: the rows to run; all if empty.
         jobs: number of processes on this machine; one per core if None. Unused with an executor.
         retry: whether to run requested cells again that failed before.
-        watch: called at the start, about twice per second and after each cell, with the requested groups and verdicts.
+        watch: called at the start, about twice per second and after each cell, with the requested
+            groups and verdicts.
 
     Returns:
         The results, as ``pomona.experiments.load(out)`` would read them.
@@ -152,7 +166,9 @@ class _Course:
     _lost: dict[Path, int] = field(default_factory=dict)
 
     def read(self, whole: Sequence[Group], retry: bool) -> None:
-        """Read the state of all cells of the bench from their folders; ``retry``: ignore requested cells' failures."""
+        """Read the state of all cells of the bench from their folders; ``retry``: ignore requested
+        cells' failures.
+        """
         again = {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
         cells = {cell.folder: cell for group in whole for cell in group.cells()}
         for cell in cells.values():
@@ -164,7 +180,9 @@ class _Course:
     def todo(self, group: Group) -> list[Cell]:
         """Return the cells of a group that are ready and have not been submitted."""
         asked = {cell.folder for cell in self._jobs.values()}
-        wanted = {c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled}
+        wanted = {
+            c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled
+        }
         return [cell for folder, cell in wanted.items() if folder not in asked]
 
     def run(self, executor: Executor, heed: Callable[[], None]) -> None:
@@ -195,7 +213,9 @@ class _Course:
         try:
             failure = job.result()
         except (BrokenExecutor, CancelledError) as fault:
-            raise WorkerError(f"the executor is gone ({type(fault).__name__}); start again to continue") from fault
+            raise WorkerError(
+                f"the executor is gone ({type(fault).__name__}); start again to continue"
+            ) from fault
         except Exception as fault:
             self._lost[cell.folder] = self._lost.get(cell.folder, 0) + 1
             if self._lost[cell.folder] < LIVES:
@@ -208,7 +228,10 @@ class _Course:
         else:
             self._look(cell)
             if not self.verdicts[cell.folder].settled:
-                reason = "its worker says it is finished, but nothing is here; give an --out on storage that all share"
+                reason = (
+                    "its worker says it is finished, but nothing is here; give an --out on "
+                    "storage that all share"
+                )
                 self._fail(cell, Failure(1, reason, passing=True))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
@@ -224,7 +247,9 @@ class _Course:
         self.verdicts[cell.folder] = verdict
 
     def _group(self, cell: Cell) -> Group:
-        return next(g for g in self.groups if (g.scenario, g.method) == (cell.scenario, cell.method))
+        return next(
+            g for g in self.groups if (g.scenario, g.method) == (cell.scenario, cell.method)
+        )
 
     def _show(self) -> None:
         if self.watch:

@@ -10,7 +10,7 @@
 
     [size.smoke]                      # changes for `--size smoke`
     rounds = 2
-    search.lr = [0.1, 0.3]            # replaces the suite's grid; seeds and points can be replaced too
+    search.lr = [0.1, 0.3]            # replaces the suite's grid; seeds and points can be, too
     search_of.apple."method.mu" = [1] # replaces a method's own
 
     [scenario.dirichlet]              # a column: data and partition
@@ -21,8 +21,9 @@
     search."method.mu" = [0.01, 0.1]  # its own grid, in addition to the common one
     at.dirichlet.lr = 0.1             # only in one scenario
 
-Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the point searched, and
-`[settings]`, which apply to every run at every size (``pomona bench SUITE key=value`` writes them).
+Later layers win: base, scenario, method, method in the scenario, size, size in the scenario, the
+point searched, and `[settings]`, which apply to every run at every size (``pomona bench SUITE
+key=value`` writes them).
 """
 
 from collections.abc import Collection, Mapping
@@ -44,12 +45,15 @@ Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]  # used as a folder name
+# used as a folder name
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]
 MOST_POINTS = 10**4  # tried for a method
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
 
 
-Space = Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(leaves)]
+Space = Annotated[
+    dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], BeforeValidator(leaves)
+]
 
 
 class Part(Settings):
@@ -65,7 +69,9 @@ class Part(Settings):
         own = cls.model_fields.keys() - {"run"}
         unknown = [key for key in given if key not in own and key not in Config.model_fields]
         if unknown:
-            raise ValueError(f"unknown key {unknown[0]!r}; {near(unknown[0], [*own, *Config.model_fields])}")
+            raise ValueError(
+                f"unknown key {unknown[0]!r}; {near(unknown[0], [*own, *Config.model_fields])}"
+            )
         run = {k: v for k, v in given.items() if k not in own}
         return {**{k: given[k] for k in own & given.keys()}, "run": run}
 
@@ -74,14 +80,20 @@ class ScenarioPart(Part):
     """A column of the table."""
 
     methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
-    title: str = Field(default="", description="Its name in tables, and in a file of reference numbers.")
+    title: str = Field(
+        default="", description="Its name in tables, and in a file of reference numbers."
+    )
 
 
 class MethodPart(Part):
     """A row of the table."""
 
-    row: str = Field(default="", description="Its name in tables, and in a file of reference numbers.")
-    search: Space = Field(default={}, description="Dotted keys and the values to try, besides the suite's.")
+    row: str = Field(
+        default="", description="Its name in tables, and in a file of reference numbers."
+    )
+    search: Space = Field(
+        default={}, description="Dotted keys and the values to try, besides the suite's."
+    )
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
 
 
@@ -89,9 +101,15 @@ class SizePart(Part):
     """Settings changed by a size."""
 
     seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
-    points: int | None = Field(default=None, ge=1, le=MOST_POINTS, description="Points, where not the suite's.")
-    search: Space | None = Field(default=None, description="Keys and values to try, where not the suite's.")
-    search_of: dict[str, Space] = Field(default={}, description="A method's own keys and values, where not its row's.")
+    points: int | None = Field(
+        default=None, ge=1, le=MOST_POINTS, description="Points, where not the suite's."
+    )
+    search: Space | None = Field(
+        default=None, description="Keys and values to try, where not the suite's."
+    )
+    search_of: dict[str, Space] = Field(
+        default={}, description="A method's own keys and values, where not its row's."
+    )
     scenarios: tuple[str, ...] = Field(default=(), description="Columns it has; all if empty.")
     methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
@@ -102,19 +120,31 @@ class Suite(Settings):
 
     title: str = Field(min_length=1, description="What the table shows, in one line.")
     reference: Reference | None = Field(
-        default=None, description="File of reference numbers shown beside ours, relative to the suite's."
+        default=None,
+        description="File of reference numbers shown beside ours, relative to the suite's.",
     )
     note: str = Field(default="", description="What a reader of the table should know.")
-    own: tuple[str, ...] = Field(default=(), description="Rows that are tested against every other.")
+    own: tuple[str, ...] = Field(
+        default=(), description="Rows that are tested against every other."
+    )
     seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
     points: int = Field(
-        default=1, ge=1, le=MOST_POINTS, description="Settings tried for a method, at most; 1: none is searched."
+        default=1,
+        ge=1,
+        le=MOST_POINTS,
+        description="Settings tried for a method, at most; 1: none is searched.",
     )
-    search_seed: int = Field(default=0, ge=0, description="Seed of the draw of points, and of the runs that try them.")
-    search: Space = Field(default={}, description="Dotted keys and the values to try with every method.")
+    search_seed: int = Field(
+        default=0, ge=0, description="Seed of the draw of points, and of the runs that try them."
+    )
+    search: Space = Field(
+        default={}, description="Dotted keys and the values to try with every method."
+    )
     keep_models: bool = Field(default=False, description="Keep the models of finished cells.")
     base: Part = Field(default=Part(), description="Settings of every run.")
-    settings: Tree = Field(default={}, description="Settings of every run, over all others; they are not searched.")
+    settings: Tree = Field(
+        default={}, description="Settings of every run, over all others; they are not searched."
+    )
     size: dict[Size, SizePart] = Field(default={}, description="What each size changes.")
     scenario: dict[Name, ScenarioPart] = Field(min_length=1, description="Columns.")
     method: dict[Name, MethodPart] = Field(min_length=1, description="Rows.")
@@ -139,15 +169,18 @@ class Suite(Settings):
     def sized(self, size: Size) -> SizePart:
         """Return the settings changed by a size, with the suite's seeds and points as defaults."""
         part = self.size.get(size, SizePart())
-        return part.model_copy(update={"seeds": part.seeds or self.seeds, "points": part.points or self.points})
+        return part.model_copy(
+            update={"seeds": part.seeds or self.seeds, "points": part.points or self.points}
+        )
 
     def pairs(
         self, size: Size, scenarios: Collection[str] = (), methods: Collection[str] = ()
     ) -> list[tuple[str, str]]:
-        """Return the (scenario, method) pairs of a size in the order of the file, or those of some columns and rows.
+        """Return the (scenario, method) pairs of a size in the order of the file, or those of some
+        columns and rows.
 
-        An empty selection includes all. Raises ConfigError for a name that the size does not have, or if no pair is
-        left.
+        An empty selection includes all. Raises ConfigError for a name that the size does not have,
+        or if no pair is left.
         """
         found = self._pairs(size)
         where = f"in this suite at size {size}"
@@ -159,7 +192,8 @@ class Suite(Settings):
         left = [(s, m) for s, m in found if s in columns and m in rows]
         if not left:
             raise ConfigError(
-                f"{self.title}: no method is left in any scenario at size {size}; look at methods = [...]"
+                f"{self.title}: no method is left in any scenario at size {size}; look at methods "
+                "= [...]"
             )
         return left
 
@@ -174,7 +208,8 @@ class Suite(Settings):
         ]
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
-        """Return the grid for tuning a method: the common one updated by its own; a size's replaces either.
+        """Return the grid for tuning a method: the common one updated by its own; a size's replaces
+        either.
 
         Empty if a size tries only one point, so that nothing is searched.
         """
@@ -186,14 +221,34 @@ class Suite(Settings):
         return {key: values for key, values in grid.items() if key not in flat(self.settings)}
 
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
-        """Return the settings of one run. Raises ConfigError with the cell and every bad key or value."""
-        row, column, over = self.method[method], self.scenario[scenario], self.size.get(size, SizePart())
+        """Return the settings of one run.
+
+        Raises ConfigError with the cell and every bad key or value.
+        """
+        row, column, over = (
+            self.method[method],
+            self.scenario[scenario],
+            self.size.get(size, SizePart()),
+        )
         named: Tree = {"method": {"name": method}} if is_known(method) else {}
-        layers: list[Mapping[str, Any]] = [self.base.run, column.run, named, row.run, row.at.get(scenario, {})]
-        layers += [over.run, over.at.get(scenario, {}), *(branch(k, v) for k, v in point.items()), self.settings]
+        layers: list[Mapping[str, Any]] = [
+            self.base.run,
+            column.run,
+            named,
+            row.run,
+            row.at.get(scenario, {}),
+        ]
+        layers += [
+            over.run,
+            over.at.get(scenario, {}),
+            *(branch(k, v) for k, v in point.items()),
+            self.settings,
+        ]
         try:
             if not named and "method" not in row.run:
-                raise ConfigError(f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ...")
+                raise ConfigError(
+                    f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ..."
+                )
             config = resolve(*layers, {"seed": seed, "workers": 1})
             # A worker elsewhere has a different environment.
             if isinstance(config.data, DataFolder) and (folder := data_dir(config.data.dir)):
@@ -218,11 +273,16 @@ def branch(key: str, value: Any) -> Tree:
 
 
 def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
-    """Read a suite from its file or its tree. Raises ConfigError with the file and every bad key or value."""
+    """Read a suite from its file or its tree.
+
+    Raises ConfigError with the file and every bad key or value.
+    """
     if isinstance(source, Suite):
         return source
     where = f"{source}: " if isinstance(source, Path) else ""
-    tree, folder = (read_tree(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
+    tree, folder = (
+        (read_tree(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
+    )
     if isinstance(tree.get("reference"), str):
         tree["reference"] = read_reference(folder / tree["reference"])
     try:
@@ -259,5 +319,7 @@ def suite_file(named: str) -> Path:
     if path.suffix == ".toml" or path.exists():
         return path
     if named not in known:
-        raise ConfigError(f"no file and no suite {named!r}; {near(named, known)}, or give a suite's TOML file")
+        raise ConfigError(
+            f"no file and no suite {named!r}; {near(named, known)}, or give a suite's TOML file"
+        )
     return known[named]

@@ -1,11 +1,13 @@
 """Admission: every uplink is checked before use; a refused client counts as absent.
 
-Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its number of samples,
-as registered; names, shapes and dtypes, exactly; that numbers are finite and integers are client ids; the method's own
-check; and each float tensor's L2 norm, which may be at most ``factor`` times the median of those accepted before. The
-norm is the tensor's own, not its distance from an earlier one: that distance grows with a client's data and with every
-missed round, and shrinks towards the optimum, so that a bound on it would refuse honest clients. Admission rejects
-numbers far outside the usual range; it does not protect against a client that poisons within it.
+Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its
+number of samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and
+integers are client ids; the method's own check; and each float tensor's L2 norm, which may be at
+most ``factor`` times the median of those accepted before. The norm is the tensor's own, not its
+distance from an earlier one: that distance grows with a client's data and with every missed round,
+and shrinks towards the optimum, so that a bound on it would refuse honest clients. Admission
+rejects numbers far outside the usual range; it does not protect against a client that poisons
+within it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,8 +33,9 @@ class AdmissionLimits:
 
     Attributes:
         factor: maximum ratio of a norm to the median of those accepted before.
-        enough: number of norms needed for a median. Until as many were accepted, the round's own uplinks count as well,
-            and while they are still too few, norms are only checked to be finite.
+        enough: number of norms needed for a median. Until as many were accepted, the round's own
+            uplinks count as well, and while they are still too few, norms are only checked to be
+            finite.
         window: accepted norms stored for each tensor.
         strikes: consecutive refused uplinks after which a client is quarantined.
     """
@@ -67,14 +70,18 @@ class Expected:
 
 @dataclass(frozen=True)
 class History:
-    """State kept between rounds: consecutive refusals per client, accepted norms per tensor, oldest first."""
+    """State kept between rounds: consecutive refusals per client, accepted norms per tensor, oldest
+    first.
+    """
 
     strikes: Mapping[int, int] = field(default_factory=dict)
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def quarantined(self, limits: AdmissionLimits = DEFAULT) -> frozenset[int]:
         """Return the clients that are excluded from later rounds."""
-        return frozenset(client for client, count in self.strikes.items() if count >= limits.strikes)
+        return frozenset(
+            client for client, count in self.strikes.items() if count >= limits.strikes
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the history as JSON for a checkpoint's note."""
@@ -113,8 +120,10 @@ class Admission:
     """Accepted uplinks in the order of clients, rejections, and the history for the next round.
 
     Attributes:
-        norms: L2 norms by client and float tensor, for well-formed uplinks; infinite after an overflow.
-        bounds: the largest allowed norm of this round by float tensor; the largest float while there are too few norms.
+        norms: L2 norms by client and float tensor, for well-formed uplinks; infinite after an
+            overflow.
+        bounds: the largest allowed norm of this round by float tensor; the largest float while
+            there are too few norms.
     """
 
     accepted: tuple[Arrival, ...]
@@ -125,13 +134,17 @@ class Admission:
 
 
 def admit(
-    arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits = DEFAULT
+    arrivals: Sequence[Arrival],
+    expected: Expected,
+    history: History,
+    limits: AdmissionLimits = DEFAULT,
 ) -> Admission:
-    """Check a round's uplinks together, so that the order of arrival only decides which of two copies is first.
+    """Check a round's uplinks together, so that the order of arrival only decides which of two
+    copies is first.
 
-    A stale, unrequested or repeated uplink is ignored; an invalid one is also a strike, unless another one from the
-    same client was accepted. Acceptance resets a client's strikes. A client that reports a fault is rejected without a
-    strike; these come first.
+    A stale, unrequested or repeated uplink is ignored; an invalid one is also a strike, unless
+    another one from the same client was accepted. Acceptance resets a client's strikes. A client
+    that reports a fault is rejected without a strike; these come first.
     """
     faults = _faults(arrivals)
     sound, rejected = _sound(arrivals, expected, history, limits)
@@ -142,7 +155,9 @@ def admit(
         if example.is_floating_point()
     }
     huge = {client: line for client, own in norms.items() if (line := _excess(own, bounds))}
-    rejected += [_rejection(client, expected.round, line, struck=True) for client, line in huge.items()]
+    rejected += [
+        _rejection(client, expected.round, line, struck=True) for client, line in huge.items()
+    ]
     accepted = {client: sound[client] for client in norms if client not in huge}
     rejected.sort(key=lambda r: (r.client, r.reason))
     after = _history_after(history, norms, accepted.keys(), rejected, bounds, limits)
@@ -152,13 +167,17 @@ def admit(
 def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
     """Return the clients that report a fault, in their order."""
     failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
-    return [Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed]
+    return [
+        Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed
+    ]
 
 
 def _sound(
     arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits
 ) -> tuple[dict[int, Arrival], list[Rejection]]:
-    """Return each client's first well-formed uplink, in order of arrival, and the others with the reason."""
+    """Return each client's first well-formed uplink, in order of arrival, and the others with the
+    reason.
+    """
     sound: dict[int, Arrival] = {}
     rejected: list[Rejection] = []
     for arrival in [a for a in arrivals if not a.reply.fault]:
@@ -197,12 +216,15 @@ def _history_after(
     strikes = {c: n for c, n in history.strikes.items() if c not in accepted}
     strikes |= {c: strikes.get(c, 0) + 1 for c in sorted(struck)}
     remembered = {
-        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :] for name in names
+        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :]
+        for name in names
     }
     return History(strikes, remembered)
 
 
-def _uninvited(arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits) -> str | None:
+def _uninvited(
+    arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits
+) -> str | None:
     if arrival.run != expected.run:
         return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
     if arrival.round != expected.round:
@@ -231,20 +253,28 @@ def _flaw(arrival: Arrival, expected: Expected) -> str | None:
 
 def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
     one, other = digest(first), digest(second)
-    return "the same uplink again" if one == other else f"a second uplink, {other}, after {one}, which counts"
+    return (
+        "the same uplink again"
+        if one == other
+        else f"a second uplink, {other}, after {one}, which counts"
+    )
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     """Return L2 norms, summed in float64; infinite on overflow."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     return {
-        name: hypot(*(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(t)))
+        name: hypot(
+            *(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(t))
+        )
         for name, t in floats.items()
     }
 
 
 def _bound(history: Sequence[float], candidates: Sequence[float], limits: AdmissionLimits) -> float:
-    """Return the largest norm to accept; the largest float, which excludes infinities, if there are too few norms."""
+    """Return the largest norm to accept; the largest float, which excludes infinities, if there are
+    too few norms.
+    """
     known = [*history] if len(history) >= limits.enough else [*history, *candidates]
     middle = median(known) if len(known) >= limits.enough else 0.0
     top = limits.factor * middle

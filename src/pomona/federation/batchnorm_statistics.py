@@ -1,9 +1,10 @@
 """BatchNorm statistics, sent beside the models: rows handled by methods do not contain any.
 
-Statistics affect only evaluation, not training. With ``buffers = "average"`` those of a global model are sent with it:
-each client measures them while it trains, starting from the received ones, and the server averages the cohort's,
-weighted by samples. They are never decayed, pulled, compared or extrapolated, whatever a method does with its rows. All
-other models are evaluated with statistics estimated on the client's own training data.
+Statistics affect only evaluation, not training. With ``buffers = "average"`` those of a global
+model are sent with it: each client measures them while it trains, starting from the received ones,
+and the server averages the cohort's, weighted by samples. They are never decayed, pulled, compared
+or extrapolated, whatever a method does with its rows. All other models are evaluated with
+statistics estimated on the client's own training data.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,18 @@ class WithStatistics:
 
 
 def accompanied(server: Server, initial: Initial) -> Server:
-    """Return a server that also averages statistics; the given one if there are none, or no global model."""
+    """Return a server that also averages statistics; the given one if there are none, or no global
+    model.
+    """
     if not server.global_model or not initial.statistics.numel():
         return server
 
     def start(initial: Initial, roster: Roster, seed: int) -> WithStatistics:
         return WithStatistics(server.start(initial, roster, seed), initial.statistics)
 
-    def down(state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round) -> Downlink:
+    def down(
+        state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round
+    ) -> Downlink:
         own = server.down(state.method, ids, roster, round_)
         return {**own, STATISTICS: Rows.same(state.statistics, len(ids))}
 
@@ -41,9 +46,13 @@ def accompanied(server: Server, initial: Initial) -> Server:
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> WithStatistics:
         mean = weighted_mean(uplink[STATISTICS], roster.weights(ids))
-        return WithStatistics(server.aggregate(state.method, without(uplink), ids, roster, round_), mean)
+        return WithStatistics(
+            server.aggregate(state.method, without(uplink), ids, roster, round_), mean
+        )
 
-    def welcome(state: WithStatistics, ids: tuple[int, ...], roster: Roster) -> tuple[WithStatistics, Tensor | None]:
+    def welcome(
+        state: WithStatistics, ids: tuple[int, ...], roster: Roster
+    ) -> tuple[WithStatistics, Tensor | None]:
         inner, row = server.welcome(state.method, ids, roster)
         return replace(state, method=inner), row
 

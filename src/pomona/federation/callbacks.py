@@ -1,4 +1,6 @@
-"""Callbacks that observe the round loop, or end it; among them the one that writes TensorBoard scalars."""
+"""Callbacks that observe the round loop, or end it; among them the one that writes TensorBoard
+scalars.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """Observes a run (for example, a progress bar). An exception that it raises ends the run, which can be resumed."""
+    """Observes a run (for example, a progress bar).
+
+    An exception that it raises ends the run, which can be resumed.
+    """
 
     def begin(self) -> None:
         """Called when everything is ready for round 1."""
@@ -76,7 +81,8 @@ class CallbackList:
 
 
 class StopAfter(NullCallback):
-    """Ends a run like Ctrl-C in round ``number``: after it is committed, or before, so that it is repeated on resuming.
+    """Ends a run like Ctrl-C in round ``number``: after it is committed, or before, so that it is
+    repeated on resuming.
 
     >>> import pomona
     >>> config = pomona.Config(method="fedavg", clients=3, rounds=4, lr=0.1)
@@ -102,7 +108,9 @@ class StopAfter(NullCallback):
 
 
 class TensorBoardCallback(NullCallback):
-    """Writes each round's metrics; on resuming, withdraws those that an earlier start wrote for the same rounds."""
+    """Writes each round's metrics; on resuming, withdraws those that an earlier start wrote for the
+    same rounds.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,7 +143,10 @@ class TensorBoardCallback(NullCallback):
 
 
 def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str, int], float]:
-    """Return (name, round) -> value. An evaluation has the number of the round that made its model."""
+    """Return (name, round) -> value.
+
+    An evaluation has the number of the round that made its model.
+    """
     figures: dict[tuple[str, int], float | None] = {
         ("train_loss_mean_over_clients", row.round): mean_of_known(row.loss),
         ("bytes/down", row.round): float(sum(row.bytes_down)),
@@ -155,7 +166,10 @@ def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str,
 
 @contextmanager
 def tracking(folder: Path | None) -> Iterator[tuple[TensorBoardCallback, ...]]:
-    """Yield the callbacks for ``--track``: none without a folder. Raises ConfigError without TensorBoard."""
+    """Yield the callbacks for ``--track``: none without a folder.
+
+    Raises ConfigError without TensorBoard.
+    """
     if folder is None:
         yield ()
         return

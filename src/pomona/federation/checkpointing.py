@@ -1,7 +1,7 @@
 """Checkpoint policy: a committed round durably contains everything that later rounds need.
 
-A round counts once its checkpoint is on disk; after any interruption, a run resumes after it. The record's events up to
-that moment are part of it: later ones are truncated on resuming.
+A round counts once its checkpoint is on disk; after any interruption, a run resumes after it. The
+record's events up to that moment are part of it: later ones are truncated on resuming.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,18 +22,27 @@ LOCAL = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init"
 INERT = (*LOCAL, "privacy.epsilon_budget")
 """Settings that do not affect any number of a run."""
 FREE = (*INERT, "membership.adapt_rounds")
-"""Settings that may change between the parts of a run, since committed numbers do not depend on them."""
+"""Settings that may change between the parts of a run, since committed numbers do not depend on
+them.
+"""
 
 
 def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:
-    """Return the identity of a run, which must match to resume: settings, data, partition, file format.
+    """Return the identity of a run, which must match to resume: settings, data, partition, file
+    format.
 
-    ``rounds`` is separate, since rounds may be added if a round does not depend on the total (``extends``).
+    ``rounds`` is separate, since rounds may be added if a round does not depend on the total
+    (``extends``).
     """
     tree = without(config.tree(), FREE)
     lays_out = config.method.method().card.needs.total_rounds or config.lr_schedule == "cosine"
     rounds, extends = tree.pop("rounds"), not lays_out
-    same = {"schema": checkpoint.SCHEMA, "config": tree, "data": fingerprint, "partition": partition}
+    same = {
+        "schema": checkpoint.SCHEMA,
+        "config": tree,
+        "data": fingerprint,
+        "partition": partition,
+    }
     return {**same, "rounds": rounds, "extends": extends}
 
 
@@ -52,12 +61,15 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
     Raises CheckpointError with the keys that differ.
     """
     apart = ("rounds", "extends")
-    keys = checkpoint.differing(*({k: v for k, v in said.items() if k not in apart} for said in (stored, now)))
+    keys = checkpoint.differing(
+        *({k: v for k, v in said.items() if k not in apart} for said in (stored, now))
+    )
     if keys:
         own = place.parent / "config.toml"
         those = f"resume with those, which {own} holds," if own.exists() else "resume with those,"
         raise CheckpointError(
-            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start over in another folder"
+            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start "
+            "over in another folder"
         )
     then, asked = stored.get("rounds"), now.get("rounds")
     if then == asked:
@@ -71,7 +83,8 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
     else:
         return
     raise CheckpointError(
-        f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume with rounds = {then}, "
+        f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume "
+        f"with rounds = {then}, "
         "or start over in another folder"
     )
 
@@ -106,10 +119,14 @@ class Checkpointing:
 def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
     """Return the round to resume after, and a line for each damaged checkpoint that was set aside.
 
-    Raises CheckpointError if all are damaged, or if they belong to a run with other settings or data.
+    Raises CheckpointError if all are damaged, or if they belong to a run with other settings or
+    data.
     """
     found, corrupt = checkpoint.newest(out / FOLDER)
     if found:
         require_same(out / FOLDER, found.meta["identity"], now)
     checkpoint.set_aside(corrupt)
-    return found, [f"{reason}; going on from round {found.number if found else 0}" for reason in corrupt.values()]
+    return found, [
+        f"{reason}; going on from round {found.number if found else 0}"
+        for reason in corrupt.values()
+    ]

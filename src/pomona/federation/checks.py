@@ -20,10 +20,13 @@ def require_possible(scenario: Scenario) -> None:
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
-    looks = [key for key, on in (("stop.patience", config.stop), ("keep", config.keep != "last")) if on]
+    looks = [
+        key for key, on in (("stop.patience", config.stop), ("keep", config.keep != "last")) if on
+    ]
     if looks and not any(len(c.validation) for c in scenario.partition.clients):
         raise ConfigError(
-            f"{looks[0]} looks at validation samples, but no client has any; raise data.validation_share, or give "
+            f"{looks[0]} looks at validation samples, but no client has any; raise "
+            "data.validation_share, or give "
             "them validation rows"
         )
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
@@ -31,21 +34,39 @@ def require_possible(scenario: Scenario) -> None:
 
 def cautions(scenario: Scenario) -> list[str]:
     """Return warnings for the user before the run starts, one line each."""
-    lines = [_slow(scenario.config), *scenario.remarks, scenario.choice.reason, _unused(scenario), _normless(scenario)]
+    lines = [
+        _slow(scenario.config),
+        *scenario.remarks,
+        scenario.choice.reason,
+        _unused(scenario),
+        _normless(scenario),
+    ]
     lines.append(_frozen(scenario))
     return [line for line in lines if line]
 
 
 def caution(config: Config) -> str | None:
-    """Return the method's warning for the first round, that of the largest rate, the last, or one between."""
+    """Return the method's warning for the first round, that of the largest rate, the last, or one
+    between.
+    """
     asked, last = config.method.method().caution, config.rounds
-    numbers = (1, min(config.lr_warmup_rounds + 1, last), last, *range(1, last, max(1, last // LOOKED_AT)))
-    told = (asked(round_of(config, k), len(config.membership.members(config.clients, k))) for k in numbers)
+    numbers = (
+        1,
+        min(config.lr_warmup_rounds + 1, last),
+        last,
+        *range(1, last, max(1, last // LOOKED_AT)),
+    )
+    told = (
+        asked(round_of(config, k), len(config.membership.members(config.clients, k)))
+        for k in numbers
+    )
     return next((line for line in told if line), None)
 
 
 def bf16_instructions() -> list[str]:
-    """Return the processor's instructions for bf16 arithmetic, by PyTorch's names; without any it is emulated."""
+    """Return the processor's instructions for bf16 arithmetic, by PyTorch's names; without any it
+    is emulated.
+    """
     # Older supported versions of PyTorch do not have the function.
     known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return [name for name in BF16 if known.get(name)]
@@ -58,9 +79,16 @@ def _slow(config: Config) -> str:
     if config.engine == "native":
         native = native_package()  # detects its own instructions: none on ARM
         emulates = isinstance(native, NativePackage) and not native.bf16
-        return "the native engine emulates bf16 on this processor: it is slower than fp32 here" if emulates else ""
+        return (
+            "the native engine emulates bf16 on this processor: it is slower than fp32 here"
+            if emulates
+            else ""
+        )
     if not bf16_instructions():
-        return "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than fp32 here"
+        return (
+            "this processor has no bf16 arithmetic (AMX, AVX512-BF16): bf16 is slower than "
+            "fp32 here"
+        )
     return ""
 
 
@@ -69,7 +97,8 @@ def _unused(scenario: Scenario) -> str:
     config = scenario.config
     if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
         return (
-            f"buffers = average: {config.method.name} has no global model, so that each client's models have "
+            f"buffers = average: {config.method.name} has no global model, so that each client's "
+            "models have "
             "BatchNorm statistics of its own data"
         )
     return ""
@@ -80,7 +109,10 @@ def _normless(scenario: Scenario) -> str:
     config = scenario.config
     other = config.method.method().card.needs.without_norms
     if other and not scenario.initial.norms:
-        return f"{config.method.name} is {other} here: no normalisation layer of {config.model.name} is trained"
+        return (
+            f"{config.method.name} is {other} here: no normalisation layer of "
+            f"{config.model.name} is trained"
+        )
     return ""
 
 
@@ -90,7 +122,11 @@ def _frozen(scenario: Scenario) -> str:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()
     how = "once for each sample" if scenario.keeps_features else "in every step"
-    changing = [key for key, on in (("augment", scenario.config.augment), ("model.patch", model.patch)) if on]
+    changing = [
+        key
+        for key, on in (("augment", scenario.config.augment), ("model.patch", model.patch))
+        if on
+    ]
     how += f", since {changing[0]} changes the samples" if changing else ""
     drawn = model.init is None and (model.name in MODELS or package(model.name))
     random = "; it has random values, since model.init names no weights" if drawn else ""

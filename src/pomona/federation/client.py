@@ -1,4 +1,5 @@
-"""A client's side of a round: stores states, trains copies of them, evaluates, and commits on request.
+"""A client's side of a round: stores states, trains copies of them, evaluates, and commits on
+request.
 
 The same object serves one silo, or a worker process with many clients.
 """
@@ -32,7 +33,9 @@ K = TypeVar("K")
 
 
 class _Trained(NamedTuple):
-    """A client's results of training in a visit, until the round is committed: its state, and models to keep."""
+    """A client's results of training in a visit, until the round is committed: its state, and
+    models to keep.
+    """
 
     state: Any
     observed: Observed | None
@@ -55,7 +58,8 @@ class ClientRuntime:
         client: the method's client half.
         objective: over the clients' data.
         initial: the models that training starts from.
-        groups: clients that train as rows of one call, each group's longest pass first; see ``calls``.
+        groups: clients that train as rows of one call, each group's longest pass first; see
+            ``calls``.
         seed: of the run.
         hold: where states are stored.
         scoring: how models are scored.
@@ -84,25 +88,38 @@ class ClientRuntime:
         self._rows = SharedRows()
 
     def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
-        """Create the initial states of clients that join; they start from ``w`` (d,), or the run's initial models."""
+        """Create the initial states of clients that join; they start from ``w`` (d,), or the run's
+        initial models.
+        """
         for client in ids:
-            self._states[client] = self.hold(self.client.start(self.initial.instead(w), roster, (client,), self.seed))
+            self._states[client] = self.hold(
+                self.client.start(self.initial.instead(w), roster, (client,), self.seed)
+            )
         self.copies.begin(ids, roster, w)
 
     def visit(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> list[Reply]:
-        """Serve these clients, one group per call. The results of training are kept only by ``commit``."""
+        """Serve these clients, one group per call.
+
+        The results of training are kept only by ``commit``.
+        """
         self._pending = {}
         down = self.copies.received(visit, down)
         place = {client: k for k, client in enumerate(visit.ids)}
         calls = [tuple(i for i in group if i in place) for group in self.groups]
-        replies = [r for ids in calls if ids for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))]
+        replies = [
+            r
+            for ids in calls
+            if ids
+            for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))
+        ]
         return sorted(replies, key=lambda r: place[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
         """Commit the last visit's training for these clients; all others are unchanged.
 
-        This includes states, copies, and the models for the record. A client whose round does not count therefore has
-        those of its last committed round in which models were kept, and none before.
+        This includes states, copies, and the models for the record. A client whose round does not
+        count therefore has those of its last committed round in which models were kept, and none
+        before.
         """
         kept = {i: made for i, made in self._pending.items() if i in ids}
         self._states |= {i: made.state for i, made in kept.items()}
@@ -138,11 +155,15 @@ class ClientRuntime:
                 self.kept.restore(path, self._rows.shared(named[path]))
 
     def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
-        """Return a client's kept models by (model, when), as named tensors; for the headline model, the chosen one.
+        """Return a client's kept models by (model, when), as named tensors; for the headline model,
+        the chosen one.
 
         ``best``: the best common validation round.
         """
-        return {named: self.objective.tensors(w, client) for named, w in self.kept.chosen(client, best).items()}
+        return {
+            named: self.objective.tensors(w, client)
+            for named, w in self.kept.chosen(client, best).items()
+        }
 
     def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
         """Return one model as ``models`` does, or None; the client then drops all its models."""
@@ -152,7 +173,9 @@ class ClientRuntime:
 
     def private(self, client: int) -> dict[str, Tensor]:
         """Return the tensors of a client's state that its method declares private."""
-        named = {path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()}
+        named = {
+            path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()
+        }
         return {name: in_memory(t) for name, t in named.items() if name in self.client.private}
 
     def filed(self, client: int) -> int:
@@ -172,32 +195,41 @@ class ClientRuntime:
         self.objective.require(client, positions[client])
 
     def final(self, client: int, of: Model, best: int = -1) -> tuple[Answers | None, list[Figures]]:
-        """Return the record's final data: answers of one kept model, and figures of all, as ``Examination``.
+        """Return the record's final data: answers of one kept model, and figures of all, as
+        ``Examination``.
 
         ``best``: the best common validation round, whose models are examined if those are written.
         """
         return self._examined(client, best).final(of)
 
     def metrics(self, client: int, of: Model) -> list[Figures]:
-        """Return full metrics of a kept model, one record per split with samples; none without it."""
+        """Return full metrics of a kept model, one record per split with samples; none without
+        it.
+        """
         return self._examined(client).metrics([of])
 
     def extremes(
         self, client: int, of: Model, best: int = -1
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """Return a kept model's best and worst predicted masks, as ``Examination``; ``best`` as in ``final``."""
+        """Return a kept model's best and worst predicted masks, as ``Examination``; ``best`` as in
+        ``final``.
+        """
         return self._examined(client, best).extremes(of)
 
     def _examined(self, client: int, best: int = -1) -> Examination:
         models, scoring = self.kept.examined(client, best), self.scoring
-        return Examination(self.objective, scoring.metric, self.seed, client, models, scoring.specificity)
+        return Examination(
+            self.objective, scoring.metric, self.seed, client, models, scoring.specificity
+        )
 
     def state(self, client: int) -> Any:
         """Return a client's committed state; None before it has begun."""
         return self._states.get(client)
 
     def _try(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
-        """Serve a group; if a client's numbers diverge, its round is discarded and its state unchanged."""
+        """Serve a group; if a client's numbers diverge, its round is discarded and its state
+        unchanged.
+        """
         try:
             return self._serve(visit, ids, received)
         except DivergedError as fault:
@@ -213,14 +245,21 @@ class ClientRuntime:
         called = self._call(visit, ids, received)
         losses = called.training.training_losses()
         return [
-            replace(self._reply(visit, called, k), loss=losses[k], seconds=(perf_counter() - began) / len(ids))
+            replace(
+                self._reply(visit, called, k),
+                loss=losses[k],
+                seconds=(perf_counter() - began) / len(ids),
+            )
             for k in range(len(ids))
         ]
 
     def _reply(self, visit: ClientRequest, called: _Called, k: int) -> Reply:
-        """Score the models of a call's k-th client, set its results aside, and return what it answers."""
+        """Score the models of a call's k-th client, set its results aside, and return what it
+        answers.
+        """
         client, alone = called.ids[k], len(called.ids) == 1
-        # One tensor for all splits of a model, so that additional data for its evaluation is computed once.
+        # One tensor for all splits of a model, so that additional data for its evaluation is
+        # computed once.
         models: dict[Model, Tensor] = {named: W[k] for named, W in called.training.observed.items()}
         scores = [
             self.scoring.score(self.objective, *named, split, client, w)
@@ -267,7 +306,9 @@ class ClientRuntime:
 
 
 def seed(value: int) -> None:
-    """Seed PyTorch's global generators: all once a GPU is in use, else only the CPU's, which is 1000 times faster."""
+    """Seed PyTorch's global generators: all once a GPU is in use, else only the CPU's, which is
+    1000 times faster.
+    """
     if torch.cuda.is_initialized():
         torch.manual_seed(value)
     else:

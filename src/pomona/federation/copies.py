@@ -1,8 +1,9 @@
 """Copies of other clients' models that clients keep, with each distinct row stored once.
 
-A client's copy of another's model is what that client once sent, and is the same for all that keep it. So a client
-stores one number per other client, and all share a bank in which each row exists once, until no client has it any more.
-Other tensors of a process with identical bytes share memory, too.
+A client's copy of another's model is what that client once sent, and is the same for all that keep
+it. So a client stores one number per other client, and all share a bank in which each row exists
+once, until no client has it any more. Other tensors of a process with identical bytes share memory,
+too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,9 @@ def matrix_bytes(keeps: Mapping[str, First], initial: Initial, roster: Roster) -
 class KeptCopies:
     """The copies of some clients, by the downlink's entry in which models arrive."""
 
-    def __init__(self, keeps: Mapping[str, First], initial: Initial, banks: Mapping[str, RowBank]) -> None:
+    def __init__(
+        self, keeps: Mapping[str, First], initial: Initial, banks: Mapping[str, RowBank]
+    ) -> None:
         """Create the copies that a client half ``keeps``, with a bank for each entry."""
         self._firsts, self._initial = keeps, initial
         self._entries = {name: _Entry(name, banks[name]) for name in keeps}
@@ -48,20 +51,27 @@ class KeptCopies:
         return cls(keeps, initial, {name: MemoryBank() for name in keeps})
 
     @classmethod
-    def banked(cls, keeps: Mapping[str, First], initial: Initial, roster: Roster, bank: NewBank) -> Self:
+    def banked(
+        cls, keeps: Mapping[str, First], initial: Initial, roster: Roster, bank: NewBank
+    ) -> Self:
         """Create copies of a federation's clients in banks for rows like its initial ones."""
         likes = {name: first(initial, roster).bank[0] for name, first in keeps.items()}
         return cls(keeps, initial, {name: bank(like, len(roster)) for name, like in likes.items()})
 
     def begin(self, ids: Sequence[int], roster: Roster, w: Tensor | None) -> None:
-        """Give clients that join their initial copies; they start from ``w`` (d,), or the run's initial models."""
+        """Give clients that join their initial copies; they start from ``w`` (d,), or the run's
+        initial models.
+        """
         for name, first in self._firsts.items():
             self._entries[name].begin(ids, first(self._initial.instead(w), roster))
 
-    def received(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> dict[str, Rows | Copies]:
+    def received(
+        self, visit: ClientRequest, down: Mapping[str, Rows | Copies]
+    ) -> dict[str, Rows | Copies]:
         """Return a downlink with these clients' updated copies in place of the received models.
 
-        The previous copies remain until ``commit``. Copies of clients that are not members are rows of 0.
+        The previous copies remain until ``commit``. Copies of clients that are not members are rows
+        of 0.
         """
         return {
             name: self._entries[name].received(visit, rows)
@@ -76,18 +86,27 @@ class KeptCopies:
             entry.commit(ids)
 
     def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """Return all that a checkpoint needs of these clients' copies, by dotted path; each row once."""
-        return {path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()}
+        """Return all that a checkpoint needs of these clients' copies, by dotted path; each row
+        once.
+        """
+        return {
+            path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()
+        }
 
     def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
-        """Restore copies, the inverse of ``stored``. Raises CheckpointError if something is missing."""
+        """Restore copies, the inverse of ``stored``.
+
+        Raises CheckpointError if something is missing.
+        """
         for name, first in self._firsts.items():
             if len(first(self._initial, roster).index):
                 self._entries[name].restore(ids, named)
 
     def of(self, client: int) -> dict[str, Tensor]:
         """Return a client's copies (N, d) by entry."""
-        return {name: entry.of(client) for name, entry in self._entries.items() if entry.holds(client)}
+        return {
+            name: entry.of(client) for name, entry in self._entries.items() if entry.holds(client)
+        }
 
     @property
     def filed(self) -> int:
@@ -144,7 +163,9 @@ class _Entry:
         numbers, first, place = np.unique(tables, return_index=True, return_inverse=True)
         order = np.argsort(first)
         places = torch.from_numpy(np.argsort(order)[place.reshape(tables.shape)])
-        rows = {self._row(k): self.bank.row(number) for k, number in enumerate(numbers[order].tolist())}
+        rows = {
+            self._row(k): self.bank.row(number) for k, number in enumerate(numbers[order].tolist())
+        }
         return {self._table(i): table for i, table in zip(held, places, strict=True)} | rows
 
     def restore(self, ids: Sequence[int], named: Named) -> None:
@@ -153,10 +174,14 @@ class _Entry:
         places = sorted({int(place) for table in tables.values() for place in np.unique(table)})
         self._require(named, map(self._row, places))
         numbers = {place: self._number(named[self._row(place)]) for place in places}
-        self._tables |= {i: np.array([numbers[place] for place in t.tolist()]) for i, t in tables.items()}
+        self._tables |= {
+            i: np.array([numbers[place] for place in t.tolist()]) for i, t in tables.items()
+        }
 
     def _number(self, row: Tensor) -> int:
-        """Return a row's number in the bank, adding the row unless one with the same bytes exists."""
+        """Return a row's number in the bank, adding the row unless one with the same bytes
+        exists.
+        """
         address = int(bits(row).sum())
         known = self._found.get(address)
         if known is None or not torch.equal(bits(self.bank.row(known)), bits(row)):
@@ -178,7 +203,8 @@ class _Entry:
     def _require(named: Named, paths: Iterable[str]) -> None:
         if missing := [path for path in paths if path not in named]:
             raise CheckpointError(
-                f"the stored copies are not whole (missing: {missing[0]}); resume with the version of pomona that "
+                f"the stored copies are not whole (missing: {missing[0]}); resume with the "
+                "version of pomona that "
                 "wrote them, or start over in another folder"
             )
 
@@ -192,17 +218,26 @@ class SharedRows:
     """Tensors in use in this process, by content, held by weak references."""
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = WeakValueDictionary()
+        self._held: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = (
+            WeakValueDictionary()
+        )
 
     def shared(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that shares the memory of one with the same bytes, if any. Neither may then be changed.
+        """Return a tensor that shares the memory of one with the same bytes, if any.
+
+        Neither may then be changed.
 
         Tensors in files and small ones are returned unchanged.
         """
         if tensor.numel() < LEAST or in_file(tensor):
             return tensor
         own = bits(tensor)
-        address = (tensor.numel(), tensor.dtype, int(own.sum()))  # integers: independent of the order of summation
+        # integers: independent of the order of summation
+        address = (
+            tensor.numel(),
+            tensor.dtype,
+            int(own.sum()),
+        )
         other = self._held.get(address)
         if other is not None and other.device == tensor.device and torch.equal(own, bits(other)):
             return other if other.shape == tensor.shape else other.view(tensor.shape)

@@ -63,7 +63,9 @@ class Scoreboard:
     _known: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
 
     def note(self, asked: Collection[int], replies: Sequence[Reply]) -> None:
-        """Add the scores in replies; a score of a received model counts only while that model is current."""
+        """Add the scores in replies; a score of a received model counts only while that model is
+        current.
+        """
         absent = set(asked) - {r.client for r in replies}
         for (_, when, _), per_client in self._known.items():
             if when == "received":
@@ -74,10 +76,11 @@ class Scoreboard:
                 self._known.setdefault(score.key, {})[reply.client] = score
 
     def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
-        """Return the known evaluations after round ``number`` of each named model, received or trained.
+        """Return the known evaluations after round ``number`` of each named model, received or
+        trained.
 
-        For an absent client, the trained model is its last one; a client that never took part has none yet, and former
-        members do not count.
+        For an absent client, the trained model is its last one; a client that never took part has
+        none yet, and former members do not count.
         """
         found = []
         for (_, moment, _), per_client in self._known.items():
@@ -87,7 +90,9 @@ class Scoreboard:
         return found
 
     def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
-        """Return the evaluations of a client that did not train, without intervals and without storing them."""
+        """Return the evaluations of a client that did not train, without intervals and without
+        storing them.
+        """
         measured = (replace(score, interval=None) for score in reply.scores if score.samples)
         return [Evaluation.of(number, {reply.client: score}, self.metric) for score in measured]
 
@@ -102,4 +107,6 @@ class Scoreboard:
     def restore(self, body: Iterable[Sequence[Any]]) -> None:
         """Restore the result of ``as_json``."""
         for model, when, split, client, *values in body:
-            self._known.setdefault((model, when, split), {})[client] = Score(model, when, split, *values)
+            self._known.setdefault((model, when, split), {})[client] = Score(
+                model, when, split, *values
+            )

@@ -1,4 +1,6 @@
-"""An exchange with clients: the request, a client's reply, and the reply as received by a transport."""
+"""An exchange with clients: the request, a client's reply, and the reply as received by a
+transport.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,8 @@ from pomona.methods.base import Copies, Downlink, Received, Rows
 from pomona.metrics.score import Score
 from pomona.storage.mapped_tensor import let_go, mapped, stacked
 
-Groups = tuple[tuple[int, ...], ...]  # groups of clients that train in one call, each with the longest pass first
+# groups of clients that train in one call, each with the longest pass first
+Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,10 @@ class ClientRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """Message of one client; tensors have no client axis. ``fault``: the reason if there is nothing else."""
+    """Message of one client; tensors have no client axis.
+
+    ``fault``: the reason if there is nothing else.
+    """
 
     client: int
     uplink: dict[str, Tensor] = field(default_factory=dict)
@@ -59,7 +65,8 @@ class Arrival:
     """A reply as received by a transport, before any checks.
 
     Attributes:
-        reply: its ``client`` is set by the transport, which knows the sender; all else is the sender's claim.
+        reply: its ``client`` is set by the transport, which knows the sender; all else is the
+            sender's claim.
         run, round, samples: the run and round, and the sender's number of training samples.
         bytes_down, bytes_up: bytes exchanged with this client.
         unread: why the uplink cannot be read.
@@ -75,7 +82,9 @@ class Arrival:
 
 
 def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the bytes of models that each receiver of a downlink downloads: for a bank, those in its index."""
+    """Return the bytes of models that each receiver of a downlink downloads: for a bank, those in
+    its index.
+    """
     totals = [0] * len(ids)
     for rows in down.values():
         for k, client in enumerate(ids):
@@ -85,7 +94,9 @@ def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
-    """Return the part of a downlink for the receivers at these places: their rows (n, d), or their part of a bank."""
+    """Return the part of a downlink for the receivers at these places: their rows (n, d), or their
+    part of a bank.
+    """
     return {
         name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else rows.part(places)
         for name, rows in down.items()
@@ -95,11 +106,14 @@ def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
 def one(received: Received, k: int) -> Received:
     """Return the part received by receiver ``k`` of a call."""
     return {
-        name: got[k : k + 1].clone() if isinstance(got, Tensor) else got.part([k]) for name, got in received.items()
+        name: got[k : k + 1].clone() if isinstance(got, Tensor) else got.part([k])
+        for name, got in received.items()
     }
 
 
-def stack(replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def stack(
+    replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]
+) -> dict[str, Tensor]:
     """Stack the replies' tensors along a leading client axis, in the order of the replies."""
     names = what(replies[0]) if replies else ()
     return {name: stacked([what(r)[name] for r in replies]) for name in names}
@@ -109,7 +123,8 @@ def stack(replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]
 class UplinkSpool:
     """The uplinks of one visit: one tensor (n, ...) per name, row k for the k-th client asked.
 
-    ``exchange.stack`` then has the rows of all clients without a copy, or moves those of some together.
+    ``exchange.stack`` then has the rows of all clients without a copy, or moves those of some
+    together.
     """
 
     ids: tuple[int, ...]
@@ -117,9 +132,15 @@ class UplinkSpool:
 
     @classmethod
     def of(cls, request: ClientRequest, folder: Path) -> "UplinkSpool":
-        """Allocate space for all answers to a request. Raises StorageError if a folder has too little."""
+        """Allocate space for all answers to a request.
+
+        Raises StorageError if a folder has too little.
+        """
         n = len(request.ids)
-        rows = {name: mapped((n, *like.shape), like.dtype, folder) for name, like in request.expects.items()}
+        rows = {
+            name: mapped((n, *like.shape), like.dtype, folder)
+            for name, like in request.expects.items()
+        }
         return cls(request.ids, rows)
 
     def kept(self, reply: Reply) -> Reply:

@@ -1,4 +1,6 @@
-"""Models that clients keep for the record: the last ones, and of the headline model the one that is written."""
+"""Models that clients keep for the record: the last ones, and of the headline model the one that is
+written.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +23,11 @@ NOTED = 4  # the round of the last model, that of the best, and the best's metri
 
 @dataclass
 class ModelChoice:
-    """Models to write for some clients, one row each; besides the last, only the best so far is stored.
+    """Models to write for some clients, one row each; besides the last, only the best so far is
+    stored.
 
-    The round of each model is stored with it: that of its training, or for a received model that of its uplinks. Round
-    0, the untrained model, is never the best.
+    The round of each model is stored with it: that of its training, or for a received model that of
+    its uplinks. Round 0, the untrained model, is never the best.
 
     Attributes:
         keep: as in the settings.
@@ -40,24 +43,35 @@ class ModelChoice:
     _best: dict[int, Point] = field(default_factory=dict)  # a client's own, of the stored model
 
     def before(self, client: int, last: Tensor | None, best: int) -> None:
-        """Store a client's last model (d,) before it is replaced, if its round is ``best``, the best common round."""
+        """Store a client's last model (d,) before it is replaced, if its round is ``best``, the
+        best common round.
+        """
         if self.keep == "best" and last is not None and 0 < self._round.get(client, 0) <= best:
             self._rows[client] = last
 
     def after(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:
-        """Update with a client's model (d,) from a visit in round ``number``, and the scores of all its models."""
+        """Update with a client's model (d,) from a visit in round ``number``, and the scores of all
+        its models.
+        """
         self._round[client] = number if self.headline[1] == "trained" else number - 1
-        own = [s for s in scores if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples]
+        own = [
+            s
+            for s in scores
+            if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples
+        ]
         if self.keep != "own_best" or not own or self._round[client] < 1:
             return
         point = Point(self._round[client], own[0].value, own[0].loss)
         held = [self._best[client]] if client in self._best else []
-        found = best([*held, point], self.metric, own=True)  # the best of all rounds follows from the previous best
+        # the best of all rounds follows from the previous best
+        found = best([*held, point], self.metric, own=True)
         if found and found.round == point.round:
             self._best[client], self._rows[client] = point, row
 
     def of(self, client: int, last: Tensor, best: int) -> Tensor:
-        """Return the model (d,) to write for a client, given its last one; ``best``: the best common round."""
+        """Return the model (d,) to write for a client, given its last one; ``best``: the best
+        common round.
+        """
         if self.keep == "best" and self._round.get(client, 0) <= best:
             return last
         return self._rows.get(client, last)
@@ -82,7 +96,8 @@ class ModelChoice:
         else:
             if len(tensor) != NOTED:
                 raise CheckpointError(
-                    "the checkpoint notes another kind of best round; resume with the version of Pomona that wrote it"
+                    "the checkpoint notes another kind of best round; resume with the version of "
+                    "Pomona that wrote it"
                 )
             number, at, *known = tensor.tolist()
             self._round[client] = int(number)
@@ -101,7 +116,9 @@ class Observed:
 
 @dataclass
 class KeptModels:
-    """The kept models of some clients, rows (d,) by (model, when); ``choice``: which headline model is written."""
+    """The kept models of some clients, rows (d,) by (model, when); ``choice``: which headline model
+    is written.
+    """
 
     choice: ModelChoice
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
@@ -111,7 +128,9 @@ class KeptModels:
         held, headline = self._models.setdefault(client, {}), self.choice.headline
         if headline in observed.rows:
             self.choice.before(client, held.get(headline), observed.visit.best)
-            self.choice.after(client, observed.visit.round.number, observed.rows[headline], observed.scores)
+            self.choice.after(
+                client, observed.visit.round.number, observed.rows[headline], observed.scores
+            )
         held.update(observed.rows)
 
     def last(self, client: int) -> dict[Model, Tensor]:
@@ -124,10 +143,16 @@ class KeptModels:
         ``best``: the best common validation round.
         """
         kept, headline = self.last(client), self.choice.headline
-        return kept | {headline: self.choice.of(client, kept[headline], best)} if headline in kept else kept
+        return (
+            kept | {headline: self.choice.of(client, kept[headline], best)}
+            if headline in kept
+            else kept
+        )
 
     def examined(self, client: int, best: int) -> dict[Model, Tensor]:
-        """Return the models whose full metrics are recorded: own best rounds differ by client, and are not examined."""
+        """Return the models whose full metrics are recorded: own best rounds differ by client, and
+        are not examined.
+        """
         return self.chosen(client, best) if self.choice.keep == "best" else self.last(client)
 
     def drop(self, client: int) -> None:
@@ -137,7 +162,9 @@ class KeptModels:
 
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs of a client's models, by dotted path."""
-        kept = {f"kept.{client}.{model}.{when}": w for (model, when), w in self.last(client).items()}
+        kept = {
+            f"kept.{client}.{model}.{when}": w for (model, when), w in self.last(client).items()
+        }
         return kept | self.choice.stored(client)
 
     def restore(self, path: str, tensor: Tensor) -> None:

@@ -1,4 +1,7 @@
-"""The round loop: plan, exchange, aggregate, commit, evaluate, record. The transport only carries messages."""
+"""The round loop: plan, exchange, aggregate, commit, evaluate, record.
+
+The transport only carries messages.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -28,7 +31,10 @@ class Attendance(Protocol):
     """Schedule of members."""
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
-        """Return the roster of round ``number``, with the guest added if given. Past rosters do not change."""
+        """Return the roster of round ``number``, with the guest added if given.
+
+        Past rosters do not change.
+        """
 
     def begun(self, number: int) -> tuple[int, ...]:
         """Return the clients that have been members in any round up to ``number``, ascending."""
@@ -39,7 +45,9 @@ class Attendance(Protocol):
 
 @dataclass(frozen=True)
 class _Answers:
-    """The accepted clients of a round with their replies, without uplinks, and why others were refused."""
+    """The accepted clients of a round with their replies, without uplinks, and why others were
+    refused.
+    """
 
     ids: tuple[int, ...]
     replies: list[Reply]
@@ -49,18 +57,23 @@ class _Answers:
 
     def row(self, number: int, seconds: float) -> RoundRow:
         """Return the round's row of the record."""
-        info = {k: v.double().cpu().numpy() for k, v in stack(self.replies, lambda r: r.info).items()}
+        info = {
+            k: v.double().cpu().numpy() for k, v in stack(self.replies, lambda r: r.info).items()
+        }
         losses = tuple(r.loss for r in self.replies)
-        return RoundRow(number, seconds, self.ids, losses, self.bytes_down, self.bytes_up, info, self.refused)
+        return RoundRow(
+            number, seconds, self.ids, losses, self.bytes_down, self.bytes_up, info, self.refused
+        )
 
 
 @dataclass
 class Loop:
     """One run of a method over a transport.
 
-    ``quorum``: uplinks that a round needs; one with fewer is repeated once, then the run stops. ``metric``: of the
-    clients' scores. ``judged``: called after each exchange with the admitted and refused clients. ``called``: a
-    client's name in notes. ``last``: the last round; early stopping reduces it.
+    ``quorum``: uplinks that a round needs; one with fewer is repeated once, then the run stops.
+    ``metric``: of the clients' scores. ``judged``: called after each exchange with the admitted and
+    refused clients. ``called``: a client's name in notes. ``last``: the last round; early stopping
+    reduces it.
     """
 
     config: Config
@@ -84,11 +97,16 @@ class Loop:
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
         self._scores = Scoreboard(self.metric)
-        self.curve = ValidationCurve(self.config.method.method().card.headline, self.metric, self.config.stop)
+        self.curve = ValidationCurve(
+            self.config.method.method().card.headline, self.metric, self.config.stop
+        )
         self.last = self.config.rounds
 
     def run(self) -> Any:
-        """Run all rounds that are not committed yet, and the closing evaluation. Returns the server's last state."""
+        """Run all rounds that are not committed yet, and the closing evaluation.
+
+        Returns the server's last state.
+        """
         self.watcher.begin()
         state, done = self._begin()
         while not self._ends(done):
@@ -96,7 +114,9 @@ class Loop:
             state = self._round(self._join(state, done), done)
         if self.last < self.config.rounds and (found := self.curve.best):
             self.watcher.note(reason(found, self.last))
-        if remark := self.server.closing(state, self._roster(self.last), round_of(self.config, self.last)):
+        if remark := self.server.closing(
+            state, self._roster(self.last), round_of(self.config, self.last)
+        ):
             self.watcher.note(remark)
         self._look(state, self.last + 1, self._roster(self.last).members, keep=True)
         self._evaluate(self.last, "received")
@@ -104,7 +124,10 @@ class Loop:
             try:
                 self._adapt(state, client)
             except BudgetError as fault:
-                self.watcher.note(f"{fault}; client {client}, which was never trained with, is left without a model")
+                self.watcher.note(
+                    f"{fault}; client {client}, which was never trained with, is left without a "
+                    "model"
+                )
         return state
 
     def _begin(self) -> tuple[Any, int]:
@@ -115,7 +138,9 @@ class Loop:
             self.transport.begin(roster.members, roster, None)
             return state, 0
         clients = only(found.tensors, lambda path: path.partition(".")[0] != "server")
-        self.transport.restore(self.attendance.begun(found.number), clients, found.meta["clients"], roster)
+        self.transport.restore(
+            self.attendance.begun(found.number), clients, found.meta["clients"], roster
+        )
         self._history = History.from_json(found.meta["history"])
         self._scores.restore(found.meta["known"])
         self.curve.restore(self.record.events)
@@ -125,9 +150,15 @@ class Loop:
         """Make the round durable, with all that the next one needs."""
         if self.commits.due(number, self.last):
             clients, note = self.transport.save(self.attendance.begun(number))
-            meta = {"known": self._scores.as_json(), "history": self._history.as_json(), "clients": note}
+            meta = {
+                "known": self._scores.as_json(),
+                "history": self._history.as_json(),
+                "clients": note,
+            }
             self.commits.commit(
-                number, merged(flatten(state, "server"), clients), {**meta, "events": asdict(self.record.sync())}
+                number,
+                merged(flatten(state, "server"), clients),
+                {**meta, "events": asdict(self.record.sync())},
             )
 
     def _roster(self, number: int) -> Roster:
@@ -163,7 +194,8 @@ class Loop:
         self.record.round(row)
         if due(self.config, number) or self._ends(number):
             evaluations += self._evaluate(number, "trained")
-        self._ends(number)  # these evaluations may end the run here, and a last round is always committed
+        # these evaluations may end the run here, and a last round is always committed
+        self._ends(number)
         self.watcher.trained(number)
         self._commit(state, number)
         self.watcher.round(row, evaluations)
@@ -172,13 +204,21 @@ class Loop:
     def _plan(self, number: int) -> RoundPlan:
         """Draw the round's cohort, and decide what is evaluated and kept."""
         parting = self.attendance.parting(number)
-        return plan_of(self.config, number, self._roster(number), self._history.quarantined(), parting)
+        return plan_of(
+            self.config, number, self._roster(number), self._history.quarantined(), parting
+        )
 
     def _train(self, state: Any, plan: RoundPlan) -> tuple[Any, _Answers]:
-        """Exchange and aggregate; returns the server's next state, and what the accepted clients answered."""
+        """Exchange and aggregate; returns the server's next state, and what the accepted clients
+        answered.
+        """
         best = self.curve.best_round
-        visit = ClientRequest(plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep, best)
-        uplink, answers = self._collect(visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state)
+        visit = ClientRequest(
+            plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep, best
+        )
+        uplink, answers = self._collect(
+            visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state
+        )
         context = answers.ids, plan.roster, plan.round
         self._name_limited(self.server.limited(state, uplink, *context), plan.number)
         return self.server.aggregate(state, uplink, *context), answers
@@ -186,11 +226,13 @@ class Loop:
     def _collect(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[Uplink, _Answers]:
         """Return the accepted uplinks as one tensor per name, and the answers without them.
 
-        The downlink and the single uplinks are local here, so that they are freed before aggregation.
+        The downlink and the single uplinks are local here, so that they are freed before
+        aggregation.
         """
         arrivals, refused = self._exchange(visit, down, state)
         ids = tuple(a.reply.client for a in arrivals)
-        self.transport.commit(ids)  # before the uplinks become one tensor, to free the states that they replace
+        # before the uplinks become one tensor, to free the states that they replace
+        self.transport.commit(ids)
         uplink = stack([a.reply for a in arrivals], lambda r: r.uplink)
         replies = [replace(a.reply, uplink={}) for a in arrivals]
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
@@ -205,36 +247,51 @@ class Loop:
     def _exchange(
         self, visit: ClientRequest, down: Downlink, state: Any
     ) -> tuple[tuple[Arrival, ...], tuple[str, ...]]:
-        """Return the replies that are used, and the reasons for refusing the others; those clients count as absent.
+        """Return the replies that are used, and the reasons for refusing the others; those clients
+        count as absent.
 
-        With a quorum, too few uplinks are asked for once more: a silo may have been away for a moment.
+        With a quorum, too few uplinks are asked for once more: a silo may have been away for a
+        moment.
         """
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         sizes = {i: visit.roster.sizes[i] for i in visit.ids}
-        expected = Expected(self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw)
+        expected = Expected(
+            self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw
+        )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
             self.watcher.note(f"{self._shortage(verdict, number)}; once more")
             verdict = self._ask(visit, down, expected)
         refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
-            why = f"{refused[0]}; lower lr, or look at the data" if refused else "see who is absent, then resume"
+            why = (
+                f"{refused[0]}; lower lr, or look at the data"
+                if refused
+                else "see who is absent, then resume"
+            )
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
-            self.watcher.note(f"{self.called(client)}, round {number}: refused too often in a row; asked no more")
+            self.watcher.note(
+                f"{self.called(client)}, round {number}: refused too often in a row; asked no more"
+            )
         self._history = verdict.history
         return verdict.accepted, refused
 
     def _ask(self, visit: ClientRequest, down: Downlink, expected: Expected) -> Admission:
-        """Ask the clients once, and check what arrives. Raises DivergedError if all of them report a fault."""
+        """Ask the clients once, and check what arrives.
+
+        Raises DivergedError if all of them report a fault.
+        """
         arrivals, number = self.transport.visit(visit, down), visit.round.number
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:
             self.watcher.note(self._line(rejection, number))
         if arrivals and all(a.reply.fault for a in arrivals):
-            raise DivergedError(f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}")
+            raise DivergedError(
+                f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}"
+            )
         return verdict
 
     def _line(self, rejection: Rejection, number: int) -> str:
@@ -255,9 +312,18 @@ class Loop:
             round_, roster = round_of(self.config, number), self._roster(number)
             best = self.curve.best_round
             visit = ClientRequest(
-                round_, roster, ids, trains=False, watched=frozenset({"received"}), keep=keep, best=best
+                round_,
+                roster,
+                ids,
+                trains=False,
+                watched=frozenset({"received"}),
+                keep=keep,
+                best=best,
             )
-            replies = [a.reply for a in self.transport.visit(visit, self.server.down(state, ids, roster, round_))]
+            replies = [
+                a.reply
+                for a in self.transport.visit(visit, self.server.down(state, ids, roster, round_))
+            ]
             for reply in replies:
                 if reply.fault:
                     raise DivergedError(reply.fault)
@@ -273,7 +339,9 @@ class Loop:
             round_, ends = round_of(self.config, number), number == last + rounds
             watched = frozenset({"received", "trained"} if ends else ())
             visit = ClientRequest(round_, roster, (client,), True, watched, keep=ends, adapts=True)
-            (arrival,) = self.transport.visit(visit, self.server.down(state, (client,), roster, round_))
+            (arrival,) = self.transport.visit(
+                visit, self.server.down(state, (client,), roster, round_)
+            )
             reply = arrival.reply
             if reply.fault:
                 raise DivergedError(reply.fault)

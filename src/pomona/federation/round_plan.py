@@ -1,4 +1,6 @@
-"""A round as planned from the settings: its rates, its cohort, what is evaluated, and which models are kept."""
+"""A round as planned from the settings: its rates, its cohort, what is evaluated, and which models
+are kept.
+"""
 
 from dataclasses import dataclass
 from math import cos, pi
@@ -34,7 +36,9 @@ class RoundPlan:
         return tuple(i for i in self.roster.members if i not in self.cohort)
 
 
-def plan_of(config: Config, number: int, roster: Roster, quarantined: frozenset[int], parting: bool) -> RoundPlan:
+def plan_of(
+    config: Config, number: int, roster: Roster, quarantined: frozenset[int], parting: bool
+) -> RoundPlan:
     """Return the plan of round ``number``.
 
     Args:
@@ -49,13 +53,17 @@ def plan_of(config: Config, number: int, roster: Roster, quarantined: frozenset[
     received = due(config, number - 1)
     # Before a client is drawn again, or leaves, its trained model must be evaluated.
     trained = due(config, number) or partial or (may_stop and received)
-    watched = {moment for moment, wanted in (("received", received), ("trained", trained)) if wanted}
+    watched = {
+        moment for moment, wanted in (("received", received), ("trained", trained)) if wanted
+    }
     keep = number == config.rounds or partial or parting or may_stop or config.keep != "last"
     return RoundPlan(number, round_of(config, number), roster, cohort, frozenset(watched), keep)
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids ascending."""
+    """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids
+    ascending.
+    """
     size = max(1, round(config.participation * len(members)))
     if size < len(members):
         draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
@@ -64,7 +72,9 @@ def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, 
 
 
 def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Return the clients that do not skip a round; if all would, the one with the highest draw stays."""
+    """Return the clients that do not skip a round; if all would, the one with the highest draw
+    stays.
+    """
     draws = {i: stream(config.seed, "absence", number, i).random() for i in ids}
     return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
 
@@ -94,7 +104,9 @@ def round_of(config: Config, number: int) -> Round:
 
 
 def scheduled(config: Config, number: int) -> float:
-    """Return the factor of warm-up and ``lr_schedule`` for round ``number``; constant after the last round."""
+    """Return the factor of warm-up and ``lr_schedule`` for round ``number``; constant after the
+    last round.
+    """
     number, warmup = min(number, config.rounds), config.lr_warmup_rounds
     if number <= warmup:
         return number / (warmup + 1)

@@ -25,7 +25,8 @@ Model = tuple[str, str]  # (model, when)
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> one model's answers
-Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]  # of a client's answers: an interval
+# of a client's answers: an interval
+Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
 
 
 def shares_all(split: str, samples: int) -> bool:
@@ -34,7 +35,9 @@ def shares_all(split: str, samples: int) -> bool:
 
 
 def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
-    """Compute no confidence interval (default), since a round has many scores that are viewed together."""
+    """Compute no confidence interval (default), since a round has many scores that are viewed
+    together.
+    """
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,14 @@ class Scoring:
     surety: Surety = unsure
     shares: Callable[[str, int], bool] = shares_all
 
-    def score(self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
-        """Return a model's score, without values if it has no finite ones and they must not be revealed.
+    def score(
+        self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor
+    ) -> Score:
+        """Return a model's score, without values if it has no finite ones and they must not be
+        revealed.
 
-        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge weights, a server could
-        test whether a record contains some value.
+        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge
+        weights, a server could test whether a record contains some value.
         """
         samples = len(objective.data.rows[split][client])
         if not samples:
@@ -69,7 +75,9 @@ class Scoring:
                 raise
             return Score(model, when, split, samples)
 
-    def _measured(self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor) -> Score:
+    def _measured(
+        self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor
+    ) -> Score:
         data, task = objective.data, objective.data.task
 
         def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -78,7 +86,9 @@ class Scoring:
         losses, outputs, targets = objective.batchwise(w, client, split, judged)
         loss = float(losses.double().mean())
         if not isfinite(loss):
-            raise DivergedError(f"client {client}: the {model} model's loss on {split} is {loss}; lower lr")
+            raise DivergedError(
+                f"client {client}: the {model} model's loss on {split} is {loss}; lower lr"
+            )
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         match self.metric.name:
             case "accuracy":
@@ -99,7 +109,8 @@ class Examination:
         metric: the headline metric.
         seed: of the run, for intervals.
         models: rows (d,) by (model, when).
-        specificity: target specificity of outcomes' thresholds on validation samples, if not Youden's index.
+        specificity: target specificity of outcomes' thresholds on validation samples, if not
+            Youden's index.
     """
 
     objective: Objective
@@ -113,7 +124,8 @@ class Examination:
         """Return answers of one model on test, and figures of all, in the order of their names.
 
         Returns:
-            Outputs (n, K) on the client's test samples, and their targets, None without model or samples; and figures.
+            Outputs (n, K) on the client's test samples, and their targets, None without model or
+            samples; and figures.
         """
         answers = None
         if of in self.models and self._samples("test"):
@@ -122,7 +134,9 @@ class Examination:
         return answers, self.metrics(sorted(self.models))
 
     def metrics(self, which: Iterable[Model]) -> list[Figures]:
-        """Return full metrics of the available ones of these models, one record per split with samples."""
+        """Return full metrics of the available ones of these models, one record per split with
+        samples.
+        """
         return [
             {"model": model, "when": when, "split": split, "client": self.client}
             | self._figures(self._asks[model, when], split)
@@ -135,7 +149,8 @@ class Examination:
         """Return the predicted masks with the best and the worst Dice on the client's test samples.
 
         Returns:
-            Row numbers (2,), class numbers (2, *S), and Dice (2,); None without masks, model or samples.
+            Row numbers (2,), class numbers (2, *S), and Dice (2,); None without masks, model or
+            samples.
         """
         data, w = self.objective.data, self.models.get(of)
         if data.targets != "segmentation" or w is None or not self._samples("test"):
@@ -144,23 +159,36 @@ class Examination:
         def seen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return outputs.argmax(1).to(torch.uint8), data.task.reduce(outputs, targets)[0]
 
-        masks, counts = (t.cpu().numpy() for t in self.objective.batchwise(w, self.client, "test", seen))
+        masks, counts = (
+            t.cpu().numpy() for t in self.objective.batchwise(w, self.client, "test", seen)
+        )
         scores = row_means(dice(counts.astype(float))[:, 1:])
-        ends = np.array([np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()])
+        ends = np.array(
+            [np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()]
+        )
         return data.rows["test"][self.client].cpu().numpy()[ends], masks[ends], scores[ends]
 
     @cached_property
     def _asks(self) -> dict[Model, Ask]:
-        # The cache must not refer to this object: a cycle would keep the objective, and a ledger that it locks, alive.
-        return {named: cache(partial(_answers, self.objective, self.client, w)) for named, w in self.models.items()}
+        # The cache must not refer to this object: a cycle would keep the objective, and a ledger
+        # that it locks, alive.
+        return {
+            named: cache(partial(_answers, self.objective, self.client, w))
+            for named, w in self.models.items()
+        }
 
     def _figures(self, ask: Ask, split: str) -> Figures:
-        """Return full metrics of a model on a split; on test also of each outcome, at a threshold from validation.
+        """Return full metrics of a model on a split; on test also of each outcome, at a threshold
+        from validation.
 
         Without intervals if samples are clustered: they take every sample for an independent one.
         """
         found = self._with_intervals(ask, split)
-        return without_intervals(found) if (split, self.client) in self.objective.data.clustered else found
+        return (
+            without_intervals(found)
+            if (split, self.client) in self.objective.data.clustered
+            else found
+        )
 
     def _with_intervals(self, ask: Ask, split: str) -> Figures:
         task = self.objective.data.task
@@ -172,14 +200,23 @@ class Examination:
             return found
         held_out = ask("validation", task.reduce) if self._samples("validation") else None
         return found | outcome_metrics(
-            answers, held_out, task, seed=self.seed, client=self.client, specificity=self.specificity
+            answers,
+            held_out,
+            task,
+            seed=self.seed,
+            client=self.client,
+            specificity=self.specificity,
         )
 
     def _samples(self, split: str) -> int:
         return len(self.objective.data.rows[split][self.client])
 
 
-def _answers(objective: Objective, client: int, w: Tensor, split: str, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs on a split with samples, and the targets, both reduced and in units."""
+def _answers(
+    objective: Objective, client: int, w: Tensor, split: str, reduce: Reduce
+) -> tuple[Tensor, Tensor]:
+    """Return a model's outputs on a split with samples, and the targets, both reduced and in
+    units.
+    """
     outputs, targets = objective.batchwise(w, client, split, reduce)
     return objective.data.in_units(outputs, targets, client, split)

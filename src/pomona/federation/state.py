@@ -1,7 +1,8 @@
-"""Storage of clients' states: in memory, or one memory-mapped file each; and the choice between the two.
+"""Storage of clients' states: in memory, or one memory-mapped file each; and the choice between the
+two.
 
-The system can evict memory that is mapped from a file at any time, after writing it to the disk. Results are identical
-to the bit.
+The system can evict memory that is mapped from a file at any time, after writing it to the disk.
+Results are identical to the bit.
 """
 
 import ctypes
@@ -43,8 +44,11 @@ def to_file(state: S) -> S:
         return state
     _give_back()
     with room(sum(sizes), "clients' states", "raise state_memory") as file:
-        # Not with numpy, whose maps hold a file descriptor each, of which a process has about a thousand.
-        whole = torch.from_file(f"/dev/fd/{file.fileno()}", shared=True, size=sum(sizes), dtype=torch.uint8)
+        # Not with numpy, whose maps hold a file descriptor each, of which a process has about a
+        # thousand.
+        whole = torch.from_file(
+            f"/dev/fd/{file.fileno()}", shared=True, size=sum(sizes), dtype=torch.uint8
+        )
     parts = iter(whole.split(sizes))
     return apply(lambda t: next(parts)[: t.nbytes].view(t.dtype).view(t.shape).copy_(t), state)
 
@@ -62,7 +66,9 @@ def in_file(tensor: Tensor) -> bool:
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """Return the tensor, copied if it is in a file, since tensors sent to another process must not be."""
+    """Return the tensor, copied if it is in a file, since tensors sent to another process must not
+    be.
+    """
     if not in_file(tensor):
         return tensor
     _give_back()
@@ -78,18 +84,20 @@ def file_bytes(state: object) -> int:
 def _give_back() -> None:
     """Return freed memory to the system.
 
-    glibc keeps freed blocks below 32 MB. Small long-lived blocks, such as replies, fragment the heap: each freed state
-    leaves a gap too small for the next.
+    glibc keeps freed blocks below 32 MB. Small long-lived blocks, such as replies, fragment the
+    heap: each freed state leaves a gap too small for the next.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
 def require_training(config: Config, parameters: int, workers: int) -> None:
-    """Raise ConfigError if training on a CPU cannot fit into memory, even without the network's activations.
+    """Raise ConfigError if training on a CPU cannot fit into memory, even without the network's
+    activations.
 
-    Counts what exists at the same time: the initial row, each process's network, and for each client in training its
-    row, its gradient and the optimizer's moments. ``parameters``: numbers in a row of float32.
+    Counts what exists at the same time: the initial row, each process's network, and for each
+    client in training its row, its gradient and the optimizer's moments. ``parameters``: numbers in
+    a row of float32.
     """
     if config.device != "cpu":
         return
@@ -97,26 +105,39 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
     moments = 2 if config.optimizer.name != "sgd" else int(config.momentum > 0)
     cohort = max(1, round(config.participation * config.clients))
     at_once, all_at_once = min(cohort, config.rows), min(cohort, workers * config.rows)
-    one, whole = row * (2 + at_once * (2 + moments)), row * (1 + workers + all_at_once * (2 + moments))
-    bounds = ((one, at_once, process_memory(), "a process"), (whole, all_at_once, machine_memory(), "this machine"))
+    one, whole = (
+        row * (2 + at_once * (2 + moments)),
+        row * (1 + workers + all_at_once * (2 + moments)),
+    )
+    bounds = (
+        (one, at_once, process_memory(), "a process"),
+        (whole, all_at_once, machine_memory(), "this machine"),
+    )
     for need, trained, have, where in bounds:
         if need > have:
-            held = f"initial row, network, rows, gradients{f', {moments} of moments' if moments else ''}"
+            held = (
+                "initial row, network, rows, "
+                f"gradients{f', {moments} of moments' if moments else ''}"
+            )
             raise ConfigError(
-                f"training {parameters:,} parameters needs at least {_gb(need)} ({held} of {trained} at a time), "
-                f"and {where} may have {_gb(have)}; take a smaller model{', fewer workers' if workers > 1 else ''}, or "
+                f"training {parameters:,} parameters needs at least {_gb(need)} ({held} of "
+                f"{trained} at a time), "
+                f"and {where} may have {_gb(have)}; take a smaller "
+                f"model{', fewer workers' if workers > 1 else ''}, or "
                 "train a part of it (model.train)"
             )
 
 
-def choose(config: Config, first: object, kept: int, workers: int, out: Path | None) -> tuple[Hold, list[str]]:
+def choose(
+    config: Config, first: object, kept: int, workers: int, out: Path | None
+) -> tuple[Hold, list[str]]:
     """Choose memory or disk for clients' states, by ``state_memory``.
 
     Args:
         config: of the run.
         first: a client's initial state; the others' have the same size.
-        kept: bytes of a client's copies of other clients' models. A round adds at most one new row per client, shared
-            by all that have it.
+        kept: bytes of a client's copies of other clients' models. A round adds at most one new row
+            per client, shared by all that have it.
         workers: number of processes in which clients train at the same time.
         out: the run's folder, for its checkpoints.
 
@@ -132,24 +153,32 @@ def choose(config: Config, first: object, kept: int, workers: int, out: Path | N
     if need <= share * have:
         return as_is, []
     need_and_have = (
-        f"what {config.clients} clients of {config.method.name} keep takes {_gb(need)}, this machine has {_gb(have)}"
+        f"what {config.clients} clients of {config.method.name} keep takes "
+        f"{_gb(need)}, this machine has {_gb(have)}"
     )
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
         raise ConfigError(f"{need_and_have}; {remedy}")
     if (used := min(config.clients, workers * config.rows) * (one + kept)) > have:
-        raise ConfigError(f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}")
+        raise ConfigError(
+            f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}"
+        )
     if short := "; ".join(_short(_wanted(states, copies, out))):
         fits = "raise state_memory, " if need <= have else ""
         raise ConfigError(
-            f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, {fits}{remedy}"
+            f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, "
+            f"{fits}{remedy}"
         )
     limit, where = f"{config.state_memory:g} of this machine's {_gb(have)}", tempfile.gettempdir()
-    return to_file, [f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"]
+    return to_file, [
+        f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"
+    ]
 
 
 def _wanted(states: int, copies: int, out: Path | None) -> Iterator[tuple[Path, int]]:
-    """Yield the bytes that a run will write, by existing folder: copies, states of two rounds, checkpoints."""
+    """Yield the bytes that a run will write, by existing folder: copies, states of two rounds,
+    checkpoints.
+    """
     yield Path(tempfile.gettempdir()), 2 * states + copies
     if out:
         there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
@@ -162,7 +191,10 @@ def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
         folders, sizes = zip(*group, strict=True)
         free = shutil.disk_usage(folders[0]).free
         if sum(sizes) > free:
-            yield f"{_gb(sum(sizes))} in {' and '.join(map(str, folders))}, where {_gb(free)} are free"
+            yield (
+                f"{_gb(sum(sizes))} in {' and '.join(map(str, folders))}, where {_gb(free)} are "
+                "free"
+            )
 
 
 def _disk(wanted: tuple[Path, int]) -> int:

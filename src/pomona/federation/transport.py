@@ -1,7 +1,8 @@
-"""Transports of the round loop: the protocol, a transport with all clients in this process, and how they share calls.
+"""Transports of the round loop: the protocol, a transport with all clients in this process, and how
+they share calls.
 
-Results do not depend on the transport: a client's work is a pure function of its state, its downlink and its own random
-streams, and replies are sorted by id.
+Results do not depend on the transport: a client's work is a pure function of its state, its
+downlink and its own random streams, and replies are sorted by id.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,9 @@ SIMULATION = "simulation"
 LARGEST_CALL = 16
 """Clients in a call made for speed: each then bears a sixteenth of the cost of reading a model."""
 ROWS_A_CLIENT = 5
-"""Rows per client in such a call: its core, its mixture, the gradient, momentum, and the evaluated model."""
+"""Rows per client in such a call: its core, its mixture, the gradient, momentum, and the evaluated
+model.
+"""
 T = TypeVar("T")
 Make = Callable[[Groups], ClientRuntime]  # groups -> the clients of one process
 
@@ -35,19 +38,28 @@ class Transport(Protocol):
     run: str
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
-        """Create the initial states of clients that join, from a model (d,) or the run's initial one."""
+        """Create the initial states of clients that join, from a model (d,) or the run's initial
+        one.
+        """
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
-        """Exchange with the clients of a request; returns arrivals in the order of its ids, without absent clients."""
+        """Exchange with the clients of a request; returns arrivals in the order of its ids, without
+        absent clients.
+        """
 
     def commit(self, ids: Sequence[int]) -> None:
         """Tell these clients to commit the last visit; its other clients are unchanged."""
 
     def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
-        """Return a checkpoint's data for these clients: tensors by dotted path, and a note for JSON."""
+        """Return a checkpoint's data for these clients: tensors by dotted path, and a note for
+        JSON.
+        """
 
     def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
-        """Restore clients, the inverse of ``save``. Raises PrivacyError if a ledger does not continue from there."""
+        """Restore clients, the inverse of ``save``.
+
+        Raises PrivacyError if a ledger does not continue from there.
+        """
 
 
 class Inline:
@@ -128,8 +140,12 @@ class LocalTransport(Transport, Protocol):
 
 
 def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
-    """Return tensors and note of a checkpoint for clients of this process tree; tensors in files are lazy."""
-    known = {path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()}
+    """Return tensors and note of a checkpoint for clients of this process tree; tensors in files
+    are lazy.
+    """
+    known = {
+        path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()
+    }
 
     def fetch(path: str) -> Tensor:
         if not known[path].is_meta:
@@ -137,15 +153,19 @@ def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any
         return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
 
     states = Lazy({path: form(t) for path, t in known.items()}, fetch)
-    return merged(states, transport.copies.stored(ids)), transport.collect(ClientRuntime.position, ids)
+    return merged(states, transport.copies.stored(ids)), transport.collect(
+        ClientRuntime.position, ids
+    )
 
 
 def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Groups:
-    """Group a simulation's clients into calls, given their numbers of samples and the bytes of a row.
+    """Group a simulation's clients into calls, given their numbers of samples and the bytes of a
+    row.
 
-    If all clients read the same models in each step, a worker's clients train in one call, which reads the models once
-    for all, if they fit into memory beside all clients' states. Only the native engine computes the same results for a
-    client whatever the other clients in its call, and so for any number of workers and any memory.
+    If all clients read the same models in each step, a worker's clients train in one call, which
+    reads the models once for all, if they fit into memory beside all clients' states. Only the
+    native engine computes the same results for a client whatever the other clients in its call, and
+    so for any number of workers and any memory.
     """
     alike = config.engine == "native" and config.method.method().client.reads_alike
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
@@ -156,7 +176,9 @@ def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Group
 
 
 def by_worker(sizes: Sequence[int], workers: int, most: int) -> Groups:
-    """Group clients by at most ``most``, with samples balanced among workers as well as single clients allow."""
+    """Group clients by at most ``most``, with samples balanced among workers as well as single
+    clients allow.
+    """
     homes = (largest_first(home, sizes) for home in spread(sizes, workers))
     return tuple(home[k : k + most] for home in homes for k in range(0, len(home), most))
 
@@ -164,7 +186,8 @@ def by_worker(sizes: Sequence[int], workers: int, most: int) -> Groups:
 def grouped(sizes: Sequence[int], rows: int) -> Groups:
     """Group clients by ``rows`` that train in one call, by their numbers of samples, largest first.
 
-    Depends only on the federation: neither participation nor the number of workers changes the groups.
+    Depends only on the federation: neither participation nor the number of workers changes the
+    groups.
     """
     order = largest_first(range(len(sizes)), sizes)
     return tuple(order[k : k + rows] for k in range(0, len(order), rows))

@@ -26,15 +26,19 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Groups of clients distributed over forked processes by number of samples; each process has one computing thread.
+    """Groups of clients distributed over forked processes by number of samples; each process has
+    one computing thread.
 
-    Tensors are passed in shared memory. A worker stores its clients' states; clients' copies of each other's models are
-    in ``copies``, which the workers' runtimes must not store as well. The processes end with ``close``.
+    Tensors are passed in shared memory. A worker stores its clients' states; clients' copies of
+    each other's models are in ``copies``, which the workers' runtimes must not store as well. The
+    processes end with ``close``.
     """
 
     run = SIMULATION
 
-    def __init__(self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies) -> None:
+    def __init__(
+        self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies
+    ) -> None:
         self.copies = copies  # its banks must exist before a worker is forked
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each tensor of a reply is an open file, in both processes.
@@ -43,13 +47,19 @@ class Workers:
         self._home: dict[int, int] = {}
         self._pipes: list[Any] = []
         self._processes: list[Any] = []
-        self._together, self._any = 0.0, 0.0  # seconds of visits in which all workers were busy, and in which any was
-        for worker, homes in enumerate(spread([sum(sizes[i] for i in group) for group in groups], workers)):
+        # seconds of visits in which all workers were busy, and in which any was
+        self._together, self._any = 0.0, 0.0
+        for worker, homes in enumerate(
+            spread([sum(sizes[i] for i in group) for group in groups], workers)
+        ):
             own = tuple(groups[k] for k in homes)
             here, there = context.Pipe()
             self._pipes.append(here)
             process = context.Process(
-                target=_serve, args=(there, list(self._pipes), make, own), daemon=True, name=f"pomona-worker-{worker}"
+                target=_serve,
+                args=(there, list(self._pipes), make, own),
+                daemon=True,
+                name=f"pomona-worker-{worker}",
             )
             process.start()
             there.close()
@@ -61,14 +71,22 @@ class Workers:
         self.copies.begin(ids, roster, row)
         homes = sorted({self._home[i] for i in ids})
         for w in homes:
-            self._send(w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row)
+            self._send(
+                w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row
+            )
         for w in homes:
             self._receive(w)
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Serve the clients in parallel."""
-        positions = [[k for k, i in enumerate(visit.ids) if self._home[i] == w] for w in range(len(self._pipes))]
-        asked, received = [w for w, part in enumerate(positions) if part], self.copies.received(visit, down)
+        positions = [
+            [k for k, i in enumerate(visit.ids) if self._home[i] == w]
+            for w in range(len(self._pipes))
+        ]
+        asked, received = (
+            [w for w, part in enumerate(positions) if part],
+            self.copies.received(visit, down),
+        )
         for w in asked:
             part = positions[w]
             ids = tuple(visit.ids[k] for k in part)
@@ -82,9 +100,11 @@ class Workers:
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the time with any worker busy so far in which all were; None before any work.
+        """The share of the time with any worker busy so far in which all were; None before any
+        work.
 
-        All begin together, so it is the time of the first to finish over that of the last, summed over visits.
+        All begin together, so it is the time of the first to finish over that of the last, summed
+        over visits.
         """
         return self._together / self._any if self._any else None
 
@@ -103,7 +123,12 @@ class Workers:
 
         def part(own: set[int]) -> tuple[Any, ...]:
             mine = [i for i in ids if i in own]
-            return ClientRuntime.restore, mine, only(tensors, lambda path: owner(path) in mine), roster
+            return (
+                ClientRuntime.restore,
+                mine,
+                only(tensors, lambda path: owner(path) in mine),
+                roster,
+            )
 
         self._all(part)
         self.copies.restore(ids, tensors, roster)
@@ -143,31 +168,43 @@ class Workers:
     def _receive(self, worker: int) -> Any:
         try:
             answer = self._pipes[worker].recv()
-        except (OSError, EOFError, RuntimeError) as fault:  # the last if a file that was sent cannot be opened
+        except (
+            OSError,
+            EOFError,
+            RuntimeError,
+        ) as fault:  # the last if a file that was sent cannot be opened
             self._processes[worker].join(timeout=1)
-            raise _too_many_files() if self._processes[worker].is_alive() else self._dead(worker) from fault
+            raise (
+                _too_many_files() if self._processes[worker].is_alive() else self._dead(worker)
+            ) from fault
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     def _dead(self, worker: int) -> WorkerError:
         ids = sorted(i for i, w in self._home.items() if w == worker)
-        some = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+        some = ", ".join(map(str, ids[:10])) + (
+            f" and {len(ids) - 10} more" if len(ids) > 10 else ""
+        )
         code = self._processes[worker].exitcode
         return WorkerError(
-            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try workers=1"
+            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try "
+            "workers=1"
         )
 
 
 def _too_many_files() -> ConfigError:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ConfigError(
-        f"so many clients take more than {most:,} open files in worker processes, which this system allows; set "
+        f"so many clients take more than {most:,} open files in worker processes, which this "
+        "system allows; set "
         "workers = 1, or raise the limit (ulimit -Hn)"
     )
 
 
-def _each(clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]) -> list[tuple[int, T]]:
+def _each(
+    clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]
+) -> list[tuple[int, T]]:
     return [(i, what(clients, i)) for i in ids]
 
 
@@ -191,4 +228,10 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
                 if os.strerror(EMFILE) not in str(fault):
                     raise
                 pipe.send(_too_many_files())
-            del request, function, args, answer  # models, which would otherwise stay in memory until the next request
+            # models, which would otherwise stay in memory until the next request
+            del (
+                request,
+                function,
+                args,
+                answer,
+            )

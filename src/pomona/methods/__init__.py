@@ -1,10 +1,19 @@
-"""One file per paper: settings, server half and client half, as pure functions on rows; table of all methods."""
+"""One file per paper: settings, server half and client half, as pure functions on rows; table of
+all methods.
+"""
 
 from inspect import isabstract
 
 from pomona.core.errors import ConfigError, near
 from pomona.core.registry import own
-from pomona.methods.ala_variants import DittoALA, FedAMPALA, FedPHPALA, FedProxALA, PerFedAvgALA, PFedMeALA
+from pomona.methods.ala_variants import (
+    DittoALA,
+    FedAMPALA,
+    FedPHPALA,
+    FedProxALA,
+    PerFedAvgALA,
+    PFedMeALA,
+)
 from pomona.methods.apfl import APFL
 from pomona.methods.apple import APPLE
 from pomona.methods.base import MethodSettings
@@ -95,20 +104,25 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedAMPALA,
 )
 
-METHODS: dict[str, type[MethodSettings]] = {kind.model_fields["name"].default: kind for kind in _ALL}
+METHODS: dict[str, type[MethodSettings]] = {
+    kind.model_fields["name"].default: kind for kind in _ALL
+}
 
 
 def is_known(name: str) -> bool:
-    """Return whether a name is in ``METHODS``, or is one of them with a server optimizer (``fedrep+adam``)."""
+    """Return whether a name is in ``METHODS``, or is one of them with a server optimizer
+    (``fedrep+adam``).
+    """
     inner, _, optimizer = name.rpartition("+")
     return name in METHODS or (inner in METHODS and optimizer in OPTIMIZERS)
 
 
 def resolve(name: str) -> type[MethodSettings]:
-    """Return the settings class of a known name, or of a user's own ``module:Class``, which is imported.
+    """Return the settings class of a known name, or of a user's own ``module:Class``, which is
+    imported.
 
-    Raises ConfigError for an unknown name, a server optimizer on a method that does not average, a module that cannot
-    be imported, or an object that is not a method.
+    Raises ConfigError for an unknown name, a server optimizer on a method that does not average, a
+    module that cannot be imported, or an object that is not a method.
     """
     if name in METHODS:
         return METHODS[name]
@@ -120,6 +134,7 @@ def resolve(name: str) -> type[MethodSettings]:
     kind = own(name)
     if not (isinstance(kind, type) and issubclass(kind, MethodSettings) and not isabstract(kind)):
         raise ConfigError(
-            f"{name} is not a method; give a subclass of pomona.methods.base.MethodSettings that defines method()"
+            f"{name} is not a method; give a subclass of pomona.methods.base.MethodSettings that "
+            "defines method()"
         )
     return kind

@@ -1,14 +1,15 @@
 """ALA combined with other methods whose clients start local training from one received model.
 
-Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
-2023 (arXiv 2212.01197), table 4 ("ALA as a module").
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated
+learning. AAAI 2023 (arXiv 2212.01197), table 4 ("ALA as a module").
 
-The wrapped method runs as it is, from ALA's start; a proximal centre stays the received model, for FedAMP the cloud
-model u_i. A method with a personal model keeps that as its headline.
+The wrapped method runs as it is, from ALA's start; a proximal centre stays the received model, for
+FedAMP the cloud model u_i. A method with a personal model keeps that as its headline.
 
-Not available for APPLE, FedFomo, LG-FedAvg and MOCHA, which have no single received model to start from; FedRep, which
-receives no last layer for the weights; and PartialFed, which mixes the two models itself. Table 4 has the last two, but
-neither paper nor code explains how; at its p = 1 ALA does not change FedRep. FedAvg with ALA is ``fedala``.
+Not available for APPLE, FedFomo, LG-FedAvg and MOCHA, which have no single received model to start
+from; FedRep, which receives no last layer for the weights; and PartialFed, which mixes the two
+models itself. Table 4 has the last two, but neither paper nor code explains how; at its p = 1 ALA
+does not change FedRep. FedAvg with ALA is ``fedala``.
 """
 
 from types import new_class
@@ -25,12 +26,17 @@ from pomona.methods.pfedme import PFedMe
 
 
 def with_ala(
-    kind: type[base.MethodSettings], personal: bool = False, model: str = "model", without: tuple[str, ...] = ()
+    kind: type[base.MethodSettings],
+    personal: bool = False,
+    model: str = "model",
+    without: tuple[str, ...] = (),
 ) -> type[base.MethodSettings]:
-    """Return settings that combine a method's with ALA's in one section; ALA runs before local training.
+    """Return settings that combine a method's with ALA's in one section; ALA runs before local
+    training.
 
     Args:
-        kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to ``KINDALA``.
+        kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to
+            ``KINDALA``.
         personal: whether ALA's start is the method's headline model.
         model: the received model from which local training starts.
         without: the method's keys that ALA replaces; they are not available.
@@ -40,13 +46,23 @@ def with_ala(
     def method(settings: Any) -> base.Method:
         inner = kind.method(settings)
         half = adaptive(inner.client, settings, personal, model)
-        return base.Method(inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution)
+        return base.Method(
+            inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution
+        )
 
     fixed = {key: kind.model_fields[key].default for key in without}
     types = {"name": Literal[name], **dict.fromkeys(fixed, ClassVar)}
-    body = {"__module__": __name__, "__annotations__": types, "name": name, "method": method, **fixed}
+    body = {
+        "__module__": __name__,
+        "__annotations__": types,
+        "name": name,
+        "method": method,
+        **fixed,
+    }
     named, bases = f"{kind.__name__}ALA", (kind, ALA)
-    both: type[base.MethodSettings] = new_class(named, bases, exec_body=lambda space: space.update(body))
+    both: type[base.MethodSettings] = new_class(
+        named, bases, exec_body=lambda space: space.update(body)
+    )
     return both
 
 
@@ -55,4 +71,5 @@ PerFedAvgALA = with_ala(PerFedAvg)
 PFedMeALA = with_ala(PFedMe)
 DittoALA = with_ala(Ditto)  # its global part trains from ALA's start
 FedPHPALA = with_ala(FedPHP)
-FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))  # the start is between the cloud model and the own one
+# the start is between the cloud model and the own one
+FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))

@@ -1,6 +1,7 @@
 """APFL: each client mixes the weights of its own model with those of its copy of the global model.
 
-Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.13461 (2020), Algorithm 1.
+Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.13461 (2020), Algorithm
+1.
 
     personal model   m_i = alpha_i v_i + (1 - alpha_i) w_i
     objective        min_w  sum_i n_i / n F_i(w);   min_{v_i, alpha_i}  F_i(m_i)
@@ -11,13 +12,14 @@ Deng, Kamani, Mahdavi. Adaptive personalized federated learning. arXiv 2003.1346
                      alpha_i <- clip(alpha_i - lr <v_i - w_i, g_i(m_i)>, 0, 1)
     server           as FedAvg, on the w_i: weights n_i / n
 
-Named models: ``global`` is w as received, ``personal`` is m_i after training. v_i and alpha_i never leave the client.
-alpha = 1 is Separate, alpha = 0 is FedAvg-local, to the bit: both models see FedAvg's batches.
+Named models: ``global`` is w as received, ``personal`` is m_i after training. v_i and alpha_i never
+leave the client. alpha = 1 is Separate, alpha = 0 is FedAvg-local, to the bit: both models see
+FedAvg's batches.
 
-Differs from the paper: the server's mean has weights n_i / n; the paper's is uniform over the cohort.
-Differs from published code: that mixes outputs, not weights; its alpha gradient <v - w, alpha g_v + (1 - alpha) g_w>
-uses the gradients of the mixed outputs for v and w, after their step, and adds a ridge of 0.02 alpha. Here it is dF_i /
-dalpha_i, by the chain rule.
+Differs from the paper: the server's mean has weights n_i / n; the paper's is uniform over the
+cohort. Differs from published code: that mixes outputs, not weights; its alpha gradient <v - w,
+alpha g_v + (1 - alpha) g_w> uses the gradients of the mixed outputs for v and w, after their step,
+and adds a ridge of 0.02 alpha. Here it is dF_i / dalpha_i, by the chain rule.
 """
 
 from dataclasses import dataclass
@@ -35,7 +37,10 @@ class APFL(base.MethodSettings):
 
     name: Literal["apfl"] = "apfl"
     alpha: float = Field(
-        0.5, ge=0, le=1, description="share of the own model in the personal one (alpha), at the start"
+        0.5,
+        ge=0,
+        le=1,
+        description="share of the own model in the personal one (alpha), at the start",
     )
     adaptive: bool = Field(False, description="learn alpha, one step a round")
 
@@ -55,7 +60,9 @@ class APFLState:
 def client(settings: APFL) -> base.Client:
     """Train the copy of the global model and the own model on the same batches."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APFLState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> APFLState:
         V = initial().repeat(len(ids), 1)
         return APFLState(V, V.new_full((len(ids),), settings.alpha))
 
@@ -87,7 +94,8 @@ QUANTITIES = (
         "values",
         "How much of its own model each client uses",
         "\N{GREEK SMALL LETTER ALPHA}",
-        "\N{GREEK SMALL LETTER ALPHA}, the share of a client's own model in its personal one; the rest is its copy "
+        "\N{GREEK SMALL LETTER ALPHA}, the share of a client's own model in its personal one; the "
+        "rest is its copy "
         "of the global model.",
     ),
 )
@@ -97,9 +105,15 @@ CARD = base.Card(
     paper="Deng et al., arXiv 2003.13461, Algorithm 1",
     summary="each client mixes an own model with its copy of the global one",
     exchange=base.Exchange(
-        down="1", up="1", private="the own model and the mixing weight alpha", keeps="its own model and alpha"
+        down="1",
+        up="1",
+        private="the own model and the mixing weight alpha",
+        keeps="its own model and alpha",
     ),
     headline=("personal", "trained"),
-    joining=("a newcomer's own model starts from the global one, alpha from its setting; an unseen client's too"),
+    joining=(
+        "a newcomer's own model starts from the global one, alpha from its setting; an unseen "
+        "client's too"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),)),
 )

@@ -1,6 +1,7 @@
 """APPLE: each client learns how much of every other client's core model goes into its own.
 
-Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated learning. IJCAI 2022 (arXiv 2110.08394).
+Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated learning. IJCAI 2022
+(arXiv 2110.08394).
 
     personal model   w_i = sum_j p_ij c_j                                                                  (eq. 4)
     objective        min_{c_i, p_i}  F_i(w_i) + lambda(r) mu / 2 ||p_i - p_0||^2,   p_0 = (n_1, ..., n_N) / n  (eq. 7)
@@ -13,12 +14,14 @@ Luo, Wu. Adapt to adaptation: learning personalization for cross-silo federated 
     budget M         first those never downloaded, in random order; the rest without replacement, with
                      probability ~ b^|p_ij|, b = max(1.5, r M / N)                                       (eqs. 8, 9)
 
-The core c_i is uploaded; the row p_i never is. A client chooses privately what to download next, and sends the request
-with its upload. Under a budget no core is downloaded before its first upload, since every client can compute it. The
-server announces which cores are available, and a client chooses among those.
+The core c_i is uploaded; the row p_i never is. A client chooses privately what to download next,
+and sends the request with its upload. Under a budget no core is downloaded before its first upload,
+since every client can compute it. The server announces which cores are available, and a client
+chooses among those.
 
-Extension, not in the paper: ``core_step = "local"``. Eq. 5 moves the personal model by lr p_ii^2 g, at N equal clients
-lr g / N^2 at first. Here the client trains a model of its own, which starts at its mixture, and uploads the change:
+Extension, not in the paper: ``core_step = "local"``. Eq. 5 moves the personal model by lr p_ii^2 g,
+at N equal clients lr g / N^2 at first. Here the client trains a model of its own, which starts at
+its mixture, and uploads the change:
 
     mixture          m_i(p) = o_i + sum_j p_ij (c_j - o_i), all cores as of the round's start; o_i is the
                      model that the client started from: where sum_j p_ij = 1, this is eq. 4
@@ -29,24 +32,27 @@ lr g / N^2 at first. Here the client trains a model of its own, which starts at 
                      mean eigenvalue of K;  0 while K = 0: relationships need progress to choose from
     end              c_i  <- c_i + w_i - m_i(p_i)  goes up;  w_i is the personal model
 
-- While lr L <= 1, F_i being L-smooth, a full-batch step without momentum never raises F_i at mu = 0, whatever dr_lr:
-  dr_lr needs no search, and only slows the relationships down. Over all rounds no bound is proved: each client's own
-  optimum is a fixed point, which can repel, and cores grow without bound in the kernel of P.
-- Slower than Separate along directions in which the loss is flat: on three clients with curvatures from 1 down to 0.01
-  the loss after 120 full-batch steps was 2.7 times Separate's. Derivations are in ``docs/internals/decisions.md``.
-- Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr = 0: Separate.
+- While lr L <= 1, F_i being L-smooth, a full-batch step without momentum never raises F_i at mu =
+  0, whatever dr_lr: dr_lr needs no search, and only slows the relationships down. Over all rounds
+  no bound is proved: each client's own optimum is a fixed point, which can repel, and cores grow
+  without bound in the kernel of P.
+- Slower than Separate along directions in which the loss is flat: on three clients with curvatures
+  from 1 down to 0.01 the loss after 120 full-batch steps was 2.7 times Separate's. Derivations are
+  in ``docs/internals/decisions.md``.
+- Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr
+  = 0: Separate.
 
-Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the eps that the text
-defines. p may be negative and need not sum to 1 (the "convex combination" of the text is not enforced anywhere, nor is
-it in the paper's code).
-Differs from published code: the penalty has the paper's factor 1/2 (mu here is twice the code's); the record of
-downloads is kept, while the published one stays empty, which makes the choice uniform (``selection="uniform"``); cores
-start from one model unless ``core_init="independent"``, as in the published code. From one model c all slopes of p_i
-are <g, c> at first, and its step moves the mixture by N dr_lr <g, c> c: up to N times as far as with cores at right
-angles, so that a ``dr_lr`` of the paper's can be too large.
+Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the
+eps that the text defines. p may be negative and need not sum to 1 (the "convex combination" of the
+text is not enforced anywhere, nor is it in the paper's code). Differs from published code: the
+penalty has the paper's factor 1/2 (mu here is twice the code's); the record of downloads is kept,
+while the published one stays empty, which makes the choice uniform (``selection="uniform"``); cores
+start from one model unless ``core_init="independent"``, as in the published code. From one model c
+all slopes of p_i are <g, c> at first, and its step moves the mixture by N dr_lr <g, c> c: up to N
+times as far as with cores at right angles, so that a ``dr_lr`` of the paper's can be too large.
 
-The steps of p_i are SGD whatever the optimizer of the cores, with the run's momentum. With ``local``, weight decay and
-clipping act on w_i as they do in FedAvg.
+The steps of p_i are SGD whatever the optimizer of the cores, with the run's momentum. With
+``local``, weight decay and clipping act on w_i as they do in FedAvg.
 """
 
 import math
@@ -72,20 +78,30 @@ class APPLE(base.MethodSettings):
 
     name: Literal["apple"] = "apple"
     core_step: Literal["paper", "local"] = Field(
-        "paper", description="a core learns by the paper's equation 5, or as a separate model (an extension)"
+        "paper",
+        description=(
+            "a core learns by the paper's equation 5, or as a separate model (an extension)"
+        ),
     )
     dr_lr: float | None = Field(
         None,
         ge=0,
-        description="learning rate of the directed relationships (eta_2), 0.001 if not set; with core_step local the "
+        description="learning rate of the directed relationships (eta_2), 0.001 if not set; with "
+        "core_step local the "
         "largest, none if not set",
     )
-    mu: float = Field(0.0, ge=0, description="weight of the proximal term on the directed relationships (mu)")
-    schedule: Literal["cosine", "exponential"] = Field("cosine", description="loss scheduler lambda(r)")
+    mu: float = Field(
+        0.0, ge=0, description="weight of the proximal term on the directed relationships (mu)"
+    )
+    schedule: Literal["cosine", "exponential"] = Field(
+        "cosine", description="loss scheduler lambda(r)"
+    )
     schedule_share: float = Field(
         0.2, ge=0, le=1, description="share of the rounds after which lambda is 0 (L / rounds)"
     )
-    budget: int | None = Field(None, ge=1, description="cores a client downloads a round (M); all others if not set")
+    budget: int | None = Field(
+        None, ge=1, description="cores a client downloads a round (M); all others if not set"
+    )
     selection: Literal["private", "uniform"] = Field(
         "private", description="choice under a budget: the paper's, or uniform as its code"
     )
@@ -98,18 +114,30 @@ class APPLE(base.MethodSettings):
         weighed = self.mu > 0 and self.schedule_share > 0
         card = replace(
             CARDS[self.core_step],
-            exchange=replace(CARDS[self.core_step].exchange, down_models=lambda clients: limit(self.budget, clients)),
+            exchange=replace(
+                CARDS[self.core_step].exchange,
+                down_models=lambda clients: limit(self.budget, clients),
+            ),
         )
         if self.budget:
             card = replace(
                 card,
-                exchange=replace(card.exchange, tells={"request": f"whose cores it wants next, at most {self.budget}"}),
+                exchange=replace(
+                    card.exchange,
+                    tells={"request": f"whose cores it wants next, at most {self.budget}"},
+                ),
             )
-        return base.Method(server(self), client(self), replace(card, needs=replace(card.needs, total_rounds=weighed)))
+        return base.Method(
+            server(self),
+            client(self),
+            replace(card, needs=replace(card.needs, total_rounds=weighed)),
+        )
 
 
 def schedule(settings: APPLE, round_: base.Round) -> float:
-    """Return lambda(r) of appendix A.1, r counted from 0; mu times this is the weight of the proximal term."""
+    """Return lambda(r) of appendix A.1, r counted from 0; mu times this is the weight of the
+    proximal term.
+    """
     r, length = round_.number - 1, int(settings.schedule_share * round_.total)
     if r >= length:
         return 0.0
@@ -123,7 +151,9 @@ def schedule(settings: APPLE, round_: base.Round) -> float:
 
 @dataclass(frozen=True)
 class Bank:
-    """The last core of each client (N, d); whether it is available (N,); the ids of each client's request (N, M)."""
+    """The last core of each client (N, d); whether it is available (N,); the ids of each client's
+    request (N, M).
+    """
 
     cores: Tensor
     offered: Tensor
@@ -137,9 +167,13 @@ def server(settings: APPLE) -> base.Server:
         N = len(roster)
         # Clients that keep copies compute the initial cores themselves; others must receive them.
         offered = torch.full((N,), limit(settings.budget, N) == N - 1)
-        return Bank(initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N))
+        return Bank(
+            initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N)
+        )
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         there = bank.offered & roster.known
         index = torch.stack([wishes(settings, bank, there, i, roster, round_) for i in ids])
         down = {"cores": base.Rows(bank.cores, index)}
@@ -148,19 +182,29 @@ def server(settings: APPLE) -> base.Server:
         return {**down, "available": base.Rows.same(servable(there, ids), len(ids))}
 
     def aggregate(
-        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Bank:
         requests = base.replace_rows(bank.requests, ids, uplink["request"])
-        return Bank(base.replace_rows(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests)
+        return Bank(
+            base.replace_rows(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests
+        )
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.cores, roster)
-        return Bank(base.replace_rows(bank.cores, ids, row), handed_out(bank, ids), bank.requests), row
+        return Bank(
+            base.replace_rows(bank.cores, ids, row), handed_out(bank, ids), bank.requests
+        ), row
 
     def expects(bank: Bank) -> base.Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
 
-    return base.Server(start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"})
+    return base.Server(
+        start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"}
+    )
 
 
 def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
@@ -168,19 +212,32 @@ def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
     return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
 
 
-def wishes(settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base.Roster, round_: base.Round) -> Tensor:
+def wishes(
+    settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base.Roster, round_: base.Round
+) -> Tensor:
     """Return the available ids (M,) that a client requested; its own id marks an empty place.
 
-    Before its first uplink it has requested none; choosing among cores never downloaded needs no private data.
+    Before its first uplink it has requested none; choosing among cores never downloaded needs no
+    private data.
     """
     asked = bank.requests[client]
     if (asked == client).all():
-        return choose(settings, roster.shares, torch.zeros_like(there), there, client, round_.seed, round_.number)
+        return choose(
+            settings,
+            roster.shares,
+            torch.zeros_like(there),
+            there,
+            client,
+            round_.seed,
+            round_.number,
+        )
     return served(asked, there, client)
 
 
 def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) -> Tensor:
-    """Return the initial cores (n, d) of these clients, which any client can compute from the run's seed."""
+    """Return the initial cores (n, d) of these clients, which any client can compute from the run's
+    seed.
+    """
     if settings.core_init == "common":
         return initial().expand(len(ids), -1)
     return torch.stack([initial(j) for j in ids])
@@ -193,8 +250,8 @@ def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) ->
 class APPLEState:
     """State of clients: core (n, d), its DR row (n, N), and the origin of its progress.
 
-    ``seen`` (n, N) marks cores that were ever downloaded; ``origin`` (n, d) is the model that it started from, (n, 0)
-    with the paper's step.
+    ``seen`` (n, N) marks cores that were ever downloaded; ``origin`` (n, d) is the model that it
+    started from, (n, 0) with the paper's step.
     """
 
     core: Tensor
@@ -207,10 +264,14 @@ def client(settings: APPLE) -> base.Client:
     """Learn a core and a DR row."""
     rule = RULES[settings.core_step]
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> APPLEState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> APPLEState:
         n, cores = len(ids), initial_cores(settings, initial, ids).clone()
         seen = torch.zeros(n, len(roster), dtype=torch.bool)
-        return APPLEState(cores, roster.shares.to(cores).repeat(n, 1), seen, rule.origin(initial(), n))
+        return APPLEState(
+            cores, roster.shares.to(cores).repeat(n, 1), seen, rule.origin(initial(), n)
+        )
 
     def copies(initial: base.Initial, roster: base.Roster) -> base.Rows:
         N = len(roster)
@@ -230,7 +291,9 @@ def client(settings: APPLE) -> base.Client:
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
         own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
-        mixing = Mixing(cores, state.origin, own, known, p0, schedule(settings, round_) * settings.mu)
+        mixing = Mixing(
+            cores, state.origin, own, known, p0, schedule(settings, round_) * settings.mu
+        )
         C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
             training.observe("personal", model(), "trained")
@@ -249,7 +312,8 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    # Under a budget clients have their own copies, and a call for several reads as much as calls for each.
+    # Under a budget clients have their own copies, and a call for several reads as much as calls
+    # for each.
     reads_alike = settings.budget is None
     return base.Client(
         start,
@@ -263,19 +327,29 @@ def client(settings: APPLE) -> base.Client:
 
 
 def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
-    """Return the cores to mix, (N, d) or under a budget copies (n, N, d); and the ids received (n, M)."""
-    return (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
+    """Return the cores to mix, (N, d) or under a budget copies (n, N, d); and the ids received (n,
+    M).
+    """
+    return (
+        (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
+    )
 
 
-def choose(settings: APPLE, p: Tensor, seen: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
+def choose(
+    settings: APPLE, p: Tensor, seen: Tensor, available: Tensor, client: int, seed: int, number: int
+) -> Tensor:
     """Return a client's request (M,) for round ``number`` (A.2), from those available (N,)."""
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
-    others = np.array([i for i in available.nonzero().squeeze(1).tolist() if i != client], dtype=np.int64)
+    others = np.array(
+        [i for i in available.nonzero().squeeze(1).tolist() if i != client], dtype=np.int64
+    )
     M = min(places, len(others))
     if settings.selection == "uniform" or len(others) == M:
         chosen = draw.choice(others, M, replace=False)
     else:
-        chosen = fresh_first(others, p.double().numpy()[others], seen.numpy()[others], M, number - 1, draw)
+        chosen = fresh_first(
+            others, p.double().numpy()[others], seen.numpy()[others], M, number - 1, draw
+        )
     return request(chosen.tolist(), client, places)
 
 
@@ -285,7 +359,8 @@ QUANTITIES = (
         "matrix",
         "Who listens to whom",
         "p(i, j)",
-        "the directed relationships p(i, j), the weight that client i (row) gives the core model of client j "
+        "the directed relationships p(i, j), the weight that client i (row) gives the core model "
+        "of client j "
         "(column). In a deployment each row stays with its client.",
         history="How each client came to choose",
         own="How much each client relies on itself",
@@ -319,10 +394,15 @@ CARDS = {
         CARD,
         presentation=base.Presentation("APPLE, local", QUANTITIES),
         paper="an extension of this package to Luo and Wu, IJCAI 2022",
-        summary="each client learns a model of its own over a learned mixture of everybody's progress",
+        summary=(
+            "each client learns a model of its own over a learned mixture of everybody's progress"
+        ),
         exchange=replace(
             CARD.exchange,
-            keeps="its core, its DR row and the model it started from; under a budget copies of all cores (N models)",
+            keeps=(
+                "its core, its DR row and the model it started from; under a budget copies of "
+                "all cores (N models)"
+            ),
         ),
         joining=(
             "p_0 follows the roster; a newcomer's core and origin are the members' mean core, its "

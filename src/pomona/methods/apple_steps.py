@@ -1,6 +1,8 @@
-"""A round's update of a client's core and relationships: APPLE's equations 5 and 6, and the extension ``local``.
+"""A round's update of a client's core and relationships: APPLE's equations 5 and 6, and the
+extension ``local``.
 
-Both use one gradient per batch, g = dF_i/dw at the client's mixture. See ``methods/apple.py`` for the purpose.
+Both use one gradient per batch, g = dF_i/dw at the client's mixture. See ``methods/apple.py`` for
+the purpose.
 """
 
 import math
@@ -22,9 +24,10 @@ DR_LR = 1e-3
 class Mixing:
     """The models that clients mix in a round.
 
-    ``copies`` of all cores: (N, d) if all clients have the same, else (n, N, d); ``origins`` (n, d), from which
-    progress is measured; ``own`` (n, N) marks a client's own position, ``known`` (N,) the members; ``p0`` (N,) the
-    shares to which ``pull``, i.e. lambda(r) mu, draws the relationships.
+    ``copies`` of all cores: (N, d) if all clients have the same, else (n, N, d); ``origins`` (n,
+    d), from which progress is measured; ``own`` (n, N) marks a client's own position, ``known``
+    (N,) the members; ``p0`` (N,) the shares to which ``pull``, i.e. lambda(r) mu, draws the
+    relationships.
     """
 
     copies: Tensor
@@ -43,15 +46,16 @@ class Mixing:
         return self.pull * (p - self.p0)
 
 
-Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]  # cores (n, d), relationships (n, N), the personal models (n, d)
+# cores (n, d), relationships (n, N), the personal models (n, d)
+Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]
 
 
 @dataclass(frozen=True)
 class Rule:
     """The update rule of a round.
 
-    move(cores, relationships, mixing, training, round, dr_lr) -> their new values, and the personal models;
-    origin(row, n) -> the origin of progress for n clients that start from a row;
+    move(cores, relationships, mixing, training, round, dr_lr) -> their new values, and the personal
+    models; origin(row, n) -> the origin of progress for n clients that start from a row;
     unseen(round) -> the round for a client whose results are not used by others;
     ``rate``: the setting of a rate that has to fit the task, besides lr.
     """
@@ -63,9 +67,16 @@ class Rule:
 
 
 def paper(
-    C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
+    C: Tensor,
+    P: Tensor,
+    mixing: Mixing,
+    training: base.LocalTraining,
+    round_: base.Round,
+    dr_lr: float | None,
 ) -> Moved:
-    """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001 if not set."""
+    """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001
+    if not set.
+    """
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.own)
     for batch, c, p, vc, vp, mine in training.steps(round_.passes, *rows):
@@ -76,12 +87,18 @@ def paper(
 
 
 def local(
-    C: Tensor, P: Tensor, mixing: Mixing, training: base.LocalTraining, round_: base.Round, dr_lr: float | None
+    C: Tensor,
+    P: Tensor,
+    mixing: Mixing,
+    training: base.LocalTraining,
+    round_: base.Round,
+    dr_lr: float | None,
 ) -> Moved:
-    """Apply the extension: W (n, d) starts at the mixture and is trained separately, together with rows P (n, N).
+    """Apply the extension: W (n, d) starts at the mixture and is trained separately, together with
+    rows P (n, N).
 
-    Cores are constant during training; at the end the core moves by W minus the mixture. P's rates are at most
-    ``dr_lr``.
+    Cores are constant during training; at the end the core moves by W minus the mixture. P's rates
+    are at most ``dr_lr``.
     """
     W, rates = mixture(C, P, mixing), safe_rates(C, mixing, round_, dr_lr)
     dr_round = relationships_round(round_, 1.0)
@@ -92,42 +109,57 @@ def local(
         _, G = training.gradient(w, batch)
         slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
         slopes = (slopes + mixing.penalty(p)) * mixing.known
-        D = (rate * slopes.unsqueeze(1)).sum(2)  # a matrix product's bits would depend on the other clients in the call
+        # a matrix product's bits would depend on the other clients in the call
+        D = (rate * slopes.unsqueeze(1)).sum(2)
         base.optimizer_step(w, G, vw, round_)
         before = p.clone()
         base.optimizer_step(p, D, vp, dr_round)
         change = p - before
-        w.add_(training.mixtures(Mixture(change, mine, C0, c)).addcmul_(change.sum(1, keepdim=True), o, value=-1))
+        w.add_(
+            training.mixtures(Mixture(change, mine, C0, c)).addcmul_(
+                change.sum(1, keepdim=True), o, value=-1
+            )
+        )
     return W + (C - mixture(C, P, mixing)), P, lambda: W
 
 
 def relationships_round(round_: base.Round, lr: float) -> base.Round:
-    """Return the round for the steps of P: plain SGD with the round's momentum at its own rate, without decay."""
+    """Return the round for the steps of P: plain SGD with the round's momentum at its own rate,
+    without decay.
+    """
     return replace(round_, lr=lr, weight_decay=0.0, optimizer=Optimizer())
 
 
 def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
-    """Return o_i + sum_j p_ij (c_j - o_i) (n, d): exactly c_i for a one-hot row, and if all cores are the origin."""
+    """Return o_i + sum_j p_ij (c_j - o_i) (n, d): exactly c_i for a one-hot row, and if all cores
+    are the origin.
+    """
     others = P.masked_fill(mixing.own, 0).unsqueeze(1)
     over = P.sum(1, keepdim=True) - 1
 
     def mix(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
         # Relative to the own core: the sum over others is exactly 0 in both cases.
-        apart = [(q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0) for k, q in enumerate(others)]
+        apart = [
+            (q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0) for k, q in enumerate(others)
+        ]
         return c + torch.stack(apart) + over * (c - o)
 
     return base.chunked(mixing.copies).apply(mix, C, mixing.origins).compute()
 
 
 def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | None) -> Tensor:
-    """Return R_i (n, N, N), such that a step -R_i D of the relationships moves no mixture by more than lr g.
+    """Return R_i (n, N, N), such that a step -R_i D of the relationships moves no mixture by more
+    than lr g.
 
-    R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1 over members, K the products of all pairs of their progress
-    c_j - o_i and k the mean of its eigenvalues; 0 if all cores are at the origin, since there is nothing to choose
-    from.
+    R_i = ((K + k I) / lr + (lambda(r) mu + 1 / dr_lr) I)^-1 over members, K the products of all
+    pairs of their progress c_j - o_i and k the mean of its eigenvalues; 0 if all cores are at the
+    origin, since there is nothing to choose from.
     """
     largest = math.inf if dr_lr is None else dr_lr * round_.decay
-    lr, least = torch.tensor(round_.lr, dtype=torch.float64), 1 / torch.tensor(largest, dtype=torch.float64)
+    lr, least = (
+        torch.tensor(round_.lr, dtype=torch.float64),
+        1 / torch.tensor(largest, dtype=torch.float64),
+    )
     rates = C.new_zeros(len(C), len(mixing.known), len(mixing.known))
     members = mixing.known.nonzero().squeeze(1)
     for k in range(len(C)):
@@ -151,6 +183,11 @@ def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
 
 
 RULES = {
-    "paper": Rule(paper, lambda row, n: row.new_empty(n, 0), lambda round_: replace(round_, lr=0.0), "method.dr_lr"),
+    "paper": Rule(
+        paper,
+        lambda row, n: row.new_empty(n, 0),
+        lambda round_: replace(round_, lr=0.0),
+        "method.dr_lr",
+    ),
     "local": Rule(local, lambda row, n: row.repeat(n, 1), lambda round_: round_, None),
 }

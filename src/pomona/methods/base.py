@@ -1,8 +1,8 @@
 """The structure of a method: server half, client half and card. No base classes.
 
-A method is two halves of pure functions. The server half turns its state into downlinks and uplinks into its next
-state; the client half turns its state and a downlink into its next state and an uplink. Both are written for rows: a
-leading axis of clients, of length one in a silo.
+A method is two halves of pure functions. The server half turns its state into downlinks and uplinks
+into its next state; the client half turns its state and a downlink into its next state and an
+uplink. Both are written for rows: a leading axis of clients, of length one in a silo.
 
 Everything that a method needs is available here: ``from pomona.methods import base``.
 """
@@ -71,7 +71,8 @@ __all__ = [
 
 
 Downlink = Mapping[str, Rows]
-Received = Mapping[str, Any]  # name -> rows (n, d) for an index (n,), a Rows or Copies for an index (n, M)
+# name -> rows (n, d) for an index (n,), a Rows or Copies for an index (n, M)
+Received = Mapping[str, Any]
 Uplink = dict[str, Tensor]  # name -> (n, ...)
 Info = dict[str, Tensor]  # for the record: name -> (n, ...)
 State = TypeVar("State")
@@ -82,10 +83,11 @@ Trained = tuple[State, Uplink, Info]  # the result of a client half's train
 class Initial:
     """Initial models from the run's seed, the same for every caller.
 
-    ``initial()`` is the common one, ``initial(i)`` client i's own. ``layers`` are the slices of a row that hold one
-    layer each, from input to output; ``norms`` those of the tensors of normalisation layers, in the order of the row;
-    ``statistics`` (b,) are BatchNorm statistics sent with a global model, empty if there are none, and ``variances``
-    the slices of these that are variances.
+    ``initial()`` is the common one, ``initial(i)`` client i's own. ``layers`` are the slices of a
+    row that hold one layer each, from input to output; ``norms`` those of the tensors of
+    normalisation layers, in the order of the row; ``statistics`` (b,) are BatchNorm statistics sent
+    with a global model, empty if there are none, and ``variances`` the slices of these that are
+    variances.
     """
 
     make: Callable[[int | None], Tensor]
@@ -103,7 +105,9 @@ class Initial:
         return self if row is None else replace(self, make=lambda _: row.clone())
 
     def in_files(self, folder: Path) -> "Initial":
-        """Return the same rows, each in a scratch file in a folder; results by columns are then there too."""
+        """Return the same rows, each in a scratch file in a folder; results by columns are then
+        there too.
+        """
         return replace(self, make=lambda client: filed(self.make(client), folder))
 
 
@@ -116,7 +120,9 @@ def _nothing(*_: Any) -> None:
 
 
 def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """Return the ``start`` of a client half whose state is its own model: (n, d), initially the common one."""
+    """Return the ``start`` of a client half whose state is its own model: (n, d), initially the
+    common one.
+    """
     return initial().repeat(len(ids), 1)
 
 
@@ -124,24 +130,24 @@ def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: in
 class Server:
     """The server half.
 
-    start(initial, roster, seed) -> state;
-    down(state, ids, roster, round) -> downlink, receivers in the order of ids; entries, their dtypes and widths are
-    those of the first round;
-    aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids, ascending.
-    welcome(state, ids, roster) -> state, row: clients join a federation of the members on the roster; the state has
-    places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
-    expects(state) -> examples of one client's uplink, by name: only uplinks with exactly these shapes and dtypes are
-    accepted.
-    flaw(uplink) -> a phrase on why a client's valid and finite uplink cannot be used, if so.
-    limited(state, uplink, ids, roster, round) -> for each client whose weight ``aggregate`` limits, the reason, as a
-    phrase.
-    ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a client whose results
-    are not used by others.
-    ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with the uplink's name.
-    closing(state, roster, round) -> a closing note on the run from its last state and round, if any.
-    ``global_model``: all clients build the same whole model from what they receive, and observe it as "global".
-    ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean of the uplinks; a
-    server optimizer may then step towards that mean instead (``fedopt``).
+    start(initial, roster, seed) -> state; down(state, ids, roster, round) -> downlink, receivers in
+    the order of ids; entries, their dtypes and widths are those of the first round;
+    aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids,
+    ascending. welcome(state, ids, roster) -> state, row: clients join a federation of the members
+    on the roster; the state has places for them, and ``row`` (d,) is the model they start from,
+    None for the run's initial one. expects(state) -> examples of one client's uplink, by name: only
+    uplinks with exactly these shapes and dtypes are accepted. flaw(uplink) -> a phrase on why a
+    client's valid and finite uplink cannot be used, if so. limited(state, uplink, ids, roster,
+    round) -> for each client whose weight ``aggregate`` limits, the reason, as a phrase.
+    ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a
+    client whose results are not used by others.
+    ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with
+    the uplink's name. closing(state, roster, round) -> a closing note on the run from its last
+    state and round, if any.
+    ``global_model``: all clients build the same whole model from what they receive, and observe it
+    as "global".
+    ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean
+    of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -155,24 +161,31 @@ class Server:
     averages: bool = False
     closing: Callable[[Any, Roster, Round], str | None] = _nothing
     flaw: Callable[[Uplink], str | None] = _nothing
-    limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = lambda *_: {}
+    limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (
+        lambda *_: {}
+    )
 
 
 @dataclass(frozen=True)
 class Client:
     """The client half.
 
-    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client without state;
-    train(state, received, training, round) -> state, uplink, info. The given state may be changed.
-    ``adapt``: train for a client whose results are not used by others, if it differs. ``private`` names the tensors of
-    the state that never leave the client and that the record stores separately; a state that is one tensor is called
-    "state". Info is for a simulation's record; in a deployment it stays with the client.
-    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row from every client:
-    they are received as ``Copies``, with 0 for clients that are not members. keeps[name](initial, roster) -> Rows with
-    an index (N,): the initial rows; of no clients if such an entry is not kept after all.
+    start(initial, roster, ids, seed) -> state: a record of tensors (n, ...), or None for a client
+    without state; train(state, received, training, round) -> state, uplink, info. The given state
+    may be changed.
+    ``adapt``: train for a client whose results are not used by others, if it differs. ``private``
+    names the tensors of the state that never leave the client and that the record stores
+    separately; a state that is one tensor is called "state". Info is for a simulation's record; in
+    a deployment it stays with the client.
+    ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row
+    from every client: they are received as ``Copies``, with 0 for clients that are not members.
+    keeps[name](initial, roster) -> Rows with an index (N,): the initial rows; of no clients if such
+    an entry is not kept after all.
     ``constant``: whether the state never changes after the start.
-    ``reads_alike``: whether clients read all received models in each step, and receive the same ones.
-    ``rate``: the setting of a rate, besides lr, that may be too large if a client's training diverges.
+    ``reads_alike``: whether clients read all received models in each step, and receive the same
+    ones.
+    ``rate``: the setting of a rate, besides lr, that may be too large if a client's training
+    diverges.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -193,9 +206,10 @@ class Exchange:
         down, up: models per client and round.
         private: data that stays with the client.
         keeps: a client's history, i.e. its state from round to round.
-        tells: a phrase on what the server learns about a client from each entry of its uplink that is not a model.
-        down_models: maximum models that a client receives in a round, as a function of the number of clients; None if
-            ``down`` is a number, or a share of one model.
+        tells: a phrase on what the server learns about a client from each entry of its uplink that
+            is not a model.
+        down_models: maximum models that a client receives in a round, as a function of the number
+            of clients; None if ``down`` is a number, or a share of one model.
     """
 
     down: str
@@ -212,9 +226,11 @@ class PrivacyCost:
 
     Attributes:
         gradients: all gradients on training data, from which the cost of privacy is projected.
-        releases: information sent besides the noised gradients, to be acknowledged in private training.
+        releases: information sent besides the noised gradients, to be acknowledged in private
+            training.
         not_private: the reason why it cannot train privately, with a remedy; None if it can.
-        batchwise: whether its criteria on outputs use only the samples of the batch, so that these may be patches.
+        batchwise: whether its criteria on outputs use only the samples of the batch, so that these
+            may be patches.
     """
 
     gradients: tuple[Gradients, ...]
@@ -230,7 +246,8 @@ class Needs:
     Attributes:
         cohort: requirements of a round besides any cohort's training data.
         validation: whether every client needs validation samples.
-        total_rounds: whether a round depends on the number of rounds, so that a run cannot be extended.
+        total_rounds: whether a round depends on the number of rounds, so that a run cannot be
+            extended.
         steps: the local steps that the update rule supports.
         without_norms: the equivalent method for a network without normalisation layers, if any.
     """
@@ -253,7 +270,8 @@ class Card:
         headline: the (model, when) that its paper reports.
         joining: the effect on the method's numbers of clients that join, leave, or never train.
         exchange, privacy, needs: its parts.
-        judges: models that its clients observe besides the headline one and personal, global and local.
+        judges: models that its clients observe besides the headline one and personal, global and
+            local.
     """
 
     presentation: Presentation
@@ -271,9 +289,9 @@ class Card:
 class Method:
     """A method with its settings: two halves and a card.
 
-    caution(round, members) -> a warning before a run with such a round and number of clients, if any;
-    share(partition, labels, seed) -> the partition in which clients also have samples of others, for methods that share
-    samples; ``labels`` are class numbers of all rows.
+    caution(round, members) -> a warning before a run with such a round and number of clients, if
+    any; share(partition, labels, seed) -> the partition in which clients also have samples of
+    others, for methods that share samples; ``labels`` are class numbers of all rows.
     """
 
     server: Server
@@ -291,8 +309,8 @@ class Method:
 class MethodSettings(Settings, ABC):
     """The settings of a method; a subclass adds its own fields, and builds the method from them.
 
-    ``name`` is the name for users: one of ``METHODS``; for a class outside the package ``module:Class``, derived from
-    its location.
+    ``name`` is the name for users: one of ``METHODS``; for a class outside the package
+    ``module:Class``, derived from its location.
     """
 
     name: str = ""

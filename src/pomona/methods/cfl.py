@@ -1,32 +1,38 @@
 """CFL: FedAvg that splits a cluster in two once its members' updates stay large but cancel out.
 
-Sattler, Mueller, Samek. Clustered federated learning: model-agnostic distributed multitask optimization under privacy
-constraints. IEEE TNNLS 2021 (arXiv 1910.01991).
+Sattler, Mueller, Samek. Clustered federated learning: model-agnostic distributed multitask
+optimization under privacy constraints. IEEE TNNLS 2021 (arXiv 1910.01991).
 
     objective        one model theta_c per cluster c:  min sum_{i in c} F_i(theta_c), and the clusters themselves
     client           dW_i = SGD(theta_c; E epochs on D_i) - theta_c
     split            ||mean_i dW_i|| < e1 and max_i ||dW_i|| > e2 over the members of c: into the halves whose most
-                     similar pair across, a = max cos(dW_i, dW_j), is least similar; if sqrt((1 - a) / 2) > gamma
+                     similar pair across, a = max cos(dW_i, dW_j), is least similar; if sqrt((1 - a)
+                     / 2) > gamma
     server           theta_c <- theta_c + mean_{i in c} dW_i, unweighted, over the new clusters
 
-The halves are the exact optimum (cutting the weakest edge of a maximum spanning tree: single linkage). gamma bounds
-the part of an update that is noise; two clients of one distribution are then more similar than 1 - 2 gamma^2, so that
-no such pair is taken apart. Early updates tell groups apart best: late in training they are mostly noise.
+The halves are the exact optimum (cutting the weakest edge of a maximum spanning tree: single
+linkage). gamma bounds the part of an update that is noise; two clients of one distribution are then
+more similar than 1 - 2 gamma^2, so that no such pair is taken apart. Early updates tell groups
+apart best: late in training they are mostly noise.
 
-Units of e1 and e2: update norms scale with the network and its step sizes, so ``eps_mean`` and ``eps_max`` are
-multiples of the mean update norm of the first round (``units="first-round"``). ``units="absolute"`` takes them as they
-are, as the published 0.4 and 1.6. The defaults are ours, chosen on small networks: conflicting groups keep the largest
-update above that unit while their mean falls below half of it; clients of one distribution lower both. The norms
-are in info: of a client's own update, and of its cluster's mean and largest update in the round before (0 in round 1).
+Units of e1 and e2: update norms scale with the network and its step sizes, so ``eps_mean`` and
+``eps_max`` are multiples of the mean update norm of the first round (``units="first-round"``).
+``units="absolute"`` takes them as they are, as the published 0.4 and 1.6. The defaults are ours,
+chosen on small networks: conflicting groups keep the largest update above that unit while their
+mean falls below half of it; clients of one distribution lower both. The norms are in info: of a
+client's own update, and of its cluster's mean and largest update in the round before (0 in round
+1).
 
-Splits wait for ``warmup_rounds``, and for clusters of more than two (20 and 2 in the authors' notebook).
+Splits wait for ``warmup_rounds``, and for clusters of more than two (20 and 2 in the authors'
+notebook).
 
-Partial participation: the mean of a cluster runs over those present, and a cluster with none keeps its model. Updates
-from different rounds do not compare, so a cluster splits only in a round in which all its members take part.
+Partial participation: the mean of a cluster runs over those present, and a cluster with none keeps
+its model. Updates from different rounds do not compare, so a cluster splits only in a round in
+which all its members take part.
 
-Differs from published code: that takes complete linkage, which is not the paper's optimum, and has no gamma; it lowers
-its rate by 1 % a round and holds out a fifth of the data. Momentum starts at zero in each round; models are evaluated
-in evaluation mode.
+Differs from published code: that takes complete linkage, which is not the paper's optimum, and has
+no gamma; it lowers its rate by 1 % a round and holds out a fifth of the data. Momentum starts at
+zero in each round; models are evaluated in evaluation mode.
 """
 
 import math
@@ -53,13 +59,21 @@ class CFL(base.MethodSettings):
     """CFL's settings; symbols of the paper in brackets."""
 
     name: Literal["cfl"] = "cfl"
-    eps_mean: float = Field(0.5, ge=0, description="split while the mean update is shorter than this (epsilon_1)")
-    eps_max: float = Field(1.0, ge=0, description="split while the longest update exceeds this (epsilon_2)")
+    eps_mean: float = Field(
+        0.5, ge=0, description="split while the mean update is shorter than this (epsilon_1)"
+    )
+    eps_max: float = Field(
+        1.0, ge=0, description="split while the longest update exceeds this (epsilon_2)"
+    )
     units: Literal["first-round", "absolute"] = Field(
-        "first-round", description="of both thresholds: mean update norm of the first round, or none"
+        "first-round",
+        description="of both thresholds: mean update norm of the first round, or none",
     )
     gamma_max: float = Field(
-        0.69, ge=0, le=1, description="largest share of noise in an update (gamma_max); 0 splits whatever the halves"
+        0.69,
+        ge=0,
+        le=1,
+        description="largest share of noise in an update (gamma_max); 0 splits whatever the halves",
     )
     warmup_rounds: int = Field(5, ge=0, le=10**6, description="rounds before the first split")
 
@@ -70,10 +84,11 @@ class CFL(base.MethodSettings):
 
 @dataclass(frozen=True)
 class Clusters:
-    """One model per cluster (V, d); each client's cluster (N,); and norms of each cluster's last round.
+    """One model per cluster (V, d); each client's cluster (N,); and norms of each cluster's last
+    round.
 
-    ``norms`` (V, 2) float64 has the norm of the mean update and the largest norm; ``unit`` () is that of the
-    thresholds, 0 before the first round.
+    ``norms`` (V, 2) float64 has the norm of the mean update and the largest norm; ``unit`` () is
+    that of the thresholds, 0 before the first round.
     """
 
     models: Tensor
@@ -90,7 +105,9 @@ def server(settings: CFL) -> base.Server:
         norms, unit = torch.zeros(1, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         return Clusters(initial().unsqueeze(0), everybody, norms, unit)
 
-    def down(state: Clusters, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: Clusters, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         mine = state.labels[list(ids)]
         names = torch.arange(len(state.models)).unsqueeze(1)
         return {
@@ -100,7 +117,11 @@ def server(settings: CFL) -> base.Server:
         }
 
     def aggregate(
-        state: Clusters, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Clusters,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Clusters:
         who = torch.tensor(ids)
         state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
@@ -110,11 +131,17 @@ def server(settings: CFL) -> base.Server:
         for cluster in state.labels[who].unique().tolist():
             state = measured(state, cluster, updates)
             whole = bool(torch.isin((state.labels == cluster).nonzero(), who).all())
-            if round_.number > settings.warmup_rounds and whole and divided(settings, state, cluster):
+            if (
+                round_.number > settings.warmup_rounds
+                and whole
+                and divided(settings, state, cluster)
+            ):
                 state = split(settings, state, cluster, updates)
         return averaged(state, uplink["model"], who)
 
-    def welcome(state: Clusters, ids: tuple[int, ...], roster: base.Roster) -> tuple[Clusters, Tensor]:
+    def welcome(
+        state: Clusters, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Clusters, Tensor]:
         sizes = torch.tensor(roster.sizes)
         largest = max(range(len(state.models)), key=lambda v: int(sizes[state.labels == v].sum()))
         labels = state.labels.index_fill(0, torch.tensor(ids), largest)
@@ -128,14 +155,18 @@ def server(settings: CFL) -> base.Server:
 
 @dataclass(frozen=True)
 class Updates:
-    """A round's updates (n, d) in double precision, never all of them in memory; the cluster (n,) of each."""
+    """A round's updates (n, d) in double precision, never all of them in memory; the cluster (n,)
+    of each.
+    """
 
     rows: Chunked
     labels: Tensor
 
     @classmethod
     def of(cls, W: Tensor, models: Tensor, labels: Tensor) -> "Updates":
-        """Return the updates by which received rows W (n, d) differ from their clusters' models (V, d)."""
+        """Return the updates by which received rows W (n, d) differ from their clusters' models (V,
+        d).
+        """
         changes = base.chunked(W) - base.chunked(models)[labels]
         return cls(changes.apply(lambda change: change.double().cpu()), labels)
 
@@ -155,24 +186,33 @@ class Updates:
 
 def unit(settings: CFL, updates: Updates) -> Tensor:
     """Return the unit of the thresholds: the mean norm () of the first updates, or 1."""
-    return updates.norms.mean() if settings.units == "first-round" else torch.ones((), dtype=torch.float64)
+    return (
+        updates.norms.mean()
+        if settings.units == "first-round"
+        else torch.ones((), dtype=torch.float64)
+    )
 
 
 def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
     """Return the state with a cluster's norms of this round."""
     seen = torch.stack([updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()])
-    return replace(state, norms=state.norms.index_copy(0, torch.tensor([cluster]), seen.unsqueeze(0)))
+    return replace(
+        state, norms=state.norms.index_copy(0, torch.tensor([cluster]), seen.unsqueeze(0))
+    )
 
 
 def divided(settings: CFL, state: Clusters, cluster: int) -> bool:
     """Apply the paper's test: near a stationary point of the cluster, but not of its members."""
     mean, largest = state.norms[cluster] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
     size = int((state.labels == cluster).sum())
-    return size >= SMALLEST and float(mean) < settings.eps_mean and float(largest) > settings.eps_max
+    return (
+        size >= SMALLEST and float(mean) < settings.eps_mean and float(largest) > settings.eps_max
+    )
 
 
 def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clusters:
-    """Return the state with a cluster split; the half with the lowest id keeps its number, the other gets the next.
+    """Return the state with a cluster split; the half with the lowest id keeps its number, the
+    other gets the next.
 
     Unchanged if the halves are too similar to be distinguished from noise.
     """
@@ -196,7 +236,10 @@ def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
 
     It minimises the largest similarity across the halves.
     """
-    from sklearn.cluster import AgglomerativeClustering  # imported late: a second in every silo process
+    # imported late: a second in every silo process
+    from sklearn.cluster import (
+        AgglomerativeClustering,
+    )
 
     halves = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="single")
     labels = halves.fit_predict(1 - similarity)
@@ -209,13 +252,17 @@ def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str
         return None
     mean, largest = state.norms[0] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
     return (
-        f"cfl never split its cluster: this was FedAvg with a uniform mean (last mean update {mean:.2g}, largest "
-        f"{largest:.2g}, in the units of eps_mean and eps_max); there may be no groups, or other thresholds are needed"
+        "cfl never split its cluster: this was FedAvg with a uniform mean (last mean update "
+        f"{mean:.2g}, largest "
+        f"{largest:.2g}, in the units of eps_mean and eps_max); there may be no groups, or other "
+        "thresholds are needed"
     )
 
 
 def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
-    """Return the state with each cluster's model set to the mean of its members' rows in W (n, d) of ``who``."""
+    """Return the state with each cluster's model set to the mean of its members' rows in W (n, d)
+    of ``who``.
+    """
     models, labels = state.models.clone(), state.labels[who]
     for cluster in labels.unique().tolist():
         own = labels == cluster
@@ -224,7 +271,9 @@ def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
     return replace(state, models=models)
 
 
-def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
+def train(
+    state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[None]:
     """Run local SGD from the cluster's model."""
     model = received["model"]
     training.observe("personal", model, "received")

@@ -8,13 +8,14 @@ Li, Hu, Beirami, Smith. Ditto: fair and robust federated learning through person
                      v_i <- v_i - lr (g_i(v_i) + lambda (v_i - w))       w is the model received, not the trained copy
     server           as FedAvg, on the w_i: weights n_i / n
 
-v_i persists and never leaves the client. Named models: FedAvg's ``global`` and ``local``, and ``personal``, which is
-v_i after training. Both passes of a round draw the same batches, so that the global part is FedAvg and, for
-lambda = 0, v_i is Separate, to the bit. A step keeps the share 1 - lr lambda of v_i: at lr lambda = 1 nothing. The
-paper chooses lambda among 0.1, 1 and 2 at small rates; at larger ones take a smaller lambda.
+v_i persists and never leaves the client. Named models: FedAvg's ``global`` and ``local``, and
+``personal``, which is v_i after training. Both passes of a round draw the same batches, so that the
+global part is FedAvg and, for lambda = 0, v_i is Separate, to the bit. A step keeps the share 1 -
+lr lambda of v_i: at lr lambda = 1 nothing. The paper chooses lambda among 0.1, 1 and 2 at small
+rates; at larger ones take a smaller lambda.
 
-Differs from published code: that alternates the steps of both models (to the same effect), samples clients by size and
-averages uniformly.
+Differs from published code: that alternates the steps of both models (to the same effect), samples
+clients by size and averages uniformly.
 """
 
 from dataclasses import replace
@@ -34,17 +35,25 @@ class Ditto(base.MethodSettings):
         1.0,
         ge=0,
         alias="lambda",
-        description="pull of the personal model towards the global one (lambda); lr x lambda well below 1",
+        description=(
+            "pull of the personal model towards the global one (lambda); lr x lambda well below 1"
+        ),
     )
     personal_epochs: int | None = Field(
-        None, ge=0, le=10**6, description="epochs of the personal model a round; the run's local_epochs if not set"
+        None,
+        ge=0,
+        le=10**6,
+        description="epochs of the personal model a round; the run's local_epochs if not set",
     )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = replace(
             CARD,
-            privacy=replace(CARD.privacy, gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs))),
+            privacy=replace(
+                CARD.privacy,
+                gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)),
+            ),
         )
         return base.Method(fedavg.server(), client(self), card, self.caution)
 
@@ -54,11 +63,14 @@ class Ditto(base.MethodSettings):
 
 
 def strong_pull_warning(name: str, weight: float, round_: base.Round) -> str | None:
-    """Warn if a method's pull on personal models, ``method.lambda``, is not small against a step."""
+    """Warn if a method's pull on personal models, ``method.lambda``, is not small against a
+    step.
+    """
     if round_.lr * weight < 1:
         return None
     return (
-        f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the personal model; "
+        f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the "
+        "personal model; "
         f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
     )
 
@@ -83,7 +95,9 @@ CARD = base.Card(
     presentation=base.Presentation("Ditto"),
     paper="Li et al., ICML 2021, Algorithm 1",
     summary="FedAvg, and a personal model of each client held near the global one",
-    exchange=base.Exchange(down="1", up="1", private="the personal model", keeps="its personal model"),
+    exchange=base.Exchange(
+        down="1", up="1", private="the personal model", keeps="its personal model"
+    ),
     headline=("personal", "trained"),
     joining=("a newcomer's personal model starts from the global one; an unseen client's too"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),

@@ -1,28 +1,33 @@
-"""FedALA: each client learns the share of the global model in its starting point, element by element.
+"""FedALA: each client learns the share of the global model in its starting point, element by
+element.
 
-Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated learning. AAAI
-2023 (arXiv 2212.01197), Algorithm 1.
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized federated
+learning. AAAI 2023 (arXiv 2212.01197), Algorithm 1.
 
     start            t_i = w_i + (w - w_i) * [1; W_i]                        (eq. 4; W_i on the p upper layers only)
     weights          W_i <- clip(W_i - eta dF_i(t_i)/dt * (w - w_i), 0, 1)   (eq. 5, the chain rule written out)
-                     on a random share s of D_i: in the initial stage until converged, later for one epoch a round
-                     (``round_epochs``; figure 3 has at least six)
+                     on a random share s of D_i: in the initial stage until converged, later for one
+                     epoch a round (``round_epochs``; figure 3 has at least six)
     client           w_i <- SGD(t_i; E epochs on D_i)
     server           as FedAvg: w <- sum_i n_i / n w_i
 
-w is the received model, w_i the client's own last trained one, W_i starts at 1. ``personal, received`` is t_i.
+w is the received model, w_i the client's own last trained one, W_i starts at 1. ``personal,
+received`` is t_i.
 
-ALA (``adaptive``) wraps any client half that starts local training from one received model: it passes on what was
-received, unchanged, and adds received["start"]; a proximal centre stays the received model.
+ALA (``adaptive``) wraps any client half that starts local training from one received model: it
+passes on what was received, unchanged, and adds received["start"]; a proximal centre stays the
+received model.
 
-The initial stage is the first participation in which the received model differs from the client's own (the paper's
-second iteration). It ends for a client when the standard deviation of the last ten epochs' losses, each that of the
-epoch's last batch, falls below 0.01, after eleven epochs at the least (published code), or at ``stage_epochs``; the
-paper's time for the stage, 7 minutes at 0.34 an epoch, makes about 20 on average.
+The initial stage is the first participation in which the received model differs from the client's
+own (the paper's second iteration). It ends for a client when the standard deviation of the last ten
+epochs' losses, each that of the epoch's last batch, falls below 0.01, after eleven epochs at the
+least (published code), or at ``stage_epochs``; the paper's time for the stage, 7 minutes at 0.34 an
+epoch, makes about 20 on average.
 
-Differs from the paper: its gradient between eqs. 5 and 6 carries eta twice.
-Differs from published code: that adapts absent clients too, counts tensors instead of layers, draws a window of
-consecutive samples, has no cap on the stage, and a threshold of 0.1, at which the stage ends as early as it may.
+Differs from the paper: its gradient between eqs. 5 and 6 carries eta twice. Differs from published
+code: that adapts absent clients too, counts tensors instead of layers, draws a window of
+consecutive samples, has no cap on the stage, and a threshold of 0.1, at which the stage ends as
+early as it may.
 """
 
 from dataclasses import dataclass, replace
@@ -43,13 +48,24 @@ WEIGHTS = "ALA's weights"
 class ALA(Settings):
     """ALA's settings; symbols of the paper in brackets."""
 
-    sample_share: float = Field(0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)")
-    layers: int = Field(1, ge=0, description="upper layers with weights (p); the layers below are the received ones")
+    sample_share: float = Field(
+        0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)"
+    )
+    layers: int = Field(
+        1, ge=0, description="upper layers with weights (p); the layers below are the received ones"
+    )
     weight_lr: float = Field(1.0, ge=0, description="learning rate of the weights (eta)")
     stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
-    start_round: int = Field(1, ge=1, le=10**6, description="first round in which the weights learn")
+    start_round: int = Field(
+        1, ge=1, le=10**6, description="first round in which the weights learn"
+    )
     round_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs on the weights in a round after the initial stage; 0 leaves them as then"
+        1,
+        ge=0,
+        le=10**6,
+        description=(
+            "epochs on the weights in a round after the initial stage; 0 leaves them as then"
+        ),
     )
 
 
@@ -64,8 +80,14 @@ class FedALA(base.MethodSettings, ALA):
             adaptive_card(fedavg.CARD, self),
             presentation=base.Presentation("FedALA", QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
-            summary="each client starts from its own element-wise mixture of the global model and its last one",
-            exchange=replace(adaptive_card(fedavg.CARD, self).exchange, private="ALA's weights and the personal model"),
+            summary=(
+                "each client starts from its own element-wise mixture of the global model and "
+                "its last one"
+            ),
+            exchange=replace(
+                adaptive_card(fedavg.CARD, self).exchange,
+                private="ALA's weights and the personal model",
+            ),
         )
         return base.Method(fedavg.server(), adaptive(fedavg.client(mu=0.0), self), card)
 
@@ -74,8 +96,8 @@ class FedALA(base.MethodSettings, ALA):
 class FedALAState:
     """ALA's state in addition to the inner method's.
 
-    ``last`` (n, d) the client's own trained model; ``weights`` (n, k) W_i on the upper layers; ``started`` (n,) whether
-    the client has completed the initial stage.
+    ``last`` (n, d) the client's own trained model; ``weights`` (n, k) W_i on the upper layers;
+    ``started`` (n,) whether the client has completed the initial stage.
     """
 
     inner: Any
@@ -84,21 +106,31 @@ class FedALAState:
     started: Tensor
 
 
-def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: str = "model") -> base.Client:
-    """Apply ALA before a client half that starts from received["start"] and uplinks its trained model as "model".
+def adaptive(
+    inner: base.Client, settings: ALA, personal: bool = True, model: str = "model"
+) -> base.Client:
+    """Apply ALA before a client half that starts from received["start"] and uplinks its trained
+    model as "model".
 
-    ``personal``: whether the start is the personal model; False if the inner method names its own. ``model``: the name
-    of the received model.
+    ``personal``: whether the start is the personal model; False if the inner method names its own.
+    ``model``: the name of the received model.
     """
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedALAState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedALAState:
         last = initial().repeat(len(ids), 1)
-        weights = torch.ones_like(last[:, partly_shared.top_layers(initial.layers, settings.layers)])
+        weights = torch.ones_like(
+            last[:, partly_shared.top_layers(initial.layers, settings.layers)]
+        )
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
     def train(
-        state: FedALAState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedALAState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedALAState]:
         w, part = received[model], partly_shared.top_layers(training.layers, settings.layers)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
@@ -106,16 +138,24 @@ def adaptive(inner: base.Client, settings: ALA, personal: bool = True, model: st
         mixture = mixed(w, state.last, state.weights, part)
         if personal:
             training.observe("personal", mixture, "received")
-        own, uplink, info = inner.train(state.inner, {**received, "start": mixture}, training, round_)
+        own, uplink, info = inner.train(
+            state.inner, {**received, "start": mixture}, training, round_
+        )
         means = by_layer(state.weights, training.layers, settings.layers)
         ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
-        return FedALAState(own, uplink["model"], state.weights, state.started | begins), uplink, {**info, **ala}
+        return (
+            FedALAState(own, uplink["model"], state.weights, state.started | begins),
+            uplink,
+            {**info, **ala},
+        )
 
     return base.Client(start, train, (*inner.private, "weights"))
 
 
 def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
-    """Return eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is 0."""
+    """Return eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is
+    0.
+    """
     mixture = w.clone()
     mixture[:, part] = torch.lerp(last[:, part], w[:, part], weights)
     return mixture
@@ -130,16 +170,18 @@ def learn(
     training: base.LocalTraining,
     round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
-    """Apply eq. 5 to the state's weights, in place: until converged at the beginning, later for ``round_epochs``.
+    """Apply eq. 5 to the state's weights, in place: until converged at the beginning, later for
+    ``round_epochs``.
 
-    Returns the number of epochs of each client (n,), and the loss of each epoch's last batch, which ends the stage (n,
-    the maximum epochs of a round): 0 after a client's last epoch.
+    Returns the number of epochs of each client (n,), and the loss of each epoch's last batch, which
+    ends the stage (n, the maximum epochs of a round): 0 after a client's last epoch.
     """
     most = torch.where(begins, settings.stage_epochs, settings.round_epochs * state.started.long())
     learning = most > 0
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
     shown = torch.zeros(len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype)
-    # All epochs have the same batches, and the layers below those with weights remain the received ones.
+    # All epochs have the same batches, and the layers below those with weights remain the received
+    # ones.
     kept = ConstantFeatures() if int(most.max()) > 1 else None
     while learning.any():
         mixture = mixed(w, state.last, state.weights, part)
@@ -170,7 +212,9 @@ def converged(losses: list[Tensor]) -> Tensor:
 def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
     """Return the mean weight of each of the upper layers, (n, p)."""
     adapted = layers[len(layers) - count :]
-    means = [weights[:, s.start - adapted[0].start : s.stop - adapted[0].start].mean(1) for s in adapted]
+    means = [
+        weights[:, s.start - adapted[0].start : s.stop - adapted[0].start].mean(1) for s in adapted
+    ]
     return torch.stack(means, 1) if means else weights
 
 
@@ -180,7 +224,8 @@ QUANTITIES = (
         "values",
         "How much of the global model local training starts from",
         "mean ALA weight",
-        "the weights of adaptive local aggregation, averaged over each of the upper layers: at 1 a layer starts "
+        "the weights of adaptive local aggregation, averaged over each of the upper layers: at 1 "
+        "a layer starts "
         "as received, at 0 from the client's own last one.",
         entries="upper layer",
     ),
@@ -196,29 +241,48 @@ QUANTITIES = (
         "epochs",
         "The loss while the starting mixture is learned",
         "training loss",
-        "the client's training loss at the end of each epoch on the weights of adaptive local aggregation (its "
-        "last batch), counted through: first those of the initial stage, then those of later rounds, each of "
+        "the client's training loss at the end of each epoch on the weights of adaptive local "
+        "aggregation (its "
+        "last batch), counted through: first those of the initial stage, then those of later "
+        "rounds, each of "
         "which begins with a newly received model and a newly trained own one.",
     ),
 )
 
 
 def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base.Card:
-    """Return the card of a method with ALA before its local training; ``personal`` as in ``adaptive``."""
+    """Return the card of a method with ALA before its local training; ``personal`` as in
+    ``adaptive``.
+    """
     # The stage's epochs use one batch order: all of its gradients are on the same batches.
-    stage = base.Gradients(per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True)
-    later = [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)] if settings.round_epochs else []
+    stage = base.Gradients(
+        per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True
+    )
+    later = (
+        [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)]
+        if settings.round_epochs
+        else []
+    )
     shown = card.presentation
     return replace(
         card,
-        presentation=base.Presentation(f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)),
+        presentation=base.Presentation(
+            f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)
+        ),
         privacy=replace(card.privacy, gradients=(*card.privacy.gradients, stage, *later)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",
-        summary=f"{card.summary}; clients start from mixtures of the received model and their last one",
+        summary=(
+            f"{card.summary}; clients start from mixtures of the received model and their last one"
+        ),
         exchange=replace(
             card.exchange,
-            private=WEIGHTS if card.exchange.private.startswith("nothing") else f"{card.exchange.private}; {WEIGHTS}",
-            keeps=f"{'' if card.exchange.keeps == 'nothing' else card.exchange.keeps + '; '}its last model and W",
+            private=WEIGHTS
+            if card.exchange.private.startswith("nothing")
+            else f"{card.exchange.private}; {WEIGHTS}",
+            keeps=(
+                f"{'' if card.exchange.keeps == 'nothing' else card.exchange.keeps + '; '}its "
+                "last model and W"
+            ),
         ),
         headline=("personal", "received") if personal else card.headline,
         joining=f"{card.joining}; W starts from 1",

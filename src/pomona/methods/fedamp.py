@@ -1,7 +1,7 @@
 """FedAMP and HeurFedAMP: a cloud model per client, weighted towards the models closest to its own.
 
-Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learning on non-IID data. AAAI 2021
-(arXiv 2007.03797).
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learning on non-IID data.
+AAAI 2021 (arXiv 2007.03797).
 
     objective        min_W  sum_i F_i(w_i) + lambda sum_{i<j} A(||w_i - w_j||^2)                           (eq. 1)
     server           u_i = sum_j xi_ij w_j                                                                 (eq. 5)
@@ -14,25 +14,29 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized cross-silo federated learn
     step size        constant alpha, lambda / sqrt(K), or diminishing alpha / k          (theorems 1 and 2; K rounds)
     HeurFedAMP       xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h))    (eq. 8)
 
-The server keeps the last model of each client. It sends client i its cloud model u_i and, for the record, the row xi_i.
-Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's step makes it lr sqrt(K), a diminishing
-one lets it grow to lr lambda K / alpha, so that lr has to fall as fast; from 1 on a run is warned.
+The server keeps the last model of each client. It sends client i its cloud model u_i and, for the
+record, the row xi_i. Local SGD is stable while lr lambda / alpha_k < 2 (1 + momentum). Theorem 1's
+step makes it lr sqrt(K), a diminishing one lets it grow to lr lambda K / alpha, so that lr has to
+fall as fast; from 1 on a run is warned.
 
-``gradient`` selects the multiple of A' that weights a message. "printed" (the default) is eq. 5: its fixed point is a
-stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of A(||w_i - w_j||^2) has the factor 2, which
-is not in eq. 5. "exact" has xi_ij = 2 alpha_k A', whose fixed point is a stationary point of eq. 1 itself.
+``gradient`` selects the multiple of A' that weights a message. "printed" (the default) is eq. 5:
+its fixed point is a stationary point of eq. 1 with lambda / 2 for lambda, because the gradient of
+A(||w_i - w_j||^2) has the factor 2, which is not in eq. 5. "exact" has xi_ij = 2 alpha_k A', whose
+fixed point is a stationary point of eq. 1 itself.
 
-Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <= 1 ensures. So the
-default alpha is 1, or 1 / (N A'(0)) if that is less (half of it with ``gradient = "exact"``): the own model then weighs
-at least 1 / N. If your own alpha makes the sum larger, xi_ii is 0, and the other weights are divided by their sum,
-which has another fixed point. ``coupling`` in info is the sum before that; a run reports if it exceeds 1 for more than
-half of its clients at the end.
+Convexity: u_i is a convex combination while sum_{j != i} xi_ij <= 1, which alpha_k (N - 1) A'(0) <=
+1 ensures. So the default alpha is 1, or 1 / (N A'(0)) if that is less (half of it with ``gradient =
+"exact"``): the own model then weighs at least 1 / N. If your own alpha makes the sum larger, xi_ii
+is 0, and the other weights are divided by their sum, which has another fixed point. ``coupling`` in
+info is the sum before that; a run reports if it exceeds 1 for more than half of its clients at the
+end.
 
-Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts (``start``); with few
-steps and a small lambda / alpha, starting from the own model leaves hardly any coupling. All clients join each round
-there; here absent ones count with the last model they sent (before the first, with the initial one).
-Differs from published code: there is none by the authors; in some others' the proximal term has no gradient, which
-makes the method separate training.
+Differs from the paper: it does not print its hyper-parameters, nor where the local solve starts
+(``start``); with few steps and a small lambda / alpha, starting from the own model leaves hardly
+any coupling. All clients join each round there; here absent ones count with the last model they
+sent (before the first, with the initial one). Differs from published code: there is none by the
+authors; in some others' the proximal term has no gradient, which makes the method separate
+training.
 """
 
 import math
@@ -48,14 +52,20 @@ from torch import Tensor
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
 
-BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)  # lambda is a keyword in Python
+# lambda is a keyword in Python
+BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-Lambda = Annotated[float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")]
+Lambda = Annotated[
+    float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")
+]
 AlphaSchedule = Annotated[
     Literal["constant", "sqrt", "diminishing"],
     Field(description="alpha_k over the rounds: alpha, lambda / sqrt(rounds), or alpha / k"),
 ]
-Start = Annotated[Literal["own", "cloud"], Field(description="where local SGD starts: own last model or cloud model")]
+Start = Annotated[
+    Literal["own", "cloud"],
+    Field(description="where local SGD starts: own last model or cloud model"),
+]
 
 
 class FedAMP(base.MethodSettings):
@@ -68,18 +78,28 @@ class FedAMP(base.MethodSettings):
     alpha: float | None = Field(
         None,
         gt=0,
-        description="step size of the cloud models (alpha), the pull is lambda / alpha; if not set 1, or 1 / (clients "
+        description="step size of the cloud models (alpha), the pull is lambda / alpha; if not "
+        "set 1, or 1 / (clients "
         "A'(0)) where that is less, so that cloud models are convex combinations",
     )
     alpha_schedule: AlphaSchedule = "constant"
-    attention: Literal["exponential", "scad", "mcp"] = Field("exponential", description="attention-inducing function A")
+    attention: Literal["exponential", "scad", "mcp"] = Field(
+        "exponential", description="attention-inducing function A"
+    )
     sigma: float = Field(25.0, gt=0, description="scale of the exponential attention (sigma)")
     scad_lambda: float = Field(0.04, gt=0, description="slope and knee of the scad attention (l)")
-    scad_a: float = Field(3.7, gt=1, description="squared distance, in units of l, where scad is flat (a)")
+    scad_a: float = Field(
+        3.7, gt=1, description="squared distance, in units of l, where scad is flat (a)"
+    )
     mcp_lambda: float = Field(0.04, gt=0, description="slope of the mcp attention at 0 (l)")
-    mcp_gamma: float = Field(250.0, gt=0, description="squared distance, in units of l, where mcp is flat (g)")
+    mcp_gamma: float = Field(
+        250.0, gt=0, description="squared distance, in units of l, where mcp is flat (g)"
+    )
     gradient: Literal["printed", "exact"] = Field(
-        "printed", description="message weights alpha A' as printed, or 2 alpha A', the exact gradient of eq. 1"
+        "printed",
+        description=(
+            "message weights alpha A' as printed, or 2 alpha A', the exact gradient of eq. 1"
+        ),
     )
     start: Start = "own"
 
@@ -95,7 +115,9 @@ class FedAMP(base.MethodSettings):
             return self.factor * step(self, round_, len(W)) * slope(self, distances(W))
 
         card = replace(CARD, needs=replace(CARD.needs, total_rounds=self.alpha_schedule == "sqrt"))
-        return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
+        return base.Method(
+            server(messages, self.alpha_schedule), client(self), card, partial(caution, self)
+        )
 
 
 class HeurFedAMP(base.MethodSettings):
@@ -109,7 +131,9 @@ class HeurFedAMP(base.MethodSettings):
     )
     sigma: float = Field(25.0, ge=0, description="scale of the cosine similarity (sigma)")
     lambda_: Lambda = 1.0
-    alpha: float = Field(1.0, gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha")
+    alpha: float = Field(
+        1.0, gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha"
+    )
     alpha_schedule: AlphaSchedule = "constant"
     start: Start = "own"
 
@@ -121,11 +145,15 @@ class HeurFedAMP(base.MethodSettings):
             return (1 - own) * cosine_shares(W, self.sigma)
 
         card = replace(HEURISTIC, needs=base.Needs(total_rounds=self.alpha_schedule == "sqrt"))
-        return base.Method(server(messages, self.alpha_schedule), client(self), card, partial(caution, self))
+        return base.Method(
+            server(messages, self.alpha_schedule), client(self), card, partial(caution, self)
+        )
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
-    """Return alpha_k: theorem 1's lambda / sqrt(K), or one with an infinite sum and a finite sum of squares."""
+    """Return alpha_k: theorem 1's lambda / sqrt(K), or one with an infinite sum and a finite sum of
+    squares.
+    """
     alpha = settings.alpha
     if alpha is None:
         assert isinstance(settings, FedAMP)
@@ -150,13 +178,16 @@ def caution(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> 
     if pulled < 1:
         return None
     return (
-        f"{settings.name}: lr x lambda / alpha = {pulled:.3g} in round {round_.number}; from 1 on the pull alone "
+        f"{settings.name}: lr x lambda / alpha = {pulled:.3g} in round {round_.number}; from 1 on "
+        "the pull alone "
         f"overshoots, and from {2 * (1 + round_.momentum):.3g} on it diverges; {_remedy(settings)}"
     )
 
 
 def _remedy(settings: FedAMP | HeurFedAMP) -> str:
-    """Return a remedy for too strong a pull, by what determines alpha_k: rounds, number of clients, or a setting."""
+    """Return a remedy for too strong a pull, by what determines alpha_k: rounds, number of clients,
+    or a setting.
+    """
     match settings.alpha_schedule:
         case "sqrt":
             return "set a smaller lr, fewer rounds, or method.alpha_schedule=constant"
@@ -169,7 +200,9 @@ def _remedy(settings: FedAMP | HeurFedAMP) -> str:
 
 
 def convex_step(settings: FedAMP, members: int) -> float:
-    """Return the largest alpha, at most 1, at which each of N messages weighs at most 1 / N (A' is largest at 0)."""
+    """Return the largest alpha, at most 1, at which each of N messages weighs at most 1 / N (A' is
+    largest at 0).
+    """
     steepest = float(slope(settings, torch.zeros(1, dtype=torch.float64)))
     return min(1.0, 1 / (members * settings.factor * steepest))
 
@@ -187,20 +220,25 @@ def slope(settings: FedAMP, t: Tensor) -> Tensor:
 
 
 def distances(W: Tensor) -> Tensor:
-    """Return squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with themselves."""
+    """Return squared Euclidean distances (N, N) of rows W (N, d), by one product of the rows with
+    themselves.
+    """
     G = (base.chunked(W) - W[0]).gram()  # relative to one row: avoids cancellation
     squares = G.diagonal()
     return (squares.unsqueeze(1) + squares - 2 * G).clamp_min(0)
 
 
 def cosine_shares(W: Tensor, sigma: float) -> Tensor:
-    """Return the softmax of sigma cos(w_i, w_j) over j != i (N, N), with a zero diagonal; eq. 8 without 1 - xi_ii."""
+    """Return the softmax of sigma cos(w_i, w_j) over j != i (N, N), with a zero diagonal; eq. 8
+    without 1 - xi_ii.
+    """
     scores = cosine_similarity(W, scale=sigma).fill_diagonal_(-torch.inf)
     return torch.softmax(scores, dim=1).nan_to_num(0)  # a single client has no others
 
 
 def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
-    """Return convex weights xi (N, N), and each row's coupling (N, 1), its total weight on others before normalisation.
+    """Return convex weights xi (N, N), and each row's coupling (N, 1), its total weight on others
+    before normalisation.
 
     The diagonal of ``messages`` is ignored; the self weight is the remainder to 1.
     """
@@ -211,9 +249,13 @@ def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> base.Server:
-    """Keep each client's last model (N, d) and mix them for the participants; ``schedule`` is of alpha."""
+    """Keep each client's last model (N, d) and mix them for the participants; ``schedule`` is of
+    alpha.
+    """
 
-    def down(models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         members = torch.tensor(roster.members)
         W = models if len(members) == len(models) else base.chunked(models)[members].compute()
         who = torch.searchsorted(members, torch.tensor(ids))
@@ -227,7 +269,11 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
         }
 
     def aggregate(
-        models: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        models: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Tensor:
         return base.replace_rows(models, ids, uplink["model"])
 
@@ -243,12 +289,19 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
         return coupling_warning(convex_weights(messages(W, round_))[1].squeeze(1), schedule)
 
     return base.Server(
-        start, down, aggregate, welcome, lambda models: {"model": models[0]}, separable=True, closing=closing
+        start,
+        down,
+        aggregate,
+        welcome,
+        lambda models: {"model": models[0]},
+        separable=True,
+        closing=closing,
     )
 
 
 def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None:
-    """Return a warning if most clients' couplings (N,) exceed 1, so that weights differ from the method's.
+    """Return a warning if most clients' couplings (N,) exceed 1, so that weights differ from the
+    method's.
 
     ``schedule``: of alpha, which determines the remedy.
     """
@@ -258,8 +311,10 @@ def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None
     by_rounds = "lower method.lambda, or set method.alpha_schedule=constant"
     remedy = by_rounds if schedule == "sqrt" else "leave method.alpha unset, or lower it"
     return (
-        f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of A' is "
-        f"{float(coupling.median()):.3g} in the middle, above 1), so that their own models are left out of their cloud "
+        f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of "
+        "A' is "
+        f"{float(coupling.median()):.3g} in the middle, above 1), so that their own models are "
+        "left out of their cloud "
         f"models, which is not the method; {remedy}"
     )
 
@@ -287,7 +342,8 @@ QUANTITIES = (
         "matrix",
         "Whose models make up each client's cloud model",
         "ξ(i, j)",
-        "the attention ξ(i, j), the share of the model of client j (column) in the cloud model that the server "
+        "the attention ξ(i, j), the share of the model of client j (column) in the cloud model "
+        "that the server "
         "makes for client i (row).",
         history="How the attention of each client moved",
     ),
@@ -296,7 +352,8 @@ QUANTITIES = (
         "values",
         "How much weight each client puts on the others",
         "weight on all others",
-        "the attention that a client's cloud model gives to all other clients together, before it is limited to 1; "
+        "the attention that a client's cloud model gives to all other clients together, before it "
+        "is limited to 1; "
         "above 1 nothing of the client's own model is left in it.",
     ),
 )

@@ -1,21 +1,23 @@
 """FedAvg, and fine-tuning on top of it.
 
-McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks from decentralized
-data. AISTATS 2017 (arXiv 1602.05629). Fine-tuning: Wang et al. Federated evaluation of on-device personalization.
-arXiv 1910.10252.
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks
+from decentralized data. AISTATS 2017 (arXiv 1602.05629). Fine-tuning: Wang et al. Federated
+evaluation of on-device personalization. arXiv 1910.10252.
 
     objective        min_w  sum_i n_i / n F_i(w)
     client           w_i <- SGD(w; E epochs on D_i)                          (Algorithm 1, ClientUpdate)
     server           w   <- sum_i n_i / n w_i        over the cohort
 
-Named models: ``global`` is w as received; ``local`` is w_i right after local training, which papers print as
-FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a temporary copy of the received w, trained for
-another ``finetune_epochs``; it never enters the average. It only serves the evaluation, so its rate is the run's ``lr``
-in every round, whatever the schedule: at the final rate of a cosine it would hardly differ from w. ``local`` is the
-round's training, and does come that close.
+Named models: ``global`` is w as received; ``local`` is w_i right after local training, which papers
+print as FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a temporary copy of
+the received w, trained for another ``finetune_epochs``; it never enters the average. It only serves
+the evaluation, so its rate is the run's ``lr`` in every round, whatever the schedule: at the final
+rate of a cosine it would hardly differ from w. ``local`` is the round's training, and does come
+that close.
 
-Differs from papers: papers with this baseline give neither the number of fine-tuning epochs nor their rate; the default
-is the run's ``local_epochs``. The momentum starts at zero in every round, as in the code published with APPLE.
+Differs from papers: papers with this baseline give neither the number of fine-tuning epochs nor
+their rate; the default is the run's ``local_epochs``. The momentum starts at zero in every round,
+as in the code published with APPLE.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,8 @@ from torch import Tensor
 from pomona.methods import base
 
 FinetuneEpochs = Annotated[
-    int | None, Field(ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set")
+    int | None,
+    Field(ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"),
 ]
 
 
@@ -75,37 +78,49 @@ class FedAvgFT(base.MethodSettings):
 
 
 def server(part: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
-    """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over the cohort.
+    """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over
+    the cohort.
 
-    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining clients then start
-    from the run's initial model.
+    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining
+    clients then start from the run's initial model.
     """
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return part(initial) if part else initial()
 
-    def down(w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         return {"model": base.Rows.same(w, len(ids))}
 
     def aggregate(
-        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Tensor:
         return base.weighted_mean(uplink["model"], roster.weights(ids))
 
     def expects(w: Tensor) -> base.Uplink:
         return {"model": w}
 
-    def welcome(w: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor | None]:
+    def welcome(
+        w: Tensor, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Tensor, Tensor | None]:
         return w, None if part else w
 
-    return base.Server(start, down, aggregate, welcome, expects, global_model=part is None, averages=True)
+    return base.Server(
+        start, down, aggregate, welcome, expects, global_model=part is None, averages=True
+    )
 
 
 def client(mu: float) -> base.Client:
-    """Run local SGD from the received model w with a pull mu (v - w) towards it: FedAvg for mu = 0, FedProx above.
+    """Run local SGD from the received model w with a pull mu (v - w) towards it: FedAvg for mu = 0,
+    FedProx above.
 
-    A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the pull is still towards
-    w.
+    A method that prepares another start (fine-tuning, ALA) adds it as ``received["start"]``; the
+    pull is still towards w.
     """
 
     def train(
@@ -122,16 +137,24 @@ def client(mu: float) -> base.Client:
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
-    """Add a personal model: a copy of the received one, fine-tuned by plain SGD before ``inner`` trains.
+    """Add a personal model: a copy of the received one, fine-tuned by plain SGD before ``inner``
+    trains.
 
-    It only serves the evaluation: no schedule lowers its rate, since late in a schedule the copy would hardly be tuned.
+    It only serves the evaluation: no schedule lowers its rate, since late in a schedule the copy
+    would hardly be tuned.
     """
 
     def train(
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[object]:
         if training.watches("received"):
-            tuned = base.sgd(training, received["model"].clone(), round_.unscheduled, epochs, purpose="finetuning")
+            tuned = base.sgd(
+                training,
+                received["model"].clone(),
+                round_.unscheduled,
+                epochs,
+                purpose="finetuning",
+            )
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 
@@ -149,7 +172,9 @@ CARD = base.Card(
 )
 
 
-def finetuned_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
+def finetuned_card(
+    card: base.Card, epochs: int | None, presentation: base.Presentation
+) -> base.Card:
     """Return the card of a method with ``epochs`` of additional fine-tuning."""
     return replace(
         card,
@@ -160,6 +185,9 @@ def finetuned_card(card: base.Card, epochs: int | None, presentation: base.Prese
         headline=("personal", "received"),
         privacy=replace(
             card.privacy,
-            gradients=(*card.privacy.gradients, base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True)),
+            gradients=(
+                *card.privacy.gradients,
+                base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True),
+            ),
         ),
     )

@@ -1,18 +1,20 @@
-"""FedAvg-C and FedProx-C: every round starts with fine-tuning, and local training continues from there.
+"""FedAvg-C and FedProx-C: every round starts with fine-tuning, and local training continues from
+there.
 
-"Customised" baselines of Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation for personalized
-federated learning. AAAI 2023 (arXiv 2212.01197), table 2.
+"Customised" baselines of Zhang, Hua, Wang, Song, Xue, Ma, Guan. FedALA: adaptive local aggregation
+for personalized federated learning. AAAI 2023 (arXiv 2212.01197), table 2.
 
     client           t_i <- SGD(w; k epochs on D_i)                          the personal model, without a proximal term
                      w_i <- SGD(t_i; E epochs), for FedProx-C pulled by mu (v - w) towards the received w
     server           as FedAvg: w <- sum_i n_i / n w_i
 
-With plain SGD, FedAvg-C trains exactly as FedAvg with k more epochs a round (but for the order of the samples, and the
-momentum that starts anew); what differs is the headline model. Fine-tuning is part of training here, so that its
-rate follows the run's schedule: at the end of a cosine t_i is close to the received w, where FedAvg-FT's is not.
+With plain SGD, FedAvg-C trains exactly as FedAvg with k more epochs a round (but for the order of
+the samples, and the momentum that starts anew); what differs is the headline model. Fine-tuning is
+part of training here, so that its rate follows the run's schedule: at the end of a cosine t_i is
+close to the received w, where FedAvg-FT's is not.
 
-Differs from the paper: k is not given; the default is the run's ``local_epochs``. The time per round in table 3
-suggests about 14.
+Differs from the paper: k is not given; the default is the run's ``local_epochs``. The time per
+round in table 3 suggests about 14.
 """
 
 from dataclasses import replace
@@ -33,7 +35,9 @@ class FedAvgC(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = customised_card(fedavg.CARD, self.finetune_epochs, base.Presentation("FedAvg-C"))
-        return base.Method(fedavg.server(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card)
+        return base.Method(
+            fedavg.server(), customised(fedavg.client(mu=0.0), self.finetune_epochs), card
+        )
 
 
 class FedProxC(base.MethodSettings):
@@ -46,11 +50,15 @@ class FedProxC(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = customised_card(fedprox.CARD, self.finetune_epochs, base.Presentation("FedProx-C"))
-        return base.Method(fedavg.server(), customised(fedavg.client(self.mu), self.finetune_epochs), card)
+        return base.Method(
+            fedavg.server(), customised(fedavg.client(self.mu), self.finetune_epochs), card
+        )
 
 
 def customised(inner: base.Client, epochs: int | None) -> base.Client:
-    """Fine-tune the received model by plain SGD, evaluate the result, and start ``inner`` from it."""
+    """Fine-tune the received model by plain SGD, evaluate the result, and start ``inner`` from
+    it.
+    """
 
     def train(
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -62,7 +70,9 @@ def customised(inner: base.Client, epochs: int | None) -> base.Client:
     return base.Client(inner.start, train, inner.private)
 
 
-def customised_card(card: base.Card, epochs: int | None, presentation: base.Presentation) -> base.Card:
+def customised_card(
+    card: base.Card, epochs: int | None, presentation: base.Presentation
+) -> base.Card:
     """Return the card of a method that starts with ``epochs`` of fine-tuning."""
     return replace(
         fedavg.finetuned_card(card, epochs, presentation),

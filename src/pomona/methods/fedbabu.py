@@ -1,22 +1,23 @@
 """FedBABU: the federation trains the body under a fixed initial head; clients fine-tune locally.
 
-Oh, Kim, Yun. FedBABU: toward enhanced representation for federated image classification. ICLR 2022 (arXiv 2106.06042),
-Algorithm 1.
+Oh, Kim, Yun. FedBABU: toward enhanced representation for federated image classification. ICLR 2022
+(arXiv 2106.06042), Algorithm 1.
 
     objective        min_phi  sum_i n_i / n F_i(h0 o phi)                    h0 the initial head, the same for all
     client           phi_i <- SGD(phi; E epochs on D_i), h0 fixed
     server           phi <- sum_i n_i / n phi_i
     evaluation       m_i <- SGD((phi, h0); fine-tuning epochs on D_i)        of all layers, of the head, or of the body
 
-Only phi travels, in both directions; h0 follows from the run's seed. Named models: ``global, received`` is phi under
-h0, ``personal, received`` the fine-tuned m_i, a temporary copy that never enters the mean; its steps use the run's
-``lr``, whatever the federation's learning rate schedule. With all layers shared (``shared`` = their number) this is
-FedAvg-FT to the bit, with 0 epochs of fine-tuning the personal model is the global.
+Only phi travels, in both directions; h0 follows from the run's seed. Named models: ``global,
+received`` is phi under h0, ``personal, received`` the fine-tuned m_i, a temporary copy that never
+enters the mean; its steps use the run's ``lr``, whatever the federation's learning rate schedule.
+With all layers shared (``shared`` = their number) this is FedAvg-FT to the bit, with 0 epochs of
+fine-tuning the personal model is the global.
 
-Differs from the paper: that fine-tunes for five epochs, once, after training; here for the run's ``local_epochs`` if
-``finetune_epochs`` is not set, in every round that is evaluated.
-Differs from published code: that averages uniformly, statistics of BatchNorm too; here clients count by samples, and
-every model is evaluated with statistics of the client's own training data.
+Differs from the paper: that fine-tunes for five epochs, once, after training; here for the run's
+``local_epochs`` if ``finetune_epochs`` is not set, in every round that is evaluated. Differs from
+published code: that averages uniformly, statistics of BatchNorm too; here clients count by samples,
+and every model is evaluated with statistics of the client's own training data.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +36,11 @@ class FedBABU(base.MethodSettings):
 
     name: Literal["fedbabu"] = "fedbabu"
     shared: int | None = Field(
-        None, ge=0, description="lower layers that are trained together (the body); all but the last if not set"
+        None,
+        ge=0,
+        description=(
+            "lower layers that are trained together (the body); all but the last if not set"
+        ),
     )
     finetune_epochs: FinetuneEpochs = None
     finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
@@ -46,7 +51,9 @@ class FedBABU(base.MethodSettings):
         body = partly_shared.server(lambda row: (head(row.layers, self.shared),))
         server = replace(body, global_model=True)  # the head is also shared
         return base.Method(
-            server, client(self), replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), tuning)))
+            server,
+            client(self),
+            replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), tuning))),
         )
 
 
@@ -60,11 +67,16 @@ class FedBABUState:
 def client(settings: FedBABU) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedBABUState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedBABUState:
         return FedBABUState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
 
     def train(
-        state: FedBABUState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedBABUState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedBABUState]:
         top = head(training.layers, settings.shared)
         W = insert_columns(received["model"], state.head, top)
@@ -91,9 +103,14 @@ def client(settings: FedBABU) -> base.Client:
 CARD = base.Card(
     presentation=base.Presentation("FedBABU"),
     paper="Oh et al., ICLR 2022, Algorithm 1",
-    summary="one body, trained under a head that stays as it was drawn; each client fine-tunes a copy",
+    summary=(
+        "one body, trained under a head that stays as it was drawn; each client fine-tunes a copy"
+    ),
     exchange=base.Exchange(
-        down="share of the body", up="share of the body", private="the fine-tuned model", keeps="the initial head"
+        down="share of the body",
+        up="share of the body",
+        private="the fine-tuned model",
+        keeps="the initial head",
     ),
     headline=("personal", "received"),
     joining="newcomers and unseen clients have the same head, and start from the global body",

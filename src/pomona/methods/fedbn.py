@@ -1,21 +1,22 @@
 """FedBN: everything is learned together except the normalisation layers, which each client keeps.
 
-Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch normalization. ICLR 2021
-(arXiv 2102.07623), Algorithm 1.
+Li, Jiang, Zhang, Kamp, Dou. FedBN: federated learning on non-IID features via local batch
+normalization. ICLR 2021 (arXiv 2102.07623), Algorithm 1.
 
     objective        min_{s, b_1..b_n}  sum_i n_i / n F_i(s, b_i)            b_i scale and shift of normalisation layers
     client           (s_i, b_i) <- SGD((s, b_i); E epochs on D_i)            both parts together
     server           s <- sum_i n_i / n s_i
 
-Only s is sent, in both directions, and no statistics of BatchNorm: every model is evaluated with those of the client's
-own training data. ``personal, received`` is the received s with the client's b_i, ``personal, trained`` the same after
-local training. In a network without normalisation layers this is FedAvg, to the bit, and a run reports it.
+Only s is sent, in both directions, and no statistics of BatchNorm: every model is evaluated with
+those of the client's own training data. ``personal, received`` is the received s with the client's
+b_i, ``personal, trained`` the same after local training. In a network without normalisation layers
+this is FedAvg, to the bit, and a run reports it.
 
-Differs from the paper: that is about BatchNorm; here the parameters of group, layer and instance normalisation stay
-too. Statistics are estimated on the client's training data when a model is evaluated, not tracked while it trains.
-Differs from published code: clients are averaged uniformly there (its experiments give all the same number of samples),
-here by samples.
-The numbers are those of ``partialfed`` with ``rule = "local-norm"``, which sends all layers.
+Differs from the paper: that is about BatchNorm; here the parameters of group, layer and instance
+normalisation stay too. Statistics are estimated on the client's training data when a model is
+evaluated, not tracked while it trains. Differs from published code: clients are averaged uniformly
+there (its experiments give all the same number of samples), here by samples. The numbers are those
+of ``partialfed`` with ``rule = "local-norm"``, which sends all layers.
 """
 
 from typing import Literal

@@ -1,7 +1,8 @@
-"""FedCAC: clients share insensitive parameters with all, and critical ones with clients whose critical ones overlap.
+"""FedCAC: clients share insensitive parameters with all, and critical ones with clients whose
+critical ones overlap.
 
-Wu, Liu, Niu, Zhu, Tang. Bold but cautious: unlocking the potential of personalized federated learning through
-cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
+Wu, Liu, Niu, Zhu, Tang. Bold but cautious: unlocking the potential of personalized federated
+learning through cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
 
     client           w_i <- SGD(v_i; E epochs);  sensitivity  c_i = |(w_i - v_i) w_i|, by element
                      critical: the share tau of a layer's parameters with the largest c_i, a mask m_i
@@ -11,19 +12,20 @@ cautiously aggressive collaboration. ICCV 2023 (arXiv 2309.11103).
                      neighbours    C_i = {i} and all j with o_ij >= t_r
                      v_i = m_i * mean of w_j over C_i + (1 - m_i) * w
 
-C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one bit a parameter.
-``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta each client's critical parameters are its
-own: the threshold exceeds the largest overlap. If all overlaps are equal it never does; then nothing is shared either.
-tau = 0 is FedAvg-local, to the bit.
+C_i runs over the members who have sent a model. One model goes down and one up, with a mask of one
+bit a parameter. ``personal, received`` is v_i, ``personal, trained`` is w_i. After round beta each
+client's critical parameters are its
+own: the threshold exceeds the largest overlap. If all overlaps are equal it never does; then
+nothing is shared either. tau = 0 is FedAvg-local, to the bit.
 
-A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words that a client does not
-have, dead units), those that are not 0 are critical, as in published code. Where other sensitivities are equal more
-than the share tau may be critical, as there.
+A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words
+that a client does not have, dead units), those that are not 0 are critical, as in published code.
+Where other sensitivities are equal more than the share tau may be critical, as there.
 
-Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer, here weights and
-bias of a layer are one; in its first exchange critical parameters come back as they were initially; its C_i is of
-the round's cohort; it takes a threshold of up to 1e-10 for 0, and a layer without any other sensitivity is critical
-as a whole.
+Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer,
+here weights and bias of a layer are one; in its first exchange critical parameters come back as
+they were initially; its C_i is of the round's cohort; it takes a threshold of up to 1e-10 for 0,
+and a layer without any other sensitivity is critical as a whole.
 """
 
 from dataclasses import dataclass
@@ -40,9 +42,14 @@ class FedCAC(base.MethodSettings):
     """FedCAC's settings; symbols of the paper in brackets."""
 
     name: Literal["fedcac"] = "fedcac"
-    tau: float = Field(0.5, ge=0, le=1, description="share of a layer's parameters that is critical (tau)")
+    tau: float = Field(
+        0.5, ge=0, le=1, description="share of a layer's parameters that is critical (tau)"
+    )
     beta: int = Field(
-        100, ge=1, le=10**6, description="round after which no client shares critical parameters any more (beta)"
+        100,
+        ge=1,
+        le=10**6,
+        description="round after which no client shares critical parameters any more (beta)",
     )
 
     def method(self) -> base.Method:
@@ -52,7 +59,9 @@ class FedCAC(base.MethodSettings):
 
 @dataclass(frozen=True)
 class Bank:
-    """The global model (d,), each client's last model (N, d) and mask (N, d) bool, and who has sent one (N,) bool."""
+    """The global model (d,), each client's last model (N, d) and mask (N, d) bool, and who has sent
+    one (N,) bool.
+    """
 
     model: Tensor
     models: Tensor
@@ -68,9 +77,13 @@ def server(beta: int) -> base.Server:
         uncritical = torch.zeros_like(w, dtype=torch.bool).expand(N, -1)
         return Bank(w, w.expand(N, -1), uncritical, torch.zeros(N, dtype=torch.bool))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         shared = overlaps(bank.masks)
-        near = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[list(ids)].to(bank.model)
+        near = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[
+            list(ids)
+        ].to(bank.model)
         mean = near / near.sum(1, keepdim=True)
         whose = torch.tensor(ids, device=bank.model.device)
 
@@ -86,7 +99,11 @@ def server(beta: int) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
@@ -98,7 +115,9 @@ def server(beta: int) -> base.Server:
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         uncritical = base.replace_rows(bank.masks, ids, torch.zeros_like(bank.masks[0]))
         sent = bank.sent.index_fill(0, torch.tensor(ids), False)
-        return Bank(bank.model, base.replace_rows(bank.models, ids, bank.model), uncritical, sent), bank.model
+        return Bank(
+            bank.model, base.replace_rows(bank.models, ids, bank.model), uncritical, sent
+        ), bank.model
 
     def expects(bank: Bank) -> base.Uplink:
         return {"model": bank.model, "critical": bank.masks[0]}
@@ -107,7 +126,9 @@ def server(beta: int) -> base.Server:
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """Return o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 if i has none."""
+    """Return o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 if
+    i has none.
+    """
     both = base.chunked(masks).apply(Tensor.double).gram()
     count = both.diagonal().unsqueeze(1)
     apart = count + count.T - 2 * both
@@ -115,7 +136,9 @@ def overlaps(masks: Tensor) -> Tensor:
 
 
 def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
-    """Return C_i as rows (N, N) bool: the client itself, and senders above the threshold; ``progress`` is r / beta."""
+    """Return C_i as rows (N, N) bool: the client itself, and senders above the threshold;
+    ``progress`` is r / beta.
+    """
     oneself = torch.eye(len(sent), dtype=torch.bool, device=shared.device)
     some = sent.to(shared.device)
     pairs = some & some.unsqueeze(1) & ~oneself
@@ -143,7 +166,9 @@ def client(tau: float) -> base.Client:
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
-    """Return the mask (n, d) of each layer's share tau, rounded down, of largest sensitivity; with ties, no zeros."""
+    """Return the mask (n, d) of each layer's share tau, rounded down, of largest sensitivity; with
+    ties, no zeros.
+    """
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
     for part in layers:
         c = sensitivity[:, part]
@@ -159,7 +184,11 @@ QUANTITIES = (
         "matrix",
         "Who shares critical parameters with whom",
         "neighbour",
-        "1 where client i (row) takes the mean of its critical parameters over client j (column) too.",
+        (
+            "1 where client i (row) takes the mean of its critical parameters over client j "
+            "(column) "
+            "too."
+        ),
         history="How each client's neighbours changed",
     ),
     base.Quantity(
@@ -167,7 +196,10 @@ QUANTITIES = (
         "matrix",
         "How much of what is critical two clients have in common",
         "o(i, j)",
-        "the share o(i, j) of the critical parameters of client i (row) that are critical for client j (column) too.",
+        (
+            "the share o(i, j) of the critical parameters of client i (row) that are critical for "
+            "client j (column) too."
+        ),
         history="How the overlaps moved",
     ),
 )
@@ -175,7 +207,10 @@ QUANTITIES = (
 CARD = base.Card(
     presentation=base.Presentation("FedCAC", quantities=QUANTITIES),
     paper="Wu et al., ICCV 2023",
-    summary="uncritical parameters are averaged over all, critical ones over clients for whom the same are critical",
+    summary=(
+        "uncritical parameters are averaged over all, critical ones over clients for whom the "
+        "same are critical"
+    ),
     exchange=base.Exchange(
         down="1",
         up="1, and a mask",
@@ -184,6 +219,9 @@ CARD = base.Card(
         tells={"critical": "which parameters of the model matter to it"},
     ),
     headline=("personal", "received"),
-    joining=("neighbours are members; newcomers and unseen clients start from the global model with nothing critical"),
+    joining=(
+        "neighbours are members; newcomers and unseen clients start from the global model with "
+        "nothing critical"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

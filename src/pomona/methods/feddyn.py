@@ -1,7 +1,8 @@
-"""FedDyn: a linear and a quadratic term make the optima of the clients agree with that of the federation.
+"""FedDyn: a linear and a quadratic term make the optima of the clients agree with that of the
+federation.
 
-Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic regularization. ICLR 2021
-(arXiv 2111.04263), Algorithm 1.
+Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dynamic
+regularization. ICLR 2021 (arXiv 2111.04263), Algorithm 1.
 
     objective        min_w  1/N sum_i F_i(w)
     client           v <- argmin_v  F_i(v) - <lambda_i, v> + alpha / 2 ||v - w||^2         (eq. 1; SGD from v = w)
@@ -9,13 +10,14 @@ Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated learning based on dy
     server           h <- h - alpha / N sum_S (v_i - w)
                      w <- 1/|S| sum_S v_i - h / alpha
 
-lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the mean of all lambda_i
-after every round, for any cohort, and vanishes at the federation's optimum. Weights are uniform, not n_i / n. Named
+lambda_i and h start at 0. A local solve to the optimum makes lambda_i = grad F_i(v_i); h is the
+mean of all lambda_i after every round, for any cohort, and vanishes at the federation's optimum.
+Weights are uniform, not n_i / n. Named
 models: ``global`` is w (the paper's cloud model) as received, ``local`` is v after training.
 
-Differs from published code: alpha is the same for all clients (there: divided by a client's share of the samples);
-gradients are not clipped (there: to norm 10); the quadratic term pulls towards w only (there: it is part of the
-weight decay).
+Differs from published code: alpha is the same for all clients (there: divided by a client's share
+of the samples); gradients are not clipped (there: to norm 10); the quadratic term pulls towards w
+only (there: it is part of the weight decay).
 """
 
 from dataclasses import dataclass
@@ -57,11 +59,17 @@ def server(alpha: float) -> base.Server:
         w = initial()
         return Cloud(w, torch.zeros_like(w).expand(len(roster), -1))
 
-    def down(state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         return {"model": base.Rows.same(state.model, len(ids))}
 
     def aggregate(
-        state: Cloud, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Cloud,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Cloud:
         w, V, who = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
         moved = base.chunked(V) - w
@@ -88,11 +96,16 @@ class FedDynState:
 def client(alpha: float) -> base.Client:
     """Run local SGD on the regularised objective, from the received model."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedDynState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedDynState:
         return FedDynState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
     def train(
-        state: FedDynState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedDynState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedDynState]:
         w = received["model"]
         training.observe("global", w, "received")
@@ -115,6 +128,9 @@ CARD = base.Card(
         keeps="its linear term (1 model)",
     ),
     headline=("global", "received"),
-    joining=("h is the mean over the members: a leaver takes its own term along; newcomers and unseen clients bring 0"),
+    joining=(
+        "h is the mean over the members: a leaver takes its own term along; newcomers and unseen "
+        "clients bring 0"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

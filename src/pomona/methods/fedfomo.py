@@ -1,7 +1,8 @@
-"""FedFomo: each client evaluates others' models on its own validation data and moves towards those that help.
+"""FedFomo: each client evaluates others' models on its own validation data and moves towards those
+that help.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021
-(arXiv 2012.08565).
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model
+optimization. ICLR 2021 (arXiv 2012.08565).
 
     weight           w_n = (L_i(theta_i') - L_i(theta_n)) / ||theta_n - theta_i'||                         (eq. 3)
                      theta_i' is the model before its last local training, L_i the mean validation loss;
@@ -11,26 +12,30 @@ Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first
     affinity         p_i <- p_i + w, p_i = e_i at first; what to download next are the M largest p_ij (ties at random),
                      each place taken with probability epsilon by a random model not yet picked
 
-The server keeps the last model of each client. The row p_i stays with client i, which requests models with its upload:
-it sends its order of preference of the others, and when it takes part again the server sends it M of the models of the
-previous round (section 3.1). With ``candidates = "everybody"`` all models that were ever sent are available, however
-old; the server then tells clients which exist (including this round's cohort), and sees only the M chosen ones. If all
-clients take part in each round both are the same. For a client without a request the server draws at random, since all
-p_ij (j != i) are then equal. Round 1 brings no models.
+The server keeps the last model of each client. The row p_i stays with client i, which requests
+models with its upload: it sends its order of preference of the others, and when it takes part again
+the server sends it M of the models of the previous round (section 3.1). With ``candidates =
+"everybody"`` all models that were ever sent are available, however old; the server then tells
+clients which exist (including this round's cohort), and sees only the M chosen ones. If all clients
+take part in each round both are the same. For a client without a request the server draws at
+random, since all p_ij (j != i) are then equal. Round 1 brings no models.
 
-The validation share (the paper's split is 80/20) is a setting of the data: ``data.validation_share``. Validation losses
-bypass the gradient, so a differentially private objective does not cover them.
+The validation share (the paper's split is 80/20) is a setting of the data:
+``data.validation_share``. Validation losses bypass the gradient, so a differentially private
+objective does not cover them.
 
-Differs from the paper: the budget M counts other clients; its server ranks the affinities, and so must know them; here
-it knows their order. If a single client took part in a round, models of the previous one stay available. A member that
-joined after a client's last request ranks last for it. The paper states that links between clients and their uploads
-can be removed. That is not implemented: affinities and requests identify the models that helped, so a server that
-answers them must know their senders. Eq. 12 does not derive eq. 3, which is taken as a definition; an unchanged model
-(0 / 0) has the weight 0.
-Differs from published code: that measures distances by the L1 norm (``norm="l1"``), adds w / sum |w| to p, starts p_ii
-at 0.1, repeats the same "random" choice each round, counts the own model in M, augments validation images, and also
-sends the means of spectral clusters of the true number, which the paper does not mention. Under partial participation
-it trains all clients once before round 1, and draws the same cohort in every round, because it reseeds the draw.
+Differs from the paper: the budget M counts other clients; its server ranks the affinities, and so
+must know them; here it knows their order. If a single client took part in a round, models of the
+previous one stay available. A member that joined after a client's last request ranks last for it.
+The paper states that links between clients and their uploads can be removed. That is not
+implemented: affinities and requests identify the models that helped, so a server that answers them
+must know their senders. Eq. 12 does not derive eq. 3, which is taken as a definition; an unchanged
+model (0 / 0) has the weight 0. Differs from published code: that measures distances by the L1 norm
+(``norm="l1"``), adds w / sum |w| to p, starts p_ii at 0.1, repeats the same "random" choice each
+round, counts the own model in M, augments validation images, and also sends the means of spectral
+clusters of the true number, which the paper does not mention. Under partial participation it trains
+all clients once before round 1, and draws the same cohort in every round, because it reseeds the
+draw.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,28 +55,41 @@ class FedFomo(Fomo):
     """FedFomo's settings."""
 
     name: Literal["fedfomo"] = "fedfomo"
-    norm: Literal["l2", "l1"] = Field("l2", description="distance between models; l1 is the published code's")
+    norm: Literal["l2", "l1"] = Field(
+        "l2", description="distance between models; l1 is the published code's"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         order = 2 if self.norm == "l2" else 1
 
-        def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
+        def start(
+            initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+        ) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial())
 
-        def judge(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
+        def judge(
+            state: FedFomoState, received: base.Received, training: base.LocalTraining
+        ) -> Judgement:
             return judge_models(state, received, training, order)
 
         relaying = replace(server(self, offer_models), relays={"models": "model"})
         card = replace(
             CARD,
-            exchange=replace(CARD.exchange, tells=told(self), down_models=lambda clients: limit(self.budget, clients)),
+            exchange=replace(
+                CARD.exchange,
+                tells=told(self),
+                down_models=lambda clients: limit(self.budget, clients),
+            ),
         )
-        return base.Method(relaying, base.Client(start, train(self, judge), private=("affinity",)), card)
+        return base.Method(
+            relaying, base.Client(start, train(self, judge), private=("affinity",)), card
+        )
 
 
 VALIDATION_LOSSES = replace(
-    base.RELEASES["validation-losses"], remedy="take a method that evaluates no models, such as apple"
+    base.RELEASES["validation-losses"],
+    remedy="take a method that evaluates no models, such as apple",
 )
 
 
@@ -82,7 +100,8 @@ def offer_models(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
 
 @dataclass(frozen=True)
 class FedFomoState:
-    """State of clients: model (n, d), the one before its last local training, its affinities (n, N).
+    """State of clients: model (n, d), the one before its last local training, its affinities (n,
+    N).
 
     ``previous`` is (n, 0) if models are compared with their mean.
     """
@@ -94,7 +113,9 @@ class FedFomoState:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The personal model (n, d), and w and w* (n, M + 1) of the received models, then of the own one."""
+    """The personal model (n, d), and w and w* (n, M + 1) of the received models, then of the own
+    one.
+    """
 
     personal: Tensor
     gains: Tensor
@@ -112,11 +133,16 @@ def untouched(
 
 def train(
     settings: Fomo, judge: Callable[[FedFomoState, base.Received, base.LocalTraining], Judgement]
-) -> Callable[[FedFomoState, base.Received, base.LocalTraining, base.Round], base.Trained[FedFomoState]]:
+) -> Callable[
+    [FedFomoState, base.Received, base.LocalTraining, base.Round], base.Trained[FedFomoState]
+]:
     """Return a client's round: federated update, local SGD, and the next request."""
 
     def round_trip(
-        state: FedFomoState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedFomoState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedFomoState]:
         verdict = judge(state, received, training)
         whose = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
@@ -130,22 +156,32 @@ def train(
         W = base.sgd(training, verdict.personal, round_)
         asks = [
             ask(settings, p, available, i, round_)
-            for p, available, i in zip(affinity, received["available"], training.clients, strict=True)
+            for p, available, i in zip(
+                affinity, received["available"], training.clients, strict=True
+            )
         ]
         uplink = {"model": W, "request": torch.stack(asks)}
-        return FedFomoState(W, previous, affinity), uplink, {"weights": weights, "affinity": affinity}
+        return (
+            FedFomoState(W, previous, affinity),
+            uplink,
+            {"weights": weights, "affinity": affinity},
+        )
 
     return round_trip
 
 
-def judge_models(state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int) -> Judgement:
-    """Apply eq. 3: each model against the one before the last local training, gain in loss per distance."""
+def judge_models(
+    state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int
+) -> Judgement:
+    """Apply eq. 3: each model against the one before the last local training, gain in loss per
+    distance.
+    """
     before, offer = state.previous, received["models"]
     losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
     far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - before, order, dim=1))
-    gains = (training.loss(before, "validation").cpu().unsqueeze(1) - losses) / far.to(losses).masked_fill(
-        far == 0, torch.inf
-    )
+    gains = (training.loss(before, "validation").cpu().unsqueeze(1) - losses) / far.to(
+        losses
+    ).masked_fill(far == 0, torch.inf)
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     shares = normalised(gains)
     return Judgement(moved(before, offer, state.current, shares), gains, shares)
@@ -170,7 +206,9 @@ def normalised(gains: Tensor) -> Tensor:
 
 
 def moved(origin: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
-    """Return rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin if all weights are 0."""
+    """Return rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin if all
+    weights are 0.
+    """
     W = origin.clone()
     for weight, model in zip(weights.T.to(origin), models(offer, own), strict=True):
         W.addcmul_(weight.unsqueeze(1), model - origin)
@@ -183,7 +221,8 @@ QUANTITIES = (
         "matrix",
         "Whose models each client moved towards",
         "w*(i, j)",
-        "the normalised weight w*(i, j) with which client i (row) took the model of client j (column) into its own "
+        "the normalised weight w*(i, j) with which client i (row) took the model of client j "
+        "(column) into its own "
         "in that round; 0 for models that did not help on its validation data or did not come.",
         history="Which models helped each client, round by round",
     ),
@@ -192,8 +231,10 @@ QUANTITIES = (
         "matrix",
         "Whose models have helped so far",
         "p(i, j)",
-        "the affinity p(i, j), the sum over rounds of the weights that client i (row) found for the model of "
-        "client j (column) on its validation data; the highest are asked for next. In a deployment each row stays "
+        "the affinity p(i, j), the sum over rounds of the weights that client i (row) found for "
+        "the model of "
+        "client j (column) on its validation data; the highest are asked for next. In a "
+        "deployment each row stays "
         "with its client.",
         history="How each client's affinities grew",
     ),
@@ -206,7 +247,9 @@ CARD = base.Card(
     exchange=base.Exchange(
         down="M (all others without a budget)",
         up="1",
-        private="the affinities, the validation losses, and the personal model before local training",
+        private=(
+            "the affinities, the validation losses, and the personal model before local training"
+        ),
         keeps="its model, the one before its last training, and its row of P",
     ),
     headline=("personal", "received"),

@@ -1,15 +1,16 @@
 """FedFomo with model averages: only the mean of all models and the leave-one-out means are sent.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model optimization. ICLR 2021
-(arXiv 2012.08565), appendix A.4; everything else is as in ``fedfomo``.
+Zhang, Sapra, Fidler, Yeung, Alvarez. Personalized federated learning with first order model
+optimization. ICLR 2021 (arXiv 2012.08565), appendix A.4; everything else is as in ``fedfomo``.
 
     weight           w_n = L_i(mean without theta_n) - L_i(mean)                                          (eq. 14)
     update           theta_i = mean + sum_n w*_n (theta_n - mean),   w*_n = max(w_n, 0) / sum_n max(w_n, 0)
 
-For V models theta_n - mean is (V - 1) (mean - mean without theta_n): so single models can be recovered.
+For V models theta_n - mean is (V - 1) (mean - mean without theta_n): so single models can be
+recovered.
 
-Differs from the paper: it does not define what eq. 14 mixes; here, clients' models relative to the mean, and the mean
-itself if no weight is positive.
+Differs from the paper: it does not define what eq. 14 mixes; here, clients' models relative to the
+mean, and the mean itself if no weight is positive.
 """
 
 from dataclasses import replace
@@ -19,7 +20,15 @@ import torch
 from torch import Tensor
 
 from pomona.methods import base, fedfomo
-from pomona.methods.fedfomo import FedFomoState, Judgement, each, moved, normalised, train, untouched
+from pomona.methods.fedfomo import (
+    FedFomoState,
+    Judgement,
+    each,
+    moved,
+    normalised,
+    train,
+    untouched,
+)
 from pomona.methods.fedfomo_server import Bank, Fomo, server, told
 from pomona.methods.request_bank import limit
 
@@ -32,21 +41,27 @@ class FedFomoMA(Fomo):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
 
-        def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedFomoState:
+        def start(
+            initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+        ) -> FedFomoState:
             return untouched(initial, roster, ids, seed, previous=initial()[:0])
 
         half = base.Client(start, train(self, judge_means), private=("affinity",))
         card = replace(
             CARD,
             exchange=replace(
-                CARD.exchange, tells=told(self), down_models=lambda clients: limit(self.budget, clients) + 1
+                CARD.exchange,
+                tells=told(self),
+                down_models=lambda clients: limit(self.budget, clients) + 1,
             ),
         )
         return base.Method(server(self, offer_means), half, card)
 
 
 def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
-    """Offer the mean of the available models (initially the initial one), and the leave-one-out means."""
+    """Offer the mean of the available models (initially the initial one), and the leave-one-out
+    means.
+    """
     sent = bank.models[offered] if offered.any() else bank.models[:1]
     mean = base.weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
     return {
@@ -57,12 +72,18 @@ def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
 
 
 def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
-    """Return the mean of ``count`` models without one, from the mean of all; for a single model that mean itself."""
+    """Return the mean of ``count`` models without one, from the mean of all; for a single model
+    that mean itself.
+    """
     return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
 
 
-def judge_means(state: FedFomoState, received: base.Received, training: base.LocalTraining) -> Judgement:
-    """Apply eq. 14: the loss of the mean without each model; the client computes the mean without its own."""
+def judge_means(
+    state: FedFomoState, received: base.Received, training: base.LocalTraining
+) -> Judgement:
+    """Apply eq. 14: the loss of the mean without each model; the client computes the mean without
+    its own.
+    """
     mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
     own = without(mean, state.current, count)

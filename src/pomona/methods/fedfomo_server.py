@@ -1,6 +1,7 @@
 """FedFomo's server and client requests: models are stored, and sent on request.
 
-Zhang et al., ICLR 2021, sections 3.1 and 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which differ in what is sent.
+Zhang et al., ICLR 2021, sections 3.1 and 3.2. Shared by ``fedfomo`` and ``fedfomo_ma``, which
+differ in what is sent.
 """
 
 from collections.abc import Callable
@@ -21,12 +22,17 @@ from pomona.methods.request_bank import limit, request, servable, served, unaske
 class Fomo(base.MethodSettings):
     """Settings of both variants; symbols of the paper in brackets."""
 
-    budget: int | None = Field(None, ge=1, description="others' models a client downloads a round (M); all if not set")
-    epsilon: float = Field(0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)")
+    budget: int | None = Field(
+        None, ge=1, description="others' models a client downloads a round (M); all if not set"
+    )
+    epsilon: float = Field(
+        0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)"
+    )
     epsilon_decay: float = Field(0.05, ge=0, le=1, description="taken off epsilon after each round")
     candidates: Literal["last-round", "everybody"] = Field(
         "last-round",
-        description="models that can be downloaded: those of the last round (the paper), or the last of everybody who "
+        description="models that can be downloaded: those of the last round (the paper), or the "
+        "last of everybody who "
         "ever sent one; the same where all clients take part in each round",
     )
 
@@ -34,7 +40,10 @@ class Fomo(base.MethodSettings):
 def told(settings: Fomo) -> dict[str, str]:
     """Describe for the card what a request reveals to the server."""
     if settings.candidates == "everybody":
-        return {"request": "whose models it wants next" + (f", at most {settings.budget}" if settings.budget else "")}
+        return {
+            "request": "whose models it wants next"
+            + (f", at most {settings.budget}" if settings.budget else "")
+        }
     return {"request": "in which order it prefers the others' models"}
 
 
@@ -42,8 +51,9 @@ def told(settings: Fomo) -> dict[str, str]:
 class Bank:
     """The last model of each client (N, d); its round (N,), 0 for none; and requests, ids (N, K).
 
-    With candidates from the last round, a request is a client's ranking of all others, K = N - 1, since i does not know
-    which models will exist; with all candidates it is the M wanted. Its own id means none.
+    With candidates from the last round, a request is a client's ranking of all others, K = N - 1,
+    since i does not know which models will exist; with all candidates it is the M wanted. Its own
+    id means none.
     """
 
     models: Tensor
@@ -52,29 +62,42 @@ class Bank:
 
 
 def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink]) -> base.Server:
-    """Keep models; answer with ``offer(bank, index, offered)``, index (n, M) of models among those offered (N,)."""
+    """Keep models; answer with ``offer(bank, index, offered)``, index (n, M) of models among those
+    offered (N,).
+    """
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
         places = settings.budget if settings.candidates == "everybody" else None
         return Bank(initial().expand(N, -1), torch.zeros(N, dtype=torch.long), unasked(places, N))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         who = torch.tensor(ids)
         offered = on_offer(settings, bank.uploaded * roster.known)
         index = torch.stack([wishes(settings, bank, offered, i, round_) for i in ids])
         widest = int((index != who.unsqueeze(1)).sum(1).max())
         # Candidates of the last round are not known yet: a client ranks all members.
         wanted = servable(offered, ids) if settings.candidates == "everybody" else roster.known
-        return {**offer(bank, index[:, :widest], offered), "available": base.Rows.same(wanted, len(ids))}
+        return {
+            **offer(bank, index[:, :widest], offered),
+            "available": base.Rows.same(wanted, len(ids)),
+        }
 
     def aggregate(
-        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Bank:
         models, requests = uplink["model"], uplink["request"]
         uploaded = bank.uploaded.index_fill(0, torch.tensor(ids), round_.number)
         return Bank(
-            base.replace_rows(bank.models, ids, models), uploaded, base.replace_rows(bank.requests, ids, requests)
+            base.replace_rows(bank.models, ids, models),
+            uploaded,
+            base.replace_rows(bank.requests, ids, requests),
         )
 
     def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
@@ -90,8 +113,8 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
 def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
     """Return the mask (N,) of available models, from the rounds (N,) in which they were sent.
 
-    These are the models of the last round; if a single client took part in it, also those of the previous one, since it
-    has its own.
+    These are the models of the last round; if a single client took part in it, also those of the
+    previous one, since it has its own.
     """
     if settings.candidates == "everybody":
         return uploaded > 0
@@ -102,7 +125,8 @@ def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
 def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: base.Round) -> Tensor:
     """Return the available ids (M,) sent to a client; its own id if there is none.
 
-    A uniform draw if it never made a request, else what it requested, or epsilon-greedily by its ranking.
+    A uniform draw if it never made a request, else what it requested, or epsilon-greedily by its
+    ranking.
     """
     asked, N = bank.requests[client], len(bank.models)
     if not bank.uploaded[client]:
@@ -115,7 +139,9 @@ def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: bas
 
 
 def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.Round) -> Tensor:
-    """Return a client's request: the ids (M,) wanted of those available (N,), or a ranking of all of them (N - 1,)."""
+    """Return a client's request: the ids (M,) wanted of those available (N,), or a ranking of all
+    of them (N - 1,).
+    """
     if settings.candidates == "everybody":
         return choose(settings, p, available, client, round_.seed, round_.number)
     order = preferred(p, available, client, stream(round_.seed, "request", round_.number, client))
@@ -123,7 +149,9 @@ def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.
     return torch.cat([torch.from_numpy(order), none])
 
 
-def preferred(p: Tensor, available: Tensor, client: int, draw: np.random.Generator) -> NDArray[np.int64]:
+def preferred(
+    p: Tensor, available: Tensor, client: int, draw: np.random.Generator
+) -> NDArray[np.int64]:
     """Return the available others in descending order of p (N,); ties in random order."""
     others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
     shuffled = draw.permutation(others)
@@ -131,12 +159,19 @@ def preferred(p: Tensor, available: Tensor, client: int, draw: np.random.Generat
     return order
 
 
-def choose(settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """Return the ids (M,) for a client after round ``number``, epsilon-greedily by p (N,) among those available."""
+def choose(
+    settings: Fomo, p: Tensor, available: Tensor, client: int, seed: int, number: int
+) -> Tensor:
+    """Return the ids (M,) for a client after round ``number``, epsilon-greedily by p (N,) among
+    those available.
+    """
     draw = stream(seed, "request", number, client)
     epsilon = settings.epsilon - settings.epsilon_decay * (number - 1)
     pool = preferred(p, available, client, draw).tolist()
     most = limit(settings.budget, len(p))
     places = min(most, len(pool))
-    picked = [pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0) for _ in range(places)]
+    picked = [
+        pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0)
+        for _ in range(places)
+    ]
     return request(picked, client, most)

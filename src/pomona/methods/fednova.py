@@ -1,7 +1,8 @@
-"""FedNova: FedAvg normalised by local steps, so that clients with more steps do not dominate the model.
+"""FedNova: FedAvg normalised by local steps, so that clients with more steps do not dominate the
+model.
 
-Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous federated optimization.
-NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
+Wang, Liu, Liang, Joshi, Poor. Tackling the objective inconsistency problem in heterogeneous
+federated optimization. NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
 
     objective        min_w  sum_i p_i F_i(w),   p_i = n_i / n over the cohort
     client           w_i <- SGD(w; E epochs), with momentum and a proximal term if set; as a sum of its gradients
@@ -10,20 +11,21 @@ NeurIPS 2020 (arXiv 2007.07481), Algorithm 1.
     server           w <- w - lr tau_eff sum_i p_i d_i,     tau_eff = sum_i p_i |a_i|_1               (eqs. 8, 9)
 
 |a_i|_1 is a client's distance, over lr, if every gradient is 1. The client counts it by the recursion of its own
-steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;  |a_i|_1 = z. For plain SGD it is the number of steps
-tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with the proximal term
-(1 - (1 - lr mu)^tau) / (lr mu), as in the paper.
+steps: from v = z = 0, v <- momentum v + 1 - mu lr z;  z <- z + v;  |a_i|_1 = z. For plain SGD it is
+the number of steps tau_i, with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho), with
+the proximal term (1 - (1 - lr mu)^tau) / (lr mu), as in the paper.
 
-FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice the steps, counts
-four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named models are FedAvg's.
+FedAvg's fixed point is that of sum_i p_i |a_i|_1 F_i: a client with twice the samples, and so twice
+the steps, counts four times. Where all |a_i|_1 are equal FedNova is FedAvg, to the bit. Named
+models are FedAvg's.
 
 |a_i|_1 follows from a client's number of samples: the server accepts no other from it. Where shares are limited
 (``largest_share``), p_i / |a_i|_1 over their sum is, and tau_eff is at most 1 / sum_i p_i / |a_i|_1, which moves the
 model no further than the clients went; the paper leaves tau_eff open, and the fixed point does not depend on it.
 
-Differs from published code: with a proximal term that takes the number of steps for tau_eff, and with one beside
-momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact. Its server momentum is
-``fednova+momentum``.
+Differs from published code: with a proximal term that takes the number of steps for tau_eff, and
+with one beside momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact.
+Its server momentum is ``fednova+momentum``.
 """
 
 from dataclasses import replace
@@ -38,7 +40,9 @@ from torch import Tensor
 from pomona.methods import base, fedavg
 from pomona.methods.reweighting import reweighted_server
 
-SHORTEST = 1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
+SHORTEST = (
+    1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
+)
 COUNTED = 10_000  # steps counted one by one
 
 
@@ -46,11 +50,15 @@ class FedNova(base.MethodSettings):
     """FedNova's settings; symbols of the paper in brackets."""
 
     name: Literal["fednova"] = "fednova"
-    mu: float = Field(0.0, ge=0, description="weight of a proximal term as FedProx has it (mu); 0: none")
+    mu: float = Field(
+        0.0, ge=0, description="weight of a proximal term as FedProx has it (mu); 0: none"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        server = reweighted_server({"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)})
+        server = reweighted_server(
+            {"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)}
+        )
         return base.Method(server, client(self.mu), CARD)
 
 
@@ -60,7 +68,9 @@ def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Ten
     return (a[0] + p @ (a - a[0])) / a
 
 
-def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> tuple[Tensor, Tensor]:
+def bounds(
+    mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+) -> tuple[Tensor, Tensor]:
     """Return the minimum and maximum |a_i|_1 (n,) of clients with these samples.
 
     They differ if an epoch leaves one sample over: with BatchNorm it joins the previous batch.
@@ -77,12 +87,15 @@ def bounds(mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Ro
 
 @lru_cache(1024)
 def length(steps: int, momentum: float, pull: float) -> float:
-    """Return |a|_1 of so many steps as a client counts it, to the bit for up to ``COUNTED``; ``pull`` is mu lr."""
+    """Return |a|_1 of so many steps as a client counts it, to the bit for up to ``COUNTED``;
+    ``pull`` is mu lr.
+    """
     if not momentum and not pull:
         return float(steps)
     if steps > COUNTED:  # a claim of very many samples costs no time
         with np.errstate(over="ignore", invalid="ignore"):
-            step = np.array([[1 - pull, momentum, 1.0], [-pull, momentum, 1.0], [0.0, 0.0, 1.0]])  # of (z, v, 1)
+            # of (z, v, 1)
+            step = np.array([[1 - pull, momentum, 1.0], [-pull, momentum, 1.0], [0.0, 0.0, 1.0]])
             return float(np.linalg.matrix_power(step, steps)[0, 2])
     v = z = 0.0
     for _ in range(steps):
@@ -119,7 +132,8 @@ QUANTITIES = (
         "values",
         "How far each client would go with gradients of 1",
         "|a|",
-        "the size |a| of a client's local training: its number of steps, with momentum more and with a proximal term "
+        "the size |a| of a client's local training: its number of steps, with momentum more and "
+        "with a proximal term "
         "less; FedNova divides each client's change by it.",
     ),
 )
@@ -128,9 +142,12 @@ CARD = replace(
     fedavg.CARD,
     presentation=base.Presentation("FedNova", quantities=QUANTITIES),
     paper="Wang et al., NeurIPS 2020, Algorithm 1",
-    summary="one global model, the mean of locally trained copies, each by the length of its training",
+    summary=(
+        "one global model, the mean of locally trained copies, each by the length of its training"
+    ),
     needs=base.Needs(steps="sgd"),
     exchange=replace(
-        fedavg.CARD.exchange, tells={"steps": "how far it trained, which follows from its number of samples"}
+        fedavg.CARD.exchange,
+        tells={"steps": "how far it trained, which follows from its number of samples"},
     ),
 )

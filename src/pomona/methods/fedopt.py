@@ -1,8 +1,10 @@
-"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad, and the same for any method that averages.
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad, and the same for any method that
+averages.
 
-Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual classification. arXiv
-1909.06335 (FedAvgM). Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive federated optimization.
-ICLR 2021 (arXiv 2003.00295), Algorithm 2 (FedAdagrad, FedYogi, FedAdam).
+Hsu, Qi, Brown. Measuring the effects of non-identical data distribution for federated visual
+classification. arXiv 1909.06335 (FedAvgM). Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar,
+McMahan. Adaptive federated optimization. ICLR 2021 (arXiv 2003.00295), Algorithm 2 (FedAdagrad,
+FedYogi, FedAdam).
 
     client           the method's own; FedAvg's under the four names here
     server           D = mean - w       from the model w that was sent to the mean that the method would take
@@ -12,18 +14,21 @@ ICLR 2021 (arXiv 2003.00295), Algorithm 2 (FedAdagrad, FedYogi, FedAdam).
     adam             v <- beta_2 v + (1 - beta_2) D^2               the same
                      of all three  m <- beta_1 m + (1 - beta_1) D;  m starts at 0, v at tau^2
 
-All products are by element. D is the negative pseudo-gradient. With eta = 1 and beta = 0 the step of FedAvgM is D, and
-the method is the same as without an optimizer, to the bit.
+All products are by element. D is the negative pseudo-gradient. With eta = 1 and beta = 0 the step
+of FedAvgM is D, and the method is the same as without an optimizer, to the bit.
 
-A name followed by ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` (``fedrep+adam``, ``ditto+ala+yogi``) is that
-method with the optimizer at its server, for every method whose server keeps only the mean of its uplinks' models, or of
-a part of them. Parts that stay with the clients are not affected. Of the others SCAFFOLD, FedDyn and the four here have
-server steps of their own; CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean, FedCAC
-models and masks; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; Separate has no server.
+A name followed by ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` (``fedrep+adam``,
+``ditto+ala+yogi``) is that method with the optimizer at its server, for every method whose server
+keeps only the mean of its uplinks' models, or of a part of them. Parts that stay with the clients
+are not affected. Of the others SCAFFOLD, FedDyn and the four here have server steps of their own;
+CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean, FedCAC models and
+masks; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep models of single clients; Separate has no
+server.
 
-Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples (Algorithm 2 prints a
-uniform one; the experiments weight by samples). eta is not changed by ``lr_decay`` and ``lr_schedule``, which set the
-clients' rates. Like the papers, no bias correction. Nesterov's variant of FedAvgM is not implemented.
+Differs from the papers: D comes from the mean that the method has, FedAvg's weighted by samples
+(Algorithm 2 prints a uniform one; the experiments weight by samples). eta is not changed by
+``lr_decay`` and ``lr_schedule``, which set the clients' rates. Like the papers, no bias correction.
+Nesterov's variant of FedAvgM is not implemented.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,23 +51,33 @@ class Momentum(Settings):
     """Settings of server momentum; symbols of the papers in brackets."""
 
     server_lr: float = Field(1.0, gt=0, description="step of the server along its momentum (eta)")
-    server_momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step that is kept (beta)")
+    server_momentum: float = Field(
+        0.9, ge=0, lt=1, description="share of the last step that is kept (beta)"
+    )
 
 
 class Adagrad(Settings):
     """Settings of Adagrad at the server; symbols of the papers in brackets."""
 
-    server_lr: float = Field(0.3, gt=0, description="step of the server: what a parameter moves in round 1 (eta)")
+    server_lr: float = Field(
+        0.3, gt=0, description="step of the server: what a parameter moves in round 1 (eta)"
+    )
     server_beta1: float = Field(0.0, ge=0, lt=1, description="decay of the mean update (beta_1)")
-    server_tau: float = Field(1e-3, gt=0, description="adaptivity: updates well below it are not enlarged (tau)")
+    server_tau: float = Field(
+        1e-3, gt=0, description="adaptivity: updates well below it are not enlarged (tau)"
+    )
 
 
 class Adam(Adagrad):
     """Settings of Adam and Yogi at the server; symbols of the papers in brackets."""
 
-    server_lr: float = Field(0.1, gt=0, description="step of the server: about what a parameter moves in a round (eta)")
+    server_lr: float = Field(
+        0.1, gt=0, description="step of the server: about what a parameter moves in a round (eta)"
+    )
     server_beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean update (beta_1)")
-    server_beta2: float = Field(0.99, ge=0, lt=1, description="decay of the mean squared update (beta_2)")
+    server_beta2: float = Field(
+        0.99, ge=0, lt=1, description="decay of the mean squared update (beta_2)"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,8 @@ class Moments:
     second: Tensor
 
 
-Rule = Callable[[Any, Tensor, Moments], tuple[Tensor, Moments]]  # settings, D (k,), moments -> step (k,), moments
+# settings, D (k,), moments -> step (k,), moments
+Rule = Callable[[Any, Tensor, Moments], tuple[Tensor, Moments]]
 
 
 def momentum(settings: Momentum, D: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
@@ -126,25 +142,40 @@ class Stepped:
 
 
 def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
-    """Return an averaging server that takes an optimizer's step towards its mean instead of the mean itself."""
+    """Return an averaging server that takes an optimizer's step towards its mean instead of the
+    mean itself.
+    """
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Stepped:
         w = inner.start(initial, roster, seed)
         tau = getattr(settings, "server_tau", None)
-        return Stepped(w, Moments(torch.zeros_like(w), w.new_empty(0) if tau is None else torch.full_like(w, tau**2)))
+        return Stepped(
+            w,
+            Moments(
+                torch.zeros_like(w), w.new_empty(0) if tau is None else torch.full_like(w, tau**2)
+            ),
+        )
 
-    def down(state: Stepped, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: Stepped, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         return inner.down(state.model, ids, roster, round_)
 
     def aggregate(
-        state: Stepped, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Stepped,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Stepped:
         mean = inner.aggregate(state.model, uplink, ids, roster, round_)
         D = mean - state.model
         step, moments = rule(settings, D, state.moments)
         return Stepped(mean + (step - D), moments)  # w + step; exactly the mean if the step is D
 
-    def welcome(state: Stepped, ids: tuple[int, ...], roster: base.Roster) -> tuple[Stepped, Tensor | None]:
+    def welcome(
+        state: Stepped, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Stepped, Tensor | None]:
         w, row = inner.welcome(state.model, ids, roster)
         return replace(state, model=w), row
 
@@ -155,7 +186,11 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         return inner.closing(state.model, roster, round_)
 
     def limited(
-        state: Stepped, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Stepped,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Mapping[int, str]:
         return inner.limited(state.model, uplink, ids, roster, round_)
 
@@ -173,21 +208,27 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
 
 
 @cache
-def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | None = None) -> type[base.MethodSettings]:
+def optimized(
+    kind: type[base.MethodSettings], optimizer: str, called: str | None = None
+) -> type[base.MethodSettings]:
     """Return settings that combine a method's with a server optimizer's in one section.
 
-    Returns the same class at each call. Raises ConfigError for a method whose server state is not just a mean.
+    Returns the same class at each call. Raises ConfigError for a method whose server state is not
+    just a mean.
 
     Args:
         kind: the method's settings.
         optimizer: a name of ``OPTIMIZERS``.
-        called: title of the new method, whose name is the title in lower case; NAME+optimizer if None.
+        called: title of the new method, whose name is the title in lower case; NAME+optimizer if
+            None.
     """
     plain = kind.model_fields["name"].default
     if not kind().method().server.averages:
         raise ConfigError(
-            f"unknown method '{plain}+{optimizer}': a server optimizer steps towards the mean of the uplinks' models, "
-            f"and the server of {plain} keeps more or other than that; take {plain}, or another method with "
+            f"unknown method '{plain}+{optimizer}': a server optimizer steps towards the mean of "
+            "the uplinks' models, "
+            f"and the server of {plain} keeps more or other than that; take {plain}, or another "
+            "method with "
             f"+{optimizer}"
         )
     own, rule = OPTIMIZERS[optimizer]
@@ -198,18 +239,31 @@ def optimized(kind: type[base.MethodSettings], optimizer: str, called: str | Non
         server = stepping(inner.server, rule, settings)
         return replace(inner, server=server, card=_card(inner.card, optimizer, called))
 
-    body = {"__module__": __name__, "__annotations__": {"name": Literal[name]}, "name": name, "method": method}
+    body = {
+        "__module__": __name__,
+        "__annotations__": {"name": Literal[name]},
+        "name": name,
+        "method": method,
+    }
     title = called or f"{kind.__name__}{optimizer.capitalize()}"
-    both: type[base.MethodSettings] = new_class(title, (kind, own), exec_body=lambda space: space.update(body))
+    both: type[base.MethodSettings] = new_class(
+        title, (kind, own), exec_body=lambda space: space.update(body)
+    )
     return both
 
 
 def _card(card: base.Card, optimizer: str, called: str | None) -> base.Card:
     shown = card.presentation
-    source = "Hsu et al., arXiv 1909.06335" if optimizer == "momentum" else "Reddi et al., ICLR 2021, Algorithm 2"
+    source = (
+        "Hsu et al., arXiv 1909.06335"
+        if optimizer == "momentum"
+        else "Reddi et al., ICLR 2021, Algorithm 2"
+    )
     return replace(
         card,
-        presentation=base.Presentation(called or f"{shown.title}+{optimizer}", quantities=shown.quantities),
+        presentation=base.Presentation(
+            called or f"{shown.title}+{optimizer}", quantities=shown.quantities
+        ),
         paper=source if called else f"{card.paper}; server: {source}",
         summary=f"{card.summary}; the server steps towards that mean with {_WORDS[optimizer]}",
     )

@@ -1,22 +1,24 @@
-"""FedPHP: every client inherits a private model from its own past, which teaches the next local training.
+"""FedPHP: every client inherits a private model from its own past, which teaches the next local
+training.
 
-Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD 2021
-(doi 10.1007/978-3-030-86486-6_36).
+Li, Zhan, Shao, Li, Song. FedPHP: federated personalization with inherited private models. ECML-PKDD
+2021 (doi 10.1007/978-3-030-86486-6_36).
 
     client           w_i <- SGD(w; E epochs on (1 - lambda) F_i + lambda R(., h_i)), (h_i is fixed)
                      h_i <- m h_i + (1 - m) w_i,   m = mu (r - 1) / rounds,   0 in the first participation,
                      mu in the rounds past the last in which a client never trained with adapts
     server           as FedAvg: w <- sum_i n_i / n w_i
     transfer R       distillation: the run's loss against h_i's answers, softened by temperature 4
-                     mmd: squared maximum mean discrepancy between the features of w_i and of h_i on the batch, with
-                     five Gaussian kernels around the mean squared distance
+                     mmd: squared maximum mean discrepancy between the features of w_i and of h_i on
+                     the batch, with five Gaussian kernels around the mean squared distance
 
-h_i is not sent, but the server could compute it: it is a weighted mean of the w_i. ``personal, trained`` is h_i after
-the mixing. Under full participation m is the published code's momentum, mu times the times a client took part over the
-times it will.
+h_i is not sent, but the server could compute it: it is a weighted mean of the w_i. ``personal,
+trained`` is h_i after the mixing. Under full participation m is the published code's momentum, mu
+times the times a client took part over the times it will.
 
-Differs from published code: that knows the participation rate and counts each client's visits (here the round counts,
-which is the same on average), clips gradients, and trains at least five batches a round.
+Differs from published code: that knows the participation rate and counts each client's visits (here
+the round counts, which is the same on average), clips gradients, and trains at least five batches a
+round.
 """
 
 from dataclasses import dataclass, replace
@@ -38,19 +40,28 @@ class FedPHP(base.MethodSettings):
     """FedPHP's settings; symbols of the paper in brackets."""
 
     name: Literal["fedphp"] = "fedphp"
-    mu: float = Field(0.9, ge=0, le=1, description="how much of the inherited model stays in the last round (mu)")
+    mu: float = Field(
+        0.9, ge=0, le=1, description="how much of the inherited model stays in the last round (mu)"
+    )
     transfer: Literal["mmd", "distillation"] = Field(
         "distillation", description="what the inherited model teaches: features, or answers"
     )
-    transfer_weight: float = Field(0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)")
+    transfer_weight: float = Field(
+        0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = replace(CARD, needs=replace(CARD.needs, total_rounds=self.mu > 0))
         if self.transfer_weight:
-            taught = replace(base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0")
+            taught = replace(
+                base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0"
+            )
             card = replace(
-                card, privacy=replace(card.privacy, gradients=(base.Gradients(noised=False),), releases=(taught,))
+                card,
+                privacy=replace(
+                    card.privacy, gradients=(base.Gradients(noised=False),), releases=(taught,)
+                ),
             )
         return base.Method(fedavg.server(), client(self), card)
 
@@ -64,14 +75,21 @@ class FedPHPState:
 
 
 def client(settings: FedPHP) -> base.Client:
-    """Train with the transfer from the inherited model, then update that model with the trained one."""
+    """Train with the transfer from the inherited model, then update that model with the trained
+    one.
+    """
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedPHPState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
         return FedPHPState(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
 
     def train(
-        state: FedPHPState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedPHPState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedPHPState]:
         w = received["model"]
         training.observe("global", w, "received")
@@ -87,7 +105,11 @@ def client(settings: FedPHP) -> base.Client:
         kept = state.seen.to(W) * (settings.mu * min((round_.number - 1) / round_.total, 1))
         inherited = torch.lerp(W, state.inherited, kept.unsqueeze(1))
         training.observe("personal", inherited, "trained")
-        return FedPHPState(inherited, torch.ones_like(state.seen)), {"model": W}, {"inheritance": kept}
+        return (
+            FedPHPState(inherited, torch.ones_like(state.seen)),
+            {"model": W},
+            {"inheritance": kept},
+        )
 
     return base.Client(start, train)
 
@@ -102,7 +124,9 @@ class Teacher:
 
     @classmethod
     def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
-        """Return the teacher of an inherited model (d,), computed on all of a client's training samples."""
+        """Return the teacher of an inherited model (d,), computed on all of a client's training
+        samples.
+        """
         if settings.transfer == "mmd":
             return cls(settings, objective, Cached.features(objective, h, client))
         hard = Cached.outputs(objective, h, client)
@@ -125,9 +149,11 @@ class Teacher:
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
-    """Return squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths (biased estimate).
+    """Return squared MMD () between samples x and y (b, f), over Gaussian kernels of five widths
+    (biased estimate).
 
-    The middle width is the mean squared distance between different samples of both together, held fixed.
+    The middle width is the mean squared distance between different samples of both together, held
+    fixed.
     """
     z = torch.cat([x, y])
     b, m = len(x), len(z)
@@ -144,7 +170,8 @@ QUANTITIES = (
         "values",
         "How much of the inherited model stays",
         "share kept, m",
-        "m, the share of its past that the inherited private model keeps in that round; the rest is the model just "
+        "m, the share of its past that the inherited private model keeps in that round; the rest "
+        "is the model just "
         "trained.",
     ),
 )

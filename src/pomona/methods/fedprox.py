@@ -1,19 +1,20 @@
 """FedProx: FedAvg with a proximal term towards the received model.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys 2020
-(arXiv 1812.06127).
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated optimization in heterogeneous networks. MLSys
+2020 (arXiv 1812.06127).
 
     objective        min_v  F_i(v) + mu / 2 ||v - w||^2                      (eq. 2; w is the received model)
     client           v <- v - lr (g_i(v) + mu (v - w))
     server           as FedAvg: weights n_i / n
 
-Fine-tuning is FedAvg-FT's: without the proximal term, and at the run's ``lr`` whatever the schedule of rates.
+Fine-tuning is FedAvg-FT's: without the proximal term, and at the run's ``lr`` whatever the schedule
+of rates.
 
-At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point in our experiments: the paper
-searches 0.001 to 1 for each data set.
+At the default mu = 0.01 results differ little from FedAvg's, by a few tenths of a point in our
+experiments: the paper searches 0.001 to 1 for each data set.
 
-Differs from published code: clients drop in and out there, sampled by size with a uniform mean; here the cohort is the
-run's, weighted by sample counts, so that mu = 0 is FedAvg to the bit.
+Differs from published code: clients drop in and out there, sampled by size with a uniform mean;
+here the cohort is the run's, weighted by sample counts, so that mu = 0 is FedAvg to the bit.
 """
 
 from dataclasses import replace

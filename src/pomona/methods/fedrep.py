@@ -1,19 +1,20 @@
 """FedRep: shared lower layers, and a head for each client, trained in turns.
 
-Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated learning. ICML
-2021 (arXiv 2102.07078), Algorithm 1.
+Collins, Hassani, Mokhtari, Shakkottai. Exploiting shared representations for personalized federated
+learning. ICML 2021 (arXiv 2102.07078), Algorithm 1.
 
     objective        min_phi  1/n sum_i n_i min_{h_i} F_i(h_i o phi)         (eq. 2, weighted by samples)
     client           h_i   <- SGD(h_i; head epochs), phi fixed as received
                      phi_i <- SGD(phi; E epochs), h_i fixed
     server           phi   <- sum_i n_i / n phi_i
 
-Only phi is sent, in both directions. ``personal, received`` is the received phi under the head fitted to it, and
-``personal, trained`` the same after phi's epochs.
+Only phi is sent, in both directions. ``personal, received`` is the received phi under the head
+fitted to it, and ``personal, trained`` the same after phi's epochs.
 
-Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared this is FedAvg.
-Differs from published code: it evaluates the averaged phi under the previous head, and fits the heads for ten epochs
-once, at the end; its runs take ten epochs of the head a round and one of the shared layers, here one of each.
+Differs from the paper: the mean over clients is weighted by samples, so that with all layers shared
+this is FedAvg. Differs from published code: it evaluates the averaged phi under the previous head,
+and fits the heads for ten epochs once, at the end; its runs take ten epochs of the head a round and
+one of the shared layers, here one of each.
 """
 
 from dataclasses import dataclass, replace
@@ -30,9 +31,14 @@ class FedRep(base.MethodSettings):
     """FedRep's settings."""
 
     name: Literal["fedrep"] = "fedrep"
-    shared: int | None = Field(None, ge=0, description="lower layers that are shared; all but the last if not set")
+    shared: int | None = Field(
+        None, ge=0, description="lower layers that are shared; all but the last if not set"
+    )
     head_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs of the head each round, before those of the shared layers"
+        1,
+        ge=0,
+        le=10**6,
+        description="epochs of the head each round, before those of the shared layers",
     )
 
     def method(self) -> base.Method:
@@ -40,7 +46,9 @@ class FedRep(base.MethodSettings):
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
         server = partly_shared.server(lambda row: (head(row.layers, self.shared),))
         return base.Method(
-            server, client(self), replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), head_only)))
+            server,
+            client(self),
+            replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), head_only))),
         )
 
 
@@ -54,11 +62,16 @@ class FedRepState:
 def client(settings: FedRep) -> base.Client:
     """Fit the head, then train the shared layers under it."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRepState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedRepState:
         return FedRepState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
 
     def train(
-        state: FedRepState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedRepState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedRepState]:
         part = head(training.layers, settings.shared)
         W = insert_columns(received["model"], state.head, part)
@@ -76,9 +89,15 @@ CARD = base.Card(
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
     exchange=base.Exchange(
-        down="share of the lower layers", up="share of the lower layers", private="the head", keeps="its head"
+        down="share of the lower layers",
+        up="share of the lower layers",
+        private="the head",
+        keeps="its head",
     ),
     headline=("personal", "received"),
-    joining="a newcomer's head starts from the initial one; an unseen client fits it to the final shared layers",
+    joining=(
+        "a newcomer's head starts from the initial one; an unseen client fits it to the final "
+        "shared layers"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

@@ -1,7 +1,9 @@
-"""Fed-RoD: a generic model trained with a class-balanced loss, plus a personal head for each client.
+"""Fed-RoD: a generic model trained with a class-balanced loss, plus a personal head for each
+client.
 
-Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR 2022 (arXiv
-2107.00778), with linear personal heads. The loss is the balanced softmax of Ren et al., NeurIPS 2020.
+Chen, Chao. On bridging generic and personalized federated learning for image classification. ICLR
+2022 (arXiv 2107.00778), with linear personal heads. The loss is the balanced softmax of Ren et al.,
+NeurIPS 2020.
 
     generic          min_{phi, g}  sum_i n_i / n B_i(g o phi),    of a sample x of class y, z = g(phi(x)) the K outputs
                      B_i: -log( n_{i,y}^gamma exp(z_y) / sum_c n_{i,c}^gamma exp(z_c) ),   n_{i,c} samples of class c
@@ -11,20 +13,23 @@ Chen, Chao. On bridging generic and personalized federated learning for image cl
                      h_i          <- h_i - lr dF_i((g_i + h_i) o phi_i) / dh_i
     server           (phi, g) <- sum_i n_i / n (phi_i, g_i)
 
-g and h_i are linear on the same features, so their sum of outputs is the output of the summed weights: the personal
-model is the row (phi, g + h_i). h_i never leaves the client. Named models: ``global, received`` is (phi, g),
-``local, trained`` (phi_i, g_i); ``personal`` is (phi, g + h_i) as received, and (phi_i, g_i + h_i) after training.
+g and h_i are linear on the same features, so their sum of outputs is the output of the summed
+weights: the personal model is the row (phi, g + h_i). h_i never leaves the client. Named models:
+``global, received`` is (phi, g), ``local, trained`` (phi_i, g_i); ``personal`` is (phi, g + h_i) as
+received, and (phi_i, g_i + h_i) after training.
 
-B_i is the run's loss on z + gamma log n_{i,.}: for classes, and for masks with n_{i,c} the pixels of a class. A class
-that a client does not have counts as a millionth of a sample, since smoothed or weighted labels have no loss at log 0;
-so a client of one class contributes almost nothing to the generic part. With other targets there is nothing to balance,
-and B_i is the run's loss, as for gamma = 0; then the generic part is FedAvg, to the bit.
+B_i is the run's loss on z + gamma log n_{i,.}: for classes, and for masks with n_{i,c} the pixels
+of a class. A class that a client does not have counts as a millionth of a sample, since smoothed or
+weighted labels have no loss at log 0; so a client of one class contributes almost nothing to the
+generic part. With other targets there is nothing to balance, and B_i is the run's loss, as for
+gamma = 0; then the generic part is FedAvg, to the bit.
 
-Differs from the paper: of its two kinds of personal heads, the hypernetwork, which makes h_i from class frequencies, is
-left out. h_i starts at 0, so that the personal model starts as the generic one; ``head_start = "copy"`` starts it as a
-copy of the initial g, as implementations by others do, whose personal model starts with twice the head. The authors
-published no code. The paper evaluates the generic and the personal model; the card's headline is the latter after
-training, while other implementations evaluate it as received.
+Differs from the paper: of its two kinds of personal heads, the hypernetwork, which makes h_i from
+class frequencies, is left out. h_i starts at 0, so that the personal model starts as the generic
+one; ``head_start = "copy"`` starts it as a copy of the initial g, as implementations by others do,
+whose personal model starts with twice the head. The authors published no code. The paper evaluates
+the generic and the personal model; the card's headline is the latter after training, while other
+implementations evaluate it as received.
 """
 
 from dataclasses import dataclass, replace
@@ -62,7 +67,9 @@ class FedRoD(base.MethodSettings):
             card = replace(
                 card,
                 privacy=replace(
-                    card.privacy, gradients=(base.Gradients(noised=False), base.Gradients()), releases=(release,)
+                    card.privacy,
+                    gradients=(base.Gradients(noised=False), base.Gradients()),
+                    releases=(release,),
                 ),
             )
         return base.Method(fedavg.server(), client(self), card)
@@ -78,17 +85,30 @@ class FedRoDState:
 def client(settings: FedRoD) -> base.Client:
     """Train the copy of the generic model and the personal head on the same batches."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> FedRoDState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> FedRoDState:
         head = initial()[partly_shared.top_layers(initial.layers, 1)].repeat(len(ids), 1)
         return FedRoDState(head if settings.head_start == "copy" else torch.zeros_like(head))
 
     def train(
-        state: FedRoDState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: FedRoDState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[FedRoDState]:
-        part, W, H = partly_shared.top_layers(training.layers, 1), received["model"].clone(), state.head
+        part, W, H = (
+            partly_shared.top_layers(training.layers, 1),
+            received["model"].clone(),
+            state.head,
+        )
         training.observe("global", W, "received")
         training.observe("personal", added(W, H, part), "received")
-        losses = [balanced(training, c, settings.gamma) for c in training.clients] if settings.gamma else []
+        losses = (
+            [balanced(training, c, settings.gamma) for c in training.clients]
+            if settings.gamma
+            else []
+        )
         rows = (W, H, base.optimizer_state(W, round_), base.optimizer_state(H, round_))
         for batch, w, h, velocity_w, velocity_h in training.steps(round_.passes, *rows):
             _, g = training.gradient(w, batch, losses[: len(w)] or None)
@@ -110,7 +130,9 @@ def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
 
 
 def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCriterion:
-    """Return the loss of a batch under a client's class frequencies; the run's own if targets are not classes."""
+    """Return the loss of a batch under a client's class frequencies; the run's own if targets are
+    not classes.
+    """
     counts, plain = training.class_counts(client), training.objective.criterion
     if counts is None:
         return lambda outputs, targets, _: plain(outputs, targets).mean()
@@ -123,7 +145,9 @@ def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCrit
 
 
 def log_counts(counts: Tensor, classes: int) -> Tensor:
-    """Return logarithms (K,) of the samples of each class; ``counts`` may end before the last class."""
+    """Return logarithms (K,) of the samples of each class; ``counts`` may end before the last
+    class.
+    """
     padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
     return padded.clamp_min(NOTHING).log()
 
@@ -131,8 +155,12 @@ def log_counts(counts: Tensor, classes: int) -> Tensor:
 CARD = base.Card(
     presentation=base.Presentation("Fed-RoD"),
     paper="Chen and Chao, ICLR 2022",
-    summary="one global model by a class-balanced loss, and a head of each client added to its head",
-    exchange=base.Exchange(down="1", up="1", private="the personal head", keeps="its personal head"),
+    summary=(
+        "one global model by a class-balanced loss, and a head of each client added to its head"
+    ),
+    exchange=base.Exchange(
+        down="1", up="1", private="the personal head", keeps="its personal head"
+    ),
     headline=("personal", "trained"),
     joining=("a newcomer's personal head starts from its setting; an unseen client's too"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(per_batch=2),), batchwise=True),

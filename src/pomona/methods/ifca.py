@@ -1,27 +1,31 @@
-"""IFCA: several global models; in each round, each client trains the model with the lowest loss on its data.
+"""IFCA: several global models; in each round, each client trains the model with the lowest loss on
+its data.
 
-Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated learning. NeurIPS 2020
-(arXiv 2006.04088), Algorithm 1 with model averaging.
+Ghosh, Chung, Yin, Ramchandran. An efficient framework for clustered federated learning. NeurIPS
+2020 (arXiv 2006.04088), Algorithm 1 with model averaging.
 
     objective        min over w^1 .. w^K and clusters  sum_k sum_{i in k} n_i / n F_i(w^k)
     client           k_i = argmin_k F_i(w^k) over all of its training data, ties to the smaller k;
                      w_i <- SGD(w^{k_i}; E epochs on D_i)
     server           w^k <- sum_{i: k_i = k} n_i w_i / sum_{i: k_i = k} n_i;  w^k is unchanged if not chosen
 
-All K models are downloaded. ``personal, received`` is the chosen one, ``local, trained`` the same after local training.
-K = 1 is FedAvg, to the bit. Unlike CFL it works from round 1, for a known number of groups.
+All K models are downloaded. ``personal, received`` is the chosen one, ``local, trained`` the same
+after local training. K = 1 is FedAvg, to the bit. Unlike CFL it works from round 1, for a known
+number of groups.
 
-Models start differently: w^1 from the run's initial model, the others from separate draws. The groups found depend on
-that start: if one of the models fits all clients best, they all choose it, and continue to do so. The same happens if
-all models start from one given file (``model.init``). A run that ends with a single chosen model reports it.
+Models start differently: w^1 from the run's initial model, the others from separate draws. The
+groups found depend on that start: if one of the models fits all clients best, they all choose it,
+and continue to do so. The same happens if all models start from one given file (``model.init``). A
+run that ends with a single chosen model reports it.
 
-Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and averaging gradients
-instead of models, are not implemented.
-Differs from published code, which improves the draw: on synthetic data the best of ten is kept, by its distance to the
-true models; on CIFAR-10 it is repeated until a tenth of the cohort chooses each of four models, 35 % each of two; on
-FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20 rounds on random groups. On
-MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is that of the model with the smallest loss on the
-test samples; here it is that of the model chosen by training samples.
+Differs from the paper: the mean is weighted by samples. Sharing the lower layers over clusters, and
+averaging gradients instead of models, are not implemented. Differs from published code, which
+improves the draw: on synthetic data the best of ten is kept, by its distance to the true models; on
+CIFAR-10 it is repeated until a tenth of the cohort chooses each of four models, 35 % each of two;
+on FEMNIST the models begin as one trained by FedAvg under heads of their own, and train for 20
+rounds on random groups. On MNIST it is one draw, as here. Its accuracy on MNIST and CIFAR-10 is
+that of the model with the smallest loss on the test samples; here it is that of the model chosen by
+training samples.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +44,9 @@ class IFCA(base.MethodSettings):
     """IFCA's settings; symbols of the paper in brackets."""
 
     name: Literal["ifca"] = "ifca"
-    clusters: int = Field(2, ge=1, le=1000, description="global models, all of which every client downloads (K)")
+    clusters: int = Field(
+        2, ge=1, le=1000, description="global models, all of which every client downloads (K)"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
@@ -63,11 +69,17 @@ def server(K: int) -> base.Server:
         drawn = [initial(), *(initial(k) for k in range(K - 1))]
         return Models(torch.stack(drawn), torch.full((len(roster), 1), NOBODY))
 
-    def down(state: Models, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: Models, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         return {entry(k): base.Rows.same(w, len(ids)) for k, w in enumerate(state.models)}
 
     def aggregate(
-        state: Models, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Models,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Models:
         W, chosen = uplink["model"], uplink["cluster"].int().argmax(1)
         models = state.models.clone()
@@ -98,14 +110,20 @@ def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None
     if len(state.models) == 1 or len(taken) > 1:
         return None
     return (
-        "ifca: all clients chose one of the models, which is FedAvg; another seed draws other initial models, and "
+        "ifca: all clients chose one of the models, which is FedAvg; another seed draws other "
+        "initial models, and "
         "model.init starts them alike"
     )
 
 
-def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
+def train(
+    state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[None]:
     """Choose a model by training loss, then train it."""
-    models = [received[entry(k)] for k in range(len([name for name in received if name.startswith("model_")]))]
+    models = [
+        received[entry(k)]
+        for k in range(len([name for name in received if name.startswith("model_")]))
+    ]
     losses = torch.stack([training.loss(w, "train") for w in models], 1)
     chosen = losses.argmin(1)
     W = models[0].clone()
@@ -131,7 +149,10 @@ QUANTITIES = (
         "values",
         "Loss of each global model at each client",
         "training loss",
-        "the mean training loss of each global model on the client's own data; the smallest is chosen.",
+        (
+            "the mean training loss of each global model on the client's own data; the smallest is "
+            "chosen."
+        ),
         entries="model",
     ),
 )
@@ -139,7 +160,9 @@ QUANTITIES = (
 CARD = base.Card(
     presentation=base.Presentation("IFCA", quantities=QUANTITIES),
     paper="Ghosh et al., NeurIPS 2020, Algorithm 1",
-    summary="several global models; every client chooses the one with the smallest loss and trains it",
+    summary=(
+        "several global models; every client chooses the one with the smallest loss and trains it"
+    ),
     exchange=base.Exchange(
         down="K",
         up="1",
@@ -151,6 +174,8 @@ CARD = base.Card(
     joining="newcomers and unseen clients choose among the models, and train from their choice",
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(),),
-        releases=(replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),),
+        releases=(
+            replace(base.RELEASES["training-loss"], remedy="take cfl, which reads no losses"),
+        ),
     ),
 )

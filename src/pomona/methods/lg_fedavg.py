@@ -1,17 +1,19 @@
 """LG-FedAvg: shared upper layers, and lower layers for each client.
 
-Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think locally, act globally: federated learning with
-local and global representations. arXiv 2001.01523, Algorithm 1 (without its auxiliary and adversarial losses).
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think locally, act globally:
+federated learning with local and global representations. arXiv 2001.01523, Algorithm 1 (without its
+auxiliary and adversarial losses).
 
     client           (l_i, g_i) <- SGD((l_i, g); E epochs on D_i)            lower and upper layers together
     server           g <- sum_i n_i / n g_i
 
-Only g is sent, in both directions. ``personal, received`` is the client's l_i under the received g, ``personal,
-trained`` the same after local training.
+Only g is sent, in both directions. ``personal, received`` is the client's l_i under the received g,
+``personal, trained`` the same after local training.
 
-Differs from published code: it starts from a trained FedAvg model (here from the run's initial model), averages
-uniformly (here by samples, so that with all layers shared this is FedAvg), and for its CIFAR network lists the layers
-in an order that shares the convolutions and keeps the upper layers, against the paper.
+Differs from published code: it starts from a trained FedAvg model (here from the run's initial
+model), averages uniformly (here by samples, so that with all layers shared this is FedAvg), and for
+its CIFAR network lists the layers in an order that shares the convolutions and keeps the upper
+layers, against the paper.
 """
 
 from typing import Literal
@@ -32,7 +34,10 @@ class LGFedAvg(base.MethodSettings):
         return base.Method(partly_shared.server(self.lower), partly_shared.client(self.lower), CARD)
 
     def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
-        """Return the layers that stay with a client. Raises ConfigError if fewer layers exist than are to be shared."""
+        """Return the layers that stay with a client.
+
+        Raises ConfigError if fewer layers exist than are to be shared.
+        """
         return (slice(0, partly_shared.top_layers(row.layers, self.shared, "method.shared").start),)
 
 

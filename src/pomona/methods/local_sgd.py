@@ -1,4 +1,6 @@
-"""Local SGD: passes of the optimizer's steps over the clients' training data, on the run's loss or on others."""
+"""Local SGD: passes of the optimizer's steps over the clients' training data, on the run's loss or
+on others.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from pomona.objective.objective import Objective, Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import TRAINING, LocalTraining
 
-Term = Callable[[Tensor], Tensor]  # rows w (a, d) -> an extra gradient term (a, d); a Pull if it is affine
+# rows w (a, d) -> an extra gradient term (a, d); a Pull if it is affine
+Term = Callable[[Tensor], Tensor]
 Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
 
 
@@ -26,11 +29,13 @@ def sgd(
     term: Term | None = None,
     part: slice | None = None,
 ) -> Tensor:
-    """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the training data.
+    """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the
+    training data.
 
-    ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient: a pull where it is
-    affine in the row, so that an engine can take the whole step. With ``part``, which must end at a layer boundary, the
-    rest of each row is fixed; losses and terms are not available then, and an empty part takes no steps.
+    ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient:
+    a pull where it is affine in the row, so that an engine can take the whole step. With ``part``,
+    which must end at a layer boundary, the rest of each row is fixed; losses and terms are not
+    available then, and an empty part takes no steps.
     """
     if part is not None and part.start == part.stop:
         return W
@@ -57,9 +62,9 @@ def _sum(g: Tensor, w: Tensor, *terms: Term | None) -> Tensor:
 class Cached:
     """A model's outputs or features on a client's training samples.
 
-    They are computed once a round for all batches, for losses that compare with a fixed model. ``rows`` (m,) are the
-    samples, ascending; ``values`` (m, ...) the model's outputs or features on each, computed as in an evaluation:
-    without augmentation and in evaluation mode.
+    They are computed once a round for all batches, for losses that compare with a fixed model.
+    ``rows`` (m,) are the samples, ascending; ``values`` (m, ...) the model's outputs or features on
+    each, computed as in an evaluation: without augmentation and in evaluation mode.
     """
 
     rows: Tensor
@@ -72,7 +77,10 @@ class Cached:
 
     @classmethod
     def features(cls, objective: Objective, row: Tensor, client: int) -> "Cached":
-        """Return the last layer's inputs (m, f) under one row (d,). Raises ConfigError if training uses patches."""
+        """Return the last layer's inputs (m, f) under one row (d,).
+
+        Raises ConfigError if training uses patches.
+        """
         return cls._ordered(objective, client, objective.features(row, client, "train"))
 
     @classmethod

@@ -1,7 +1,7 @@
 """MOCHA's deep surrogate: separate networks whose last layers are coupled.
 
-Smith, Chiang, Sanjabi, Talwalkar. Federated multi-task learning. NeurIPS 2017
-(arXiv 1705.10467). Its dual solver is for linear models; for networks this is the surrogate of LG-FedAvg's code (Liang
+Smith, Chiang, Sanjabi, Talwalkar. Federated multi-task learning. NeurIPS 2017 (arXiv 1705.10467).
+Its dual solver is for linear models; for networks this is the surrogate of LG-FedAvg's code (Liang
 et al., arXiv 2001.01523), which FedFomo compares with.
 
     objective        min_w  sum_i F_i(w_i) + penalty tr(H M H^T),   H = (h_1, ..., h_N), h_i the last layer of w_i
@@ -9,13 +9,14 @@ et al., arXiv 2001.01523), which FedFomo compares with.
                      received, the own one is current
     server           keeps the last h_i of each client, sends each client all others'
     omega            centring   M = I - 1 1^T / N:  tr(H M H^T) = sum_i ||h_i - mean_j h_j||^2
-                     published  M = I + (1 - 1 / N)^2 1 1^T:  sum_i ||h_i||^2 + (1 - 1 / N)^2 ||sum_i h_i||^2
+                     published  M = I + (1 - 1 / N)^2 1 1^T:  sum_i ||h_i||^2 + (1 - 1 / N)^2
+                     ||sum_i h_i||^2
 
-Differs from the paper: Omega is fixed, not learned from the models, and there is no ridge term (the run's
-``weight_decay`` is one).
-Differs from published code: its Omega is a constant matrix, which pulls the *sum* of the models to zero where a
-centring one pulls them together (``omega="published"`` has it, with the ridge term of that code). Its penalty is 10^-f,
-f = floor(1 + log10 of the length of h_i) + 1; it also drops entries of h_i beyond a multiple of 4000.
+Differs from the paper: Omega is fixed, not learned from the models, and there is no ridge term (the
+run's ``weight_decay`` is one). Differs from published code: its Omega is a constant matrix, which
+pulls the *sum* of the models to zero where a centring one pulls them together
+(``omega="published"`` has it, with the ridge term of that code). Its penalty is 10^-f, f = floor(1
++ log10 of the length of h_i) + 1; it also drops entries of h_i beyond a multiple of 4000.
 
 Absent clients count with the last layer they sent last, before that with the initial one.
 """
@@ -33,9 +34,12 @@ class MOCHA(base.MethodSettings):
     """The surrogate's settings."""
 
     name: Literal["mocha"] = "mocha"
-    penalty: float = Field(0.1, ge=0, description="weight of the coupling of last layers; 0 is separate training")
+    penalty: float = Field(
+        0.1, ge=0, description="weight of the coupling of last layers; 0 is separate training"
+    )
     omega: Literal["centring", "published"] = Field(
-        "centring", description="coupling: towards the mean, or the constant matrix of the published code"
+        "centring",
+        description="coupling: towards the mean, or the constant matrix of the published code",
     )
 
     def method(self) -> base.Method:
@@ -57,13 +61,19 @@ def server() -> base.Server:
     def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
 
-    def down(heads: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        heads: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         members = torch.tensor(roster.members)
         others = torch.stack([members[members != i] for i in ids])
         return {"heads": base.Rows(heads, others)}
 
     def aggregate(
-        heads: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        heads: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Tensor:
         return base.replace_rows(heads, ids, uplink["head"])
 
@@ -119,7 +129,10 @@ CARD = base.Card(
     paper="Smith et al., NeurIPS 2017; for networks as in FedFomo's comparison",
     summary="separate models whose last layers are drawn to their mean",
     exchange=base.Exchange(
-        down="the last layers of all others", up="its last layer", private="all layers but the last", keeps="its model"
+        down="the last layers of all others",
+        up="its last layer",
+        private="all layers but the last",
+        keeps="its model",
     ),
     headline=("personal", "trained"),
     joining=(

@@ -1,4 +1,5 @@
-"""MOON: FedAvg with a contrastive loss: features near the global model's, and away from the own previous model's.
+"""MOON: FedAvg with a contrastive loss: features near the global model's, and away from the own
+previous model's.
 
 Li, He, Song. Model-contrastive federated learning. CVPR 2021 (arXiv 2103.16257), Algorithm 1.
 
@@ -7,14 +8,16 @@ Li, He, Song. Model-contrastive federated learning. CVPR 2021 (arXiv 2103.16257)
                      C_i = -log( exp(cos(z, z_w) / tau) / (exp(cos(z, z_w) / tau) + exp(cos(z, z_p) / tau)) )
     server           as FedAvg: w <- sum_i n_i / n v_i
 
-Features are the input of the last layer. The last local model stays with the client; it starts as the initial one, so
-that in round 1 z_p = z_w, C_i is constant and the round is FedAvg's. mu = 0 is FedAvg, to the bit. Named models as in
-FedAvg. The paper searches mu among 0.1, 1, 5 and 10, with tau = 0.5.
+Features are the input of the last layer. The last local model stays with the client; it starts as
+the initial one, so that in round 1 z_p = z_w, C_i is constant and the round is FedAvg's. mu = 0 is
+FedAvg, to the bit. Named models as in FedAvg. The paper searches mu among 0.1, 1, 5 and 10, with
+tau = 0.5.
 
-Differs from the paper: that puts a projection head of two layers before the last one; here the network is the run's,
-and may contain one. z_w and z_p are computed once per round, in evaluation mode and without augmentation: the same
-numbers unless the network normalises over batches or uses dropout, or training augments images.
-Differs from published code: that runs each batch through all three models in every epoch.
+Differs from the paper: that puts a projection head of two layers before the last one; here the
+network is the run's, and may contain one. z_w and z_p are computed once per round, in evaluation
+mode and without augmentation: the same numbers unless the network normalises over batches or uses
+dropout, or training augments images. Differs from published code: that runs each batch through all
+three models in every epoch.
 """
 
 from collections.abc import Callable
@@ -44,7 +47,10 @@ class MOON(base.MethodSettings):
         if self.mu:
             seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
             card = replace(
-                card, privacy=replace(card.privacy, gradients=(base.Gradients(noised=False),), releases=(seen,))
+                card,
+                privacy=replace(
+                    card.privacy, gradients=(base.Gradients(noised=False),), releases=(seen,)
+                ),
             )
         return base.Method(fedavg.server(), client(self), card)
 
@@ -58,7 +64,9 @@ def client(settings: MOON) -> base.Client:
         w = received["model"]
         training.observe("global", w, "received")
         losses = [
-            contrasted(settings, training, *(Cached.features(training.objective, row, c) for row in pair))
+            contrasted(
+                settings, training, *(Cached.features(training.objective, row, c) for row in pair)
+            )
             for *pair, c in zip(w, last, training.clients, strict=True)
             if settings.mu and training.trains
         ]
@@ -72,14 +80,18 @@ def client(settings: MOON) -> base.Client:
 def contrasted(
     settings: MOON, training: base.LocalTraining, of_global: Cached, of_last: Cached
 ) -> Callable[[Tensor], RowCriterion]:
-    """Return the loss of a client's batches: its samples -> F + mu C, with the features of both fixed models."""
+    """Return the loss of a client's batches: its samples -> F + mu C, with the features of both
+    fixed models.
+    """
     plain = training.objective.criterion
 
     def of(index: Tensor) -> RowCriterion:
         near, far = of_global.of(index), of_last.of(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
-            return plain(outputs, targets).mean() + settings.mu * contrast(features, near, far, settings.temperature)
+            return plain(outputs, targets).mean() + settings.mu * contrast(
+                features, near, far, settings.temperature
+            )
 
         return loss
 
@@ -87,7 +99,9 @@ def contrasted(
 
 
 def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """Return the mean contrastive loss () of features z (b, f), attracted by ``near`` and repelled by ``far``."""
+    """Return the mean contrastive loss () of features z (b, f), attracted by ``near`` and repelled
+    by ``far``.
+    """
     similar = torch.stack([cosine_similarity(z, other) for other in (near, far)], 1) / temperature
     return cross_entropy(similar, torch.zeros(len(z), dtype=torch.long, device=z.device))
 
@@ -96,7 +110,9 @@ CARD = base.Card(
     presentation=base.Presentation("MOON"),
     paper="Li et al., CVPR 2021, Algorithm 1",
     summary="one global model; clients keep their features near its own",
-    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last local model"),
+    exchange=base.Exchange(
+        down="1", up="1", private="nothing but the data", keeps="its last local model"
+    ),
     headline=("global", "received"),
     joining="a newcomer's last model is the global one; an unseen client's too",
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),

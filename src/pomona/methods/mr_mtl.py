@@ -1,21 +1,23 @@
 """MR-MTL: every client trains its own model with a pull towards the mean of all.
 
-Liu, Hu, Wu, Smith. On privacy and personalization in cross-silo federated learning. NeurIPS 2022 (arXiv 2206.07902):
-mean-regularized multi-task learning (Evgeniou and Pontil, KDD 2004), their baseline for silos with differential
-privacy.
+Liu, Hu, Wu, Smith. On privacy and personalization in cross-silo federated learning. NeurIPS 2022
+(arXiv 2206.07902): mean-regularized multi-task learning (Evgeniou and Pontil, KDD 2004), their
+baseline for silos with differential privacy.
 
     objective        min_{w_1..w_n}  sum_i n_i / n (F_i(w_i) + lambda / 2 ||w_i - m||^2),   m = sum_i n_i / n w_i
     client           w_i <- w_i - lr (g_i(w_i) + lambda (w_i - m))           w_i its own last model, m as received
     server           m <- sum_i n_i / n w_i
 
-w_i is never replaced; m only attracts it. ``personal, trained`` is w_i. lambda = 0 is Separate, to the bit; for one
-client the pull is towards the round's start, which is FedProx, to the bit. The larger lambda, the nearer all w_i to one
-model; but lr lambda = 1 forgets w_i in every step, so keep it well below. In private training the more noise, the
-larger the best lambda: with it the mean of the clients averages their noise.
+w_i is never replaced; m only attracts it. ``personal, trained`` is w_i. lambda = 0 is Separate, to
+the bit; for one client the pull is towards the round's start, which is FedProx, to the bit. The
+larger lambda, the nearer all w_i to one model; but lr lambda = 1 forgets w_i in every step, so keep
+it well below. In private training the more noise, the larger the best lambda: with it the mean of
+the clients averages their noise.
 
-Differs from published code: under privacy its pull is part of each sample's gradient, and clipped with it; here it is
-added to the private gradient, as it reads models alone. Its clients start from initial models of their own, here from
-the common one; its mean then moves by the mean of the clients' moves.
+Differs from published code: under privacy its pull is part of each sample's gradient, and clipped
+with it; here it is added to the private gradient, as it reads models alone. Its clients start from
+initial models of their own, here from the common one; its mean then moves by the mean of the
+clients' moves.
 """
 
 from dataclasses import replace
@@ -36,7 +38,10 @@ class MRMTL(base.MethodSettings):
         1.0,
         ge=0,
         alias="lambda",
-        description="pull of every client's model towards the mean of all (lambda); lr x lambda well below 1",
+        description=(
+            "pull of every client's model towards the mean of all (lambda); lr x lambda "
+            "well below 1"
+        ),
     )
 
     def method(self) -> base.Method:

@@ -1,8 +1,9 @@
-"""PartialFed: each client takes some layers from the global model, and the others from its own last model.
+"""PartialFed: each client takes some layers from the global model, and the others from its own last
+model.
 
-Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial initialization. NeurIPS 2021
-(https://openreview.net/forum?id=lgDP84byd5).
-Its authors published no code; this is a reconstruction.
+Sun, Huo, Yang, Bai. PartialFed: cross-domain personalized federated learning via partial
+initialization. NeurIPS 2021 (https://openreview.net/forum?id=lgDP84byd5). Its authors published no
+code; this is a reconstruction.
 
     start            t_i = z * w + (1 - z) * w_i, gates z in {0, 1} a layer; w received, w_i the client's last model
     rules (Fix)      lower-shared: all layers but the last are global;  head-shared: the last one only;
@@ -14,13 +15,14 @@ Its authors published no code; this is a reconstruction.
                      at the end w_i = z * a + (1 - z) * b with z = 1[pi >= 0]
     server           as FedAvg: w <- sum_i n_i / n w_i
 
-pi_l is the difference of the two logits of a straight-through Gumbel-softmax between the sources: the difference of two
-Gumbel variables is logistic, the softmax of two a sigmoid. pi starts at 0 and stays with the client. Gates go to info.
+pi_l is the difference of the two logits of a straight-through Gumbel-softmax between the sources:
+the difference of two Gumbel variables is logistic, the softmax of two a sigmoid. pi starts at 0 and
+stays with the client. Gates go to info.
 
-Not known from the paper, chosen here: the disjoint shares (4/5 and 1/5 of each batch; a batch too small for that trains
-weights only), the logits' rate (the run's lr), a fixed temperature T, and the source that a batch does not use (it is
-unchanged). Adam's bias correction counts a client's steps, whichever source a layer was drawn from. The logits' steps
-are plain whatever the optimizer.
+Not known from the paper, chosen here: the disjoint shares (4/5 and 1/5 of each batch; a batch too
+small for that trains weights only), the logits' rate (the run's lr), a fixed temperature T, and the
+source that a batch does not use (it is unchanged). Adam's bias correction counts a client's steps,
+whichever source a layer was drawn from. The logits' steps are plain whatever the optimizer.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +40,8 @@ from pomona.objective.optimizer_step import state_mask
 
 STRATEGY_SHARE = 0.2
 SPLIT_BATCHES = (
-    "partialfed's adaptive gates divide each batch by its size, so that one record moves others between the parts; set "
+    "partialfed's adaptive gates divide each batch by its size, so that one record moves others "
+    "between the parts; set "
     "method.rule to lower-shared, head-shared or local-norm"
 )
 
@@ -48,9 +51,12 @@ class PartialFed(base.MethodSettings):
 
     name: Literal["partialfed"] = "partialfed"
     rule: Literal["adaptive", "lower-shared", "head-shared", "local-norm"] = Field(
-        "adaptive", description="which layers are the global model's: learned gates, or a fixed rule"
+        "adaptive",
+        description="which layers are the global model's: learned gates, or a fixed rule",
     )
-    temperature: float = Field(1.0, gt=0, description="of the sigmoid through which adaptive gates learn")
+    temperature: float = Field(
+        1.0, gt=0, description="of the sigmoid through which adaptive gates learn"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
@@ -58,7 +64,9 @@ class PartialFed(base.MethodSettings):
             card = replace(
                 CARD,
                 exchange=replace(
-                    CARD.exchange, private="the gates' logits", keeps="its last model and a logit a layer"
+                    CARD.exchange,
+                    private="the gates' logits",
+                    keeps="its last model and a logit a layer",
                 ),
                 privacy=replace(
                     CARD.privacy,
@@ -105,7 +113,8 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
     if rule == "local-norm":
         if not training.norms:
             raise ConfigError(
-                "method.rule = local-norm, but the network has no normalisation layers; take another rule"
+                "method.rule = local-norm, but the network has no normalisation layers; take "
+                "another rule"
             )
         for norm in training.norms:
             taken[norm] = False
@@ -128,12 +137,17 @@ class PartialFedState:
 def adaptive(temperature: float) -> base.Client:
     """Learn two sources of weights, and gates between them."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PartialFedState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> PartialFedState:
         last = initial().repeat(len(ids), 1)
         return PartialFedState(last, last.new_zeros(len(ids), len(initial.layers)))
 
     def train(
-        state: PartialFedState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: PartialFedState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[PartialFedState]:
         A, B, pi = received["model"].clone(), state.last, state.logits
         layer = layer_of(training.layers).to(A.device)
@@ -175,7 +189,9 @@ def layer_of(layers: tuple[slice, ...]) -> Tensor:
 
 
 def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
-    """Split a batch into samples for weights and for logits; also return which clients have enough for both."""
+    """Split a batch into samples for weights and for logits; also return which clients have enough
+    for both.
+    """
     held = [int(STRATEGY_SHARE * len(i)) for i in batch.indices]
     held = [h if h >= least <= len(i) - h else 0 for h, i in zip(held, batch.indices, strict=True)]
     weights = [i[h:] for h, i in zip(held, batch.indices, strict=True)]
@@ -188,7 +204,9 @@ def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
 
 
 def gate_slope(products: Tensor, layers: tuple[slice, ...], soft: Tensor) -> Tensor:
-    """Return dF/d(soft) (n, L) through the sigmoid: layer sums of products (n, d) of gradient and source difference."""
+    """Return dF/d(soft) (n, L) through the sigmoid: layer sums of products (n, d) of gradient and
+    source difference.
+    """
     p = soft.sigmoid()
     return torch.stack([products[:, s].sum(1) for s in layers], 1) * p * (1 - p)
 
@@ -199,8 +217,10 @@ QUANTITIES = (
         "values",
         "Which layers come from the global model",
         "gate",
-        "the gate of each layer: at 1 it comes from the global model, at 0 from the client's own last one; in "
-        "between it is the learned probability, or with a fixed rule the share of the layer's parameters.",
+        "the gate of each layer: at 1 it comes from the global model, at 0 from the client's own "
+        "last one; in "
+        "between it is the learned probability, or with a fixed rule the share of the layer's "
+        "parameters.",
         entries="layer",
     ),
 )
@@ -209,7 +229,9 @@ CARD = base.Card(
     presentation=base.Presentation("PartialFed", QUANTITIES),
     paper="Sun et al., NeurIPS 2021",
     summary="each client takes over some layers of the global model, and keeps its own elsewhere",
-    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last model"),
+    exchange=base.Exchange(
+        down="1", up="1", private="nothing but the data", keeps="its last model"
+    ),
     headline=("personal", "trained"),
     joining=("newcomers and unseen clients start from the global model and even gates"),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),

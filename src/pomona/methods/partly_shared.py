@@ -3,8 +3,8 @@
     client           (s_i, k_i) <- SGD((s, k_i); E epochs on D_i)            both parts together
     server           s <- sum_i n_i / n s_i                                  k_i never leaves the client
 
-FedBN, FedPer and LG-FedAvg differ only in the part that is kept. With nothing kept this is FedAvg, with everything
-Separate, to the bit.
+FedBN, FedPer and LG-FedAvg differ only in the part that is kept. With nothing kept this is FedAvg,
+with everything Separate, to the bit.
 """
 
 from collections.abc import Callable
@@ -34,13 +34,18 @@ Layers = tuple[slice, ...]  # of a row, from input to output
 
 
 def top_layers(layers: Layers, count: int, key: str = "method.layers") -> slice:
-    """Return the slice of the ``count`` top layers in a row. Raises ConfigError if there are fewer."""
+    """Return the slice of the ``count`` top layers in a row.
+
+    Raises ConfigError if there are fewer.
+    """
     _require_layers(layers, count, key)
     return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
 
 
 def head(layers: Layers, shared: int | None) -> slice:
-    """Return the slice above the ``shared`` lower layers (``method.shared``); the last layer if None."""
+    """Return the slice above the ``shared`` lower layers (``method.shared``); the last layer if
+    None.
+    """
     if shared is None:
         return top_layers(layers, 1)
     _require_layers(layers, shared, "method.shared")
@@ -50,7 +55,8 @@ def head(layers: Layers, shared: int | None) -> slice:
 def _require_layers(layers: Layers, count: int, key: str) -> None:
     if not 0 <= count <= len(layers):
         raise ConfigError(
-            f"{key} is {count}, and the network has {len(layers)} layers; set it to {len(layers)} or less"
+            f"{key} is {count}, and the network has {len(layers)} layers; set it to {len(layers)} "
+            "or less"
         )
 
 
@@ -67,7 +73,9 @@ def drop_columns(W: Tensor, *parts: slice) -> Tensor:
 
 
 def insert_columns(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
-    """Return new rows (..., d): parts (..., p) of ``select_columns``, the rest (..., d - p) of ``drop_columns``."""
+    """Return new rows (..., d): parts (..., p) of ``select_columns``, the rest (..., d - p) of
+    ``drop_columns``.
+    """
     pieces, kept, taken = [], 0, 0
     for part in parts:
         gap, length = part.start - kept - taken, part.stop - part.start
@@ -76,7 +84,8 @@ def insert_columns(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
     return torch.cat([*pieces, rest[..., kept:]], dim=-1)
 
 
-Kept = Callable[[RowLayout], tuple[slice, ...]]  # the parts of a row that stay with the client, in order
+# the parts of a row that stay with the client, in order
+Kept = Callable[[RowLayout], tuple[slice, ...]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,9 @@ def server(kept: Kept) -> base.Server:
 def client(kept: Kept) -> base.Client:
     """Train the whole model, keep one part and send the rest."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> KeptState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> KeptState:
         return KeptState(select_columns(initial(), *kept(initial)).repeat(len(ids), 1))
 
     def train(

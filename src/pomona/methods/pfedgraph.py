@@ -1,7 +1,7 @@
 """pFedGraph: the server infers a collaboration graph, and sends each client its own mixture.
 
-Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaboration graphs. ICML 2023
-(https://proceedings.mlr.press/v202/ye23b.html).
+Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaboration graphs. ICML
+2023 (https://proceedings.mlr.press/v202/ye23b.html).
 
     similarity       s_ij = cos(w_i - w^0, w_j - w^0)          changes from the initial model w^0
     graph            a_i  = argmin over the simplex of  alpha |a - p|^2 - sum_j a_j s_ij,    p_j = n_j / n
@@ -11,16 +11,19 @@ Ye, Ni, Wu, Chen, Wang. Personalized federated learning with inferred collaborat
                      of which the second part has the gradient  -mu (u_i - <u_i, e> e) / |w|
                      with e = w / |w|,  u_i = sum_j a_ij w_j / |w_j|
 
-The server keeps the last model of each client; the graph covers the members that have sent one. In round 1 there are
-none: all start from w^0, without the second part. ``personal, received`` is theta_i, ``personal, trained`` is w_i. A
-large alpha makes a_i = p: FedAvg-local for mu = 0. A small alpha gives each client the most similar model, which is its
+The server keeps the last model of each client; the graph covers the members that have sent one. In
+round 1 there are
+none: all start from w^0, without the second part. ``personal, received`` is theta_i, ``personal,
+trained`` is w_i. A large alpha makes a_i = p: FedAvg-local for mu = 0. A small alpha gives each
+client the most similar model, which is its
 own: Separate.
 
-``similarity = "models"`` takes cos(w_i, w_j) instead; networks that start from one model are then almost parallel.
+``similarity = "models"`` takes cos(w_i, w_j) instead; networks that start from one model are then
+almost parallel.
 
-Differs from published code: that minimises +mu cos, which drives the models apart (its mu is 0.01; the sign here is
-that of the objective); counts similarities above 0.9 as 1; has a solver for the quadratic programme, where the
-projection is exact; and restricts the graph to the round's cohort.
+Differs from published code: that minimises +mu cos, which drives the models apart (its mu is 0.01;
+the sign here is that of the objective); counts similarities above 0.9 as 1; has a solver for the
+quadratic programme, where the projection is exact; and restricts the graph to the round's cohort.
 """
 
 from collections.abc import Callable
@@ -39,8 +42,14 @@ class PFedGraph(base.MethodSettings):
     """pFedGraph's settings; symbols of the paper in brackets."""
 
     name: Literal["pfedgraph"] = "pfedgraph"
-    alpha: float = Field(0.8, gt=0, description="pull of the graph towards the shares of samples (alpha)")
-    mu: float = Field(0.01, ge=0, description="weight of the similarity to one's neighbours in local training (mu)")
+    alpha: float = Field(
+        0.8, gt=0, description="pull of the graph towards the shares of samples (alpha)"
+    )
+    mu: float = Field(
+        0.01,
+        ge=0,
+        description="weight of the similarity to one's neighbours in local training (mu)",
+    )
     similarity: Literal["changes", "models"] = Field(
         "changes", description="what the server compares: changes from the initial model, or models"
     )
@@ -52,7 +61,9 @@ class PFedGraph(base.MethodSettings):
 
 @dataclass(frozen=True)
 class Bank:
-    """The origin for similarity (d,), the last model of each client (N, d), and who has sent one (N,) bool."""
+    """The origin for similarity (d,), the last model of each client (N, d), and who has sent one
+    (N,) bool.
+    """
 
     origin: Tensor
     models: Tensor
@@ -67,10 +78,14 @@ def server(settings: PFedGraph) -> base.Server:
         origin = w if settings.similarity == "changes" else torch.zeros_like(w)
         return Bank(origin, w.expand(N, -1), torch.zeros(N, dtype=torch.bool))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         sent = bank.sent & roster.known
         begun = bool(sent.any())
-        a = graph(settings.alpha, bank, sent if begun else roster.known, ids, roster).to(bank.models)
+        a = graph(settings.alpha, bank, sent if begun else roster.known, ids, roster).to(
+            bank.models
+        )
         W = base.chunked(bank.models)
         lengths = W.norms().clamp_min(TINY)
         each = torch.arange(len(ids))
@@ -81,7 +96,11 @@ def server(settings: PFedGraph) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Bank:
         sent = bank.sent.index_fill(0, torch.tensor(ids), True)
         return Bank(bank.origin, base.replace_rows(bank.models, ids, uplink["model"]), sent)
@@ -91,10 +110,14 @@ def server(settings: PFedGraph) -> base.Server:
         sent = bank.sent.index_fill(0, torch.tensor(ids), False)
         return Bank(bank.origin, base.replace_rows(bank.models, ids, row), sent), row
 
-    return base.Server(start, down, aggregate, welcome, lambda bank: {"model": bank.models[0]}, separable=True)
+    return base.Server(
+        start, down, aggregate, welcome, lambda bank: {"model": bank.models[0]}, separable=True
+    )
 
 
-def graph(alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster: base.Roster) -> Tensor:
+def graph(
+    alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster: base.Roster
+) -> Tensor:
     """Return the rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
     columns = among.nonzero().squeeze(1)
     p = roster.weights(tuple(columns.tolist()))
@@ -106,7 +129,9 @@ def graph(alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster:
 
 
 def onto_simplex(V: Tensor) -> Tensor:
-    """Project rows V (n, S), S >= 1, onto the simplex, (n, S): max(V - t, 0) with rows that sum to 1."""
+    """Project rows V (n, S), S >= 1, onto the simplex, (n, S): max(V - t, 0) with rows that sum to
+    1.
+    """
     ordered, _ = V.sort(1, descending=True)
     thresholds = (ordered.cumsum(1) - 1) / torch.arange(1, V.shape[1] + 1)
     kept = (ordered > thresholds).sum(1, keepdim=True)
@@ -144,7 +169,11 @@ QUANTITIES = (
         "matrix",
         "Who learns with whom",
         "a(i, j)",
-        "the share a(i, j) of the model of client j (column) in the mixture that the server sends client i (row).",
+        (
+            "the share a(i, j) of the model of client j (column) in the mixture that the server "
+            "sends "
+            "client i (row)."
+        ),
         history="How each client's neighbours changed",
         own="How much of its own model each client gets back",
     ),

@@ -1,7 +1,8 @@
-"""PGFed and PGFedMo: each client also minimises the risks of the others, weighted by learned coefficients.
+"""PGFed and PGFedMo: each client also minimises the risks of the others, weighted by learned
+coefficients.
 
-Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023
-(arXiv 2212.01448). By authors of APPLE.
+Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning.
+ICCV 2023 (arXiv 2212.01448). By authors of APPLE.
 
     objective        min_{w_i, a_i >= 0}  F_i(w_i) + mu sum_j a_ij F_j(w_i)
     approximation    F_j(w) ~ F_j(w_j) + <g_j, w - w_j> = o_j + <g_j, w>         g_j = grad F_j(w_j) over all of D_j
@@ -12,30 +13,35 @@ Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for f
     PGFedMo          c_i <- (1 - beta) c_i + beta c_i of the client's round before
     a_ij             1 / |S| when client i first meets the risk of j
 
-A client uploads w_i, g_i, o_i and its row a_i, and downloads w, c_i, gbar and all o_j: no O(N^2) traffic. In round 1
-there are no risks yet. mu = 0 is FedAvg-local, to the bit. ``personal, trained`` is w_i after local training,
-``global`` the mean. The sum holds j = i where i was in S, as in the authors' code.
+A client uploads w_i, g_i, o_i and its row a_i, and downloads w, c_i, gbar and all o_j: no O(N^2)
+traffic. In round 1 there are no risks yet. mu = 0 is FedAvg-local, to the bit. ``personal,
+trained`` is w_i after local training, ``global`` the mean. The sum holds j = i where i was in S, as
+in the authors' code.
 
-Consequences of the rule for a_ij: risks are positive, so that a_ij falls wherever the approximation is good, and with
-many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in place of the g_j the step of a_ij is a
-number of j plus a number of i: as long as none reaches 0, all clients rank the others equally, partners or not.
+Consequences of the rule for a_ij: risks are positive, so that a_ij falls wherever the approximation
+is good, and with many steps or a large eta_2 all reach 0, which is FedAvg-local. And with gbar in
+place of the g_j the step of a_ij is a number of j plus a number of i: as long as none reaches 0,
+all clients rank the others equally, partners or not.
 
 If a client's share of a mean is limited (``largest_share``), each a_ij is at most that share.
 
-``mixing = "client"`` is ours: a_i stays private, as in APPLE. A client downloads the g_j of others, all or M a round,
-keeps its own, and takes both steps from one gradient of its own samples, with the exact products:
+``mixing = "client"`` is ours: a_i stays private, as in APPLE. A client downloads the g_j of others,
+all or M a round, keeps its own, and takes both steps from one gradient of its own samples, with the
+exact products:
 
     client           w_i  <- w_i - lr (g_i(w_i) + mu sum_j a_ij g_j)             j over those downloaded, and i
                      a_ij <- max(0, a_ij - eta_2 mu (o_j + <g_j, w_i>))
     budget M         as APPLE's: those never downloaded first, the rest by probabilities that grow with a_ij
 
-The last g_j of all clients that ever took part are available, so that under partial participation some are older.
+The last g_j of all clients that ever took part are available, so that under partial participation
+some are older.
 
-Under differential privacy g_i comes from noised gradients, one more epoch a round; o_i holds the mean training loss,
-without noise.
+Under differential privacy g_i comes from noised gradients, one more epoch a round; o_i holds the
+mean training loss, without noise.
 
-Differs from published code: g_j and F_j are means over all samples (there g_j is one over whole batches); momentum
-starts at zero in each round (there it continues). eta_2 follows the run's schedule of rates.
+Differs from published code: g_j and F_j are means over all samples (there g_j is one over whole
+batches); momentum starts at zero in each round (there it continues). eta_2 follows the run's
+schedule of rates.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +53,17 @@ from torch import Tensor
 
 from pomona.core.weight_limit import SLACK
 from pomona.methods import base, pgfed_private
-from pomona.methods.pgfed_risks import QUANTITIES, RISK, RISKS_TOLD, UNMET, Risks, meeting, most, risk, with_momentum
+from pomona.methods.pgfed_risks import (
+    QUANTITIES,
+    RISK,
+    RISKS_TOLD,
+    UNMET,
+    Risks,
+    meeting,
+    most,
+    risk,
+    with_momentum,
+)
 from pomona.methods.request_bank import limit
 
 
@@ -66,20 +82,31 @@ class PGFedMo(base.MethodSettings, Risks):
 
     name: Literal["pgfedmo"] = "pgfedmo"
     beta: float = Field(
-        0.5, ge=0, lt=1, description="share of the last round's mixture that is kept (beta); 0 is PGFed"
+        0.5,
+        ge=0,
+        lt=1,
+        description="share of the last round's mixture that is kept (beta); 0 is PGFed",
     )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         shown = base.Presentation("PGFedMo", quantities=QUANTITIES)
-        return made(self, self.beta, replace(CARD, presentation=shown, summary=f"{CARD.summary}, with momentum"))
+        return made(
+            self,
+            self.beta,
+            replace(CARD, presentation=shown, summary=f"{CARD.summary}, with momentum"),
+        )
 
 
 def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
     """Return the method in the form of ``mixing``."""
     kept = "its last mixture of gradients" if beta else "nothing"
     if settings.mixing == "server":
-        return base.Method(server(), client(settings, beta), replace(card, exchange=replace(card.exchange, keeps=kept)))
+        return base.Method(
+            server(),
+            client(settings, beta),
+            replace(card, exchange=replace(card.exchange, keeps=kept)),
+        )
     private = replace(
         card,
         exchange=replace(
@@ -91,15 +118,17 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
             tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
         ),
     )
-    return base.Method(pgfed_private.server(settings), pgfed_private.client(settings, beta), private)
+    return base.Method(
+        pgfed_private.server(settings), pgfed_private.client(settings, beta), private
+    )
 
 
 @dataclass(frozen=True)
 class ServerState:
     """The server's state.
 
-    The mean model (d,); for each client the last gradient (N, d), its offset (N, 1), its coefficients (N, N), -1 for
-    risks not met yet; and the mask of the last cohort (N,) bool.
+    The mean model (d,); for each client the last gradient (N, d), its offset (N, 1), its
+    coefficients (N, N), -1 for risks not met yet; and the mask of the last cohort (N,) bool.
     """
 
     model: Tensor
@@ -117,10 +146,14 @@ def server() -> base.Server:
         gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
         return ServerState(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
 
-    def down(state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         known, each = roster.known, torch.arange(len(ids))
         last = (state.last & known).to(state.model.device)
-        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known).clamp_max(most(roster))
+        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known).clamp_max(
+            most(roster)
+        )
         share = last.to(a) / last.sum().clamp_min(1)
         gradients = base.chunked(state.gradients)
         return {
@@ -133,26 +166,44 @@ def server() -> base.Server:
         }
 
     def aggregate(
-        state: ServerState, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: ServerState,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> ServerState:
         return ServerState(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
             base.replace_rows(state.gradients, ids, uplink["gradient"]),
             base.replace_rows(state.offsets, ids, uplink["offset"]),
             base.replace_rows(state.weights, ids, uplink["weights"]),
-            torch.zeros_like(state.last).index_fill(0, torch.tensor(ids, device=state.last.device), True),
+            torch.zeros_like(state.last).index_fill(
+                0, torch.tensor(ids, device=state.last.device), True
+            ),
         )
 
-    def welcome(state: ServerState, ids: tuple[int, ...], roster: base.Roster) -> tuple[ServerState, Tensor]:
-        anew = base.replace_rows(state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET))
+    def welcome(
+        state: ServerState, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[ServerState, Tensor]:
+        anew = base.replace_rows(
+            state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET)
+        )
         return replace(state, weights=anew), state.model
 
     def expects(state: ServerState) -> base.Uplink:
-        own = {"gradient": state.gradients[0], "offset": state.offsets[0], "weights": state.weights[0]}
+        own = {
+            "gradient": state.gradients[0],
+            "offset": state.offsets[0],
+            "weights": state.weights[0],
+        }
         return {"model": state.model, **own}
 
     def limited(
-        state: ServerState, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: ServerState,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> dict[int, str]:
         largest, limit = uplink["weights"].amax(0).tolist(), most(roster)
         return {
@@ -165,13 +216,20 @@ def server() -> base.Server:
 
 
 def client(settings: Risks, beta: float) -> base.Client:
-    """Run local SGD on the own risk and the received mixture; the state is that mixture (n, d), None without beta."""
+    """Run local SGD on the own risk and the received mixture; the state is that mixture (n, d),
+    None without beta.
+    """
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> Tensor:
         return torch.zeros_like(initial()).repeat(len(ids), 1)
 
     def train(
-        before: Tensor | None, received: base.Received, training: base.LocalTraining, round_: base.Round
+        before: Tensor | None,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[Tensor | None]:
         w, a, last = received["model"], received["weights"].clone(), received["last"]
         training.observe("global", w, "received")
@@ -182,7 +240,9 @@ def client(settings: Risks, beta: float) -> base.Client:
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
         rows = (W, a, c, slope_at_0, mean, last, base.optimizer_state(W, round_))
-        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(round_.passes, *rows):
+        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(
+            round_.passes, *rows
+        ):
             slope = offsets + (own * gbar).sum(1, keepdim=True)
             training.step(own, batch, velocity, round_, base.Pull(constant=pull))
             weights.copy_(torch.where(present, (weights - rate * slope).clamp_min(0), weights))
@@ -214,7 +274,10 @@ CARD = base.Card(
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(), base.Gradients(purpose=RISK, epochs=1)),
         releases=(
-            replace(base.RELEASES["training-loss"], remedy="take a method without risks of others, such as apple"),
+            replace(
+                base.RELEASES["training-loss"],
+                remedy="take a method without risks of others, such as apple",
+            ),
         ),
     ),
 )

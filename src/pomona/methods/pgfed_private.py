@@ -1,7 +1,8 @@
-"""PGFed whose clients weight the others' gradients themselves, so that the coefficients a_i stay private.
+"""PGFed whose clients weight the others' gradients themselves, so that the coefficients a_i stay
+private.
 
-For the equations see ``pgfed``, under ``mixing = "client"``; the choice under a budget is APPLE's (Luo and Wu, IJCAI
-2022, appendix A.2) with a_ij instead of p_ij.
+For the equations see ``pgfed``, under ``mixing = "client"``; the choice under a budget is APPLE's
+(Luo and Wu, IJCAI 2022, appendix A.2) with a_ij instead of p_ij.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +21,8 @@ from pomona.methods.request_bank import fresh_first, limit, request, servable, s
 class Bank:
     """The server's state.
 
-    The mean model (d,); for each client the last gradient (N, d) and its offset (N, 1); the clients that have sent one
-    (N,) bool; the ids that each requests (N, M), its own for none.
+    The mean model (d,); for each client the last gradient (N, d) and its offset (N, 1); the clients
+    that have sent one (N,) bool; the ids that each requests (N, M), its own for none.
     """
 
     model: Tensor
@@ -39,7 +40,9 @@ def server(settings: Risks) -> base.Server:
         gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
         return Bank(w, gradients, w.new_zeros(N, 1), nobody, unasked(settings.budget, N))
 
-    def down(bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         sent = bank.sent & roster.known
         index = torch.stack([wishes(settings, bank, sent, i, round_) for i in ids])
         return {
@@ -51,7 +54,11 @@ def server(settings: Risks) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
@@ -65,7 +72,11 @@ def server(settings: Risks) -> base.Server:
         return replace(bank, sent=bank.sent.index_fill(0, torch.tensor(ids), False)), bank.model
 
     def expects(bank: Bank) -> base.Uplink:
-        own = {"gradient": bank.gradients[0], "offset": bank.offsets[0], "request": bank.requests[0]}
+        own = {
+            "gradient": bank.gradients[0],
+            "offset": bank.offsets[0],
+            "request": bank.requests[0],
+        }
         return {"model": bank.model, **own}
 
     relays = {"gradients": "gradient"}
@@ -73,10 +84,11 @@ def server(settings: Risks) -> base.Server:
 
 
 def wishes(settings: Risks, bank: Bank, sent: Tensor, client: int, round_: base.Round) -> Tensor:
-    """Return the ids (M,) that a client requested, of those that have ``sent`` (N,); its own id in an empty place.
+    """Return the ids (M,) that a client requested, of those that have ``sent`` (N,); its own id in
+    an empty place.
 
-    Without a budget these are all. For a client that has never taken part the server draws at random, since it has met
-    no risks and all are equal to it.
+    Without a budget these are all. For a client that has never taken part the server draws at
+    random, since it has met no risks and all are equal to it.
     """
     N = len(sent)
     if not sent[client] or limit(settings.budget, N) == N - 1:
@@ -99,15 +111,22 @@ class PrivateState:
 def client(settings: Risks, beta: float) -> base.Client:
     """Compute one gradient on the own samples, and make both updates."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> PrivateState:
+    def start(
+        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+    ) -> PrivateState:
         w = initial()
         gradient = torch.zeros_like(w).repeat(len(ids), 1)
         return PrivateState(
-            w.new_full((len(ids), len(roster)), UNMET), gradient, gradient[:, : len(w) if beta else 0].clone()
+            w.new_full((len(ids), len(roster)), UNMET),
+            gradient,
+            gradient[:, : len(w) if beta else 0].clone(),
         )
 
     def train(
-        state: PrivateState, received: base.Received, training: base.LocalTraining, round_: base.Round
+        state: PrivateState,
+        received: base.Received,
+        training: base.LocalTraining,
+        round_: base.Round,
     ) -> base.Trained[PrivateState]:
         training.observe("global", received["model"], "received")
         whose, came, gradients = offered(received, state.gradient, training.ids)
@@ -121,7 +140,9 @@ def client(settings: Risks, beta: float) -> base.Client:
 
         W = received["model"].clone()
         rows = (W, a, came, gradients, offsets, state.mixture, base.optimizer_state(W, round_))
-        for batch, own, p, mine, others, o, before, velocity in training.steps(round_.passes, *rows):
+        for batch, own, p, mine, others, o, before, velocity in training.steps(
+            round_.passes, *rows
+        ):
             slope = mu * (o + products(others, own))
             pull = with_momentum(mu * mixed(p, others), before, beta)
             training.step(own, batch, velocity, round_, base.Pull(constant=pull))
@@ -129,11 +150,15 @@ def client(settings: Risks, beta: float) -> base.Client:
         training.observe("personal", W, "trained")
 
         weights = padded(weights).scatter(1, whose, a)[:, :N]
-        mixture = with_momentum(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
+        mixture = (
+            with_momentum(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
+        )
         G, offset = risk(training, W, round_)
         asks = [
             choose(settings, row, available, i, round_.seed, round_.number + 1)
-            for row, available, i in zip(weights.cpu(), received["available"], training.clients, strict=True)
+            for row, available, i in zip(
+                weights.cpu(), received["available"], training.clients, strict=True
+            )
         ]
         uplink = {"model": W, "gradient": G, "offset": offset, "request": torch.stack(asks)}
         return PrivateState(weights, G, mixture), uplink, {"risk_weights": weights.clamp_min(0)}
@@ -142,7 +167,8 @@ def client(settings: Risks, beta: float) -> base.Client:
 
 
 def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the owners of the available gradients (n, M + 1), N if empty; which are filled; and the gradients.
+    """Return the owners of the available gradients (n, M + 1), N if empty; which are filled; and
+    the gradients.
 
     Gradients are (n, M + 1, d); the last place is the client's own, ``own`` (n, d).
     """
@@ -168,10 +194,16 @@ def products(others: Tensor, w: Tensor) -> Tensor:
     return torch.bmm(others, w.unsqueeze(2)).squeeze(2)
 
 
-def choose(settings: Risks, a: Tensor, available: Tensor, client: int, seed: int, number: int) -> Tensor:
-    """Return a client's request (M,) with coefficients a (N,) for round ``number``, from those available (N,)."""
+def choose(
+    settings: Risks, a: Tensor, available: Tensor, client: int, seed: int, number: int
+) -> Tensor:
+    """Return a client's request (M,) with coefficients a (N,) for round ``number``, from those
+    available (N,).
+    """
     draw, places = stream(seed, "request", number, client), limit(settings.budget, len(a))
-    others = np.array([j for j in available.nonzero().squeeze(1).tolist() if j != client], dtype=np.int64)
+    others = np.array(
+        [j for j in available.nonzero().squeeze(1).tolist() if j != client], dtype=np.int64
+    )
     weights = a.double().numpy()[others]
     chosen = fresh_first(others, weights, weights >= 0, min(places, len(others)), number - 1, draw)
     return request(chosen.tolist(), client, places)

@@ -1,7 +1,8 @@
-"""Shared parts of both forms of PGFed: settings, the pass for a client's risk and its gradient, and coefficients.
+"""Shared parts of both forms of PGFed: settings, the pass for a client's risk and its gradient, and
+coefficients.
 
-Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning. ICCV 2023; for the
-equations see ``pgfed``.
+Luo, Mendieta, Chen, Wu. PGFed: personalize each client's global objective for federated learning.
+ICCV 2023; for the equations see ``pgfed``.
 """
 
 from math import inf
@@ -25,45 +26,61 @@ UNMET = -1.0
 class Risks(Settings):
     """Settings of both methods; symbols of the paper in brackets."""
 
-    mu: float = Field(0.1, ge=0, description="weight of the other clients' risks (mu); 0 is FedAvg-local")
+    mu: float = Field(
+        0.1, ge=0, description="weight of the other clients' risks (mu); 0 is FedAvg-local"
+    )
     risk_lr: float = Field(0.01, ge=0, description="learning rate of the coefficients a_ij (eta_2)")
     mixing: Literal["server", "client"] = Field(
         "server",
-        description="who weighs the others' gradients: the server, which sees a_ij, or each client, which keeps them",
+        description=(
+            "who weighs the others' gradients: the server, which sees a_ij, or each "
+            "client, which keeps them"
+        ),
     )
     budget: int | None = Field(
-        None, ge=1, description="others' gradients a client downloads a round with mixing = client (M); all if not set"
+        None,
+        ge=1,
+        description=(
+            "others' gradients a client downloads a round with mixing = client (M); all if not set"
+        ),
     )
 
     @model_validator(mode="after")
     def _budgeted(self) -> Self:
         if self.budget is not None and self.mixing == "server":
             raise ValueError(
-                "budget counts gradients that clients download, and with mixing = server they download their mixture; "
+                "budget counts gradients that clients download, and with mixing = server they "
+                "download their mixture; "
                 "set method.mixing=client, or leave method.budget out"
             )
         return self
 
 
 def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
-    """Return coefficients a (n, N) with 1 / |S| for risks of this round, ``present`` (n, N), that are new.
+    """Return coefficients a (n, N) with 1 / |S| for risks of this round, ``present`` (n, N), that
+    are new.
 
-    -1 marks risks that were never met, and those of clients outside the mask of members, ``known`` (N,).
+    -1 marks risks that were never met, and those of clients outside the mask of members, ``known``
+    (N,).
     """
     share = 1 / present.sum(1, keepdim=True).clamp_min(1)
     return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
 
 
 def most(roster: base.Roster) -> float:
-    """Return the largest allowed coefficient; if shares are limited, that share of a client's initial total of 1.
+    """Return the largest allowed coefficient; if shares are limited, that share of a client's
+    initial total of 1.
 
-    An offset is a client's own number, and a false one can make the coefficients of its risk arbitrarily large.
+    An offset is a client's own number, and a false one can make the coefficients of its risk
+    arbitrarily large.
     """
     return roster.largest if roster.largest < 1 else inf
 
 
 def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
-    """Return PGFedMo's c_i (n, d) from mu times the new mixture and the client's previous one; 0 means none yet."""
+    """Return PGFedMo's c_i (n, d) from mu times the new mixture and the client's previous one; 0
+    means none yet.
+    """
     if not beta:
         return mixture
     began = before.any(1, keepdim=True)
@@ -71,16 +88,20 @@ def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
 
 
 def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[Tensor, Tensor]:
-    """Return g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets F_i(w_i) - <g_i, w_i>.
+    """Return g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets
+    F_i(w_i) - <g_i, w_i>.
 
-    The offsets are (n, 1). A step's weight is its number of samples by the roster, not of those drawn, so that under
-    privacy the size of a draw stays private. A call that only evaluates takes no steps.
+    The offsets are (n, 1). A step's weight is its number of samples by the roster, not of those
+    drawn, so that under privacy the size of a draw stays private. A call that only evaluates takes
+    no steps.
     """
     G, F, counted = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
     if not training.trains:
         return G, F
     sizes = W.new_tensor([training.roster.sizes[i] for i in training.clients]).unsqueeze(1)
-    for batch, w, total, losses, count, n in training.steps(1, W, G, F, counted, sizes, purpose=RISK):
+    for batch, w, total, losses, count, n in training.steps(
+        1, W, G, F, counted, sizes, purpose=RISK
+    ):
         loss, g = training.gradient(w, batch)
         size = (n - batch.step * round_.batch_size).clamp(1, round_.batch_size)
         total.addcmul_(size, g)
@@ -97,7 +118,8 @@ QUANTITIES = (
         "matrix",
         "Whose risks each client lowers beside its own",
         "a(i, j)",
-        "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of client j (column) in its "
+        "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of "
+        "client j (column) in its "
         "own objective; 0 for risks that it has not met.",
         history="How the coefficients of each client moved",
     ),

@@ -1,6 +1,7 @@
 """q-FedAvg: FedAvg with larger weights for clients with larger losses.
 
-Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICLR 2020 (arXiv 1905.10497), Algorithm 2.
+Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICLR 2020 (arXiv
+1905.10497), Algorithm 2.
 
     objective        min_w  sum_i p_i / (q + 1) F_i(w)^(q + 1),   p_i = n_i / n over the cohort               (eq. 1)
     client           w_i <- SGD(w; E epochs on D_i), and F_i(w), the mean training loss of the model received
@@ -8,14 +9,16 @@ Li, Sanjabi, Beirami, Smith. Fair resource allocation in federated learning. ICL
                      h_i = q F_i^(q - 1) |D_i|^2 + F_i^q / lr
                      w <- w - sum_i p_i F_i^q D_i / sum_i p_i h_i
 
-h_i bounds the curvature of F_i^(q + 1) / (q + 1) where 1 / lr bounds that of F_i: the step needs no new rate as q
-grows. q = 0 is FedAvg, to the bit; a large q is close to minimising the worst client's loss. Named models are FedAvg's.
-Where shares are limited (``largest_share``), those of p_i F_i^q are, since a loss is reported by the client itself.
+h_i bounds the curvature of F_i^(q + 1) / (q + 1) where 1 / lr bounds that of F_i: the step needs no
+new rate as q grows. q = 0 is FedAvg, to the bit; a large q is close to minimising the worst
+client's loss. Named models are FedAvg's. Where shares are limited (``largest_share``), those of p_i
+F_i^q are, since a loss is reported by the client itself.
 
-Differs from the paper: that samples clients by p_i and takes plain sums; here the cohort is the run's and p_i weights
-the sums, which have the same mean. Its rate for D_i and h_i is tuned at q = 0; here it is the run's. Momentum would
-make D_i longer than gradients and the step shorter, so it is refused, as are clipping, adam and adamw.
-Differs from published code: none found; both add 1e-10 to the loss.
+Differs from the paper: that samples clients by p_i and takes plain sums; here the cohort is the
+run's and p_i weights the sums, which have the same mean. Its rate for D_i and h_i is tuned at q =
+0; here it is the run's. Momentum would make D_i longer than gradients and the step shorter, so it
+is refused, as are clipping, adam and adamw. Differs from published code: none found; both add 1e-10
+to the loss.
 """
 
 from dataclasses import replace
@@ -35,7 +38,12 @@ class QFedAvg(base.MethodSettings):
     """q-FedAvg's settings; symbols of the paper in brackets."""
 
     name: Literal["q-fedavg"] = "q-fedavg"
-    q: float = Field(1.0, ge=0, le=100, description="how much more those with large losses count (q); 0 is FedAvg")
+    q: float = Field(
+        1.0,
+        ge=0,
+        le=100,
+        description="how much more those with large losses count (q); 0 is FedAvg",
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
@@ -44,11 +52,14 @@ class QFedAvg(base.MethodSettings):
             far = (base.chunked(uplink["model"]) - w).norms()
             return shares(self.q, uplink["risk"].squeeze(1).to(p), far.to(p), p, round_.lr)
 
-        return base.Method(reweighted_server({"risk": 0.0}, ratios), base.Client(base.no_state, train), CARD)
+        return base.Method(
+            reweighted_server({"risk": 0.0}, ratios), base.Client(base.no_state, train), CARD
+        )
 
 
 def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor:
-    """Return F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,); exactly 1 for q = 0.
+    """Return F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,);
+    exactly 1 for q = 0.
 
     Losses are relative to the largest, to keep their powers within the floating-point range.
     """
@@ -58,7 +69,9 @@ def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor
     return F**q / lr / (h[0] + p @ (h - h[0]))
 
 
-def train(state: None, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[None]:
+def train(
+    state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[None]:
     """Run FedAvg's round, and compute the loss of the received model."""
     risks = received["model"].new_zeros(len(received["model"]))
     if training.trains:
@@ -83,8 +96,17 @@ CARD = replace(
     fedavg.CARD,
     presentation=base.Presentation("q-FedAvg", quantities=QUANTITIES),
     paper="Li et al., ICLR 2020, Algorithm 2",
-    summary="one global model, the mean of locally trained copies in which clients with larger losses count more",
-    privacy=replace(fedavg.CARD.privacy, releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),)),
+    summary=(
+        "one global model, the mean of locally trained copies in which clients with larger "
+        "losses count more"
+    ),
+    privacy=replace(
+        fedavg.CARD.privacy,
+        releases=(replace(base.RELEASES["training-loss"], remedy="take fedavg"),),
+    ),
     needs=base.Needs(steps="plain"),
-    exchange=replace(fedavg.CARD.exchange, tells={"risk": "the mean loss of the global model on its training data"}),
+    exchange=replace(
+        fedavg.CARD.exchange,
+        tells={"risk": "the mean loss of the global model on its training data"},
+    ),
 )

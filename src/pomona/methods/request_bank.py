@@ -1,4 +1,5 @@
-"""The budget of APPLE, FedFomo and PGFed: the server keeps a row of each client, and sends M on request.
+"""The budget of APPLE, FedFomo and PGFed: the server keeps a row of each client, and sends M on
+request.
 
 A client's request has as many places as its budget; its own id marks a place that it does not need.
 """
@@ -31,12 +32,16 @@ def request(chosen: Iterable[int], client: int, places: int) -> Tensor:
 
 
 def served(asked: Tensor, there: Tensor, client: int) -> Tensor:
-    """Return the ids (M,) sent to a client: those in ``asked`` (M,) that are available, a mask (N,), then its own."""
+    """Return the ids (M,) sent to a client: those in ``asked`` (M,) that are available, a mask
+    (N,), then its own.
+    """
     return request(asked[there[asked] & (asked != client)].tolist(), client, len(asked))
 
 
 def servable(there: Tensor, ids: tuple[int, ...]) -> Tensor:
-    """Return the mask (N,) of requestable rows: those available, and those that the cohort uploads."""
+    """Return the mask (N,) of requestable rows: those available, and those that the cohort
+    uploads.
+    """
     return there.index_fill(0, torch.tensor(ids, device=there.device), True)
 
 
@@ -48,16 +53,21 @@ def fresh_first(
     r: int,
     draw: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Return M of the ids ``others`` after r rounds: those never fetched, at random, then by APPLE's eq. 9 from p."""
+    """Return M of the ids ``others`` after r rounds: those never fetched, at random, then by
+    APPLE's eq. 9 from p.
+    """
     fresh = draw.permutation(others[~fetched])[:M]
     if len(fresh) == M:
         return fresh
     weight = probabilities(p[fetched], r, M, len(others) + 1)
-    return np.concatenate([fresh, draw.choice(others[fetched], M - len(fresh), replace=False, p=weight)])
+    return np.concatenate(
+        [fresh, draw.choice(others[fetched], M - len(fresh), replace=False, p=weight)]
+    )
 
 
 def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:
-    """Return APPLE's eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8 and the largest exponent removed.
+    """Return APPLE's eq. 9: b^|p_ij| normalised over the given j, with b of eq. 8 and the largest
+    exponent removed.
 
     None is 0, however far apart the p_ij are, so that any M can be drawn.
     """

@@ -1,4 +1,6 @@
-"""FedAvg's server for methods whose clients count by more than their number of samples: FedNova and q-FedAvg."""
+"""FedAvg's server for methods whose clients count by more than their number of samples: FedNova and
+q-FedAvg.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,20 +20,24 @@ def reweighted_server(
     ratios: Ratios,
     bounds: Callable[[tuple[int, ...], base.Roster, base.Round], Bounds] = lambda *_: {},
 ) -> base.Server:
-    """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i ratio_i.
+    """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i
+    ratio_i.
 
     If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
-    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its bounds, are named.
+    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its
+    bounds, are named.
 
-    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of each.
-    ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,). If all ratios are 1 this
-    is FedAvg, to the bit.
-    bounds(ids, roster, round) -> by name the lower and upper bounds (n,) of a number, derived from what is known about
-    the clients; a number outside is replaced by the nearest bound.
+    ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of
+    each. ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,).
+    If all ratios are 1 this is FedAvg, to the bit. bounds(ids, roster, round) -> by name the lower
+    and upper bounds (n,) of a number, derived from what is known about the clients; a number
+    outside is replaced by the nearest bound.
     """
     mean = fedavg.server()
 
-    def believed(uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Uplink:
+    def believed(
+        uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Uplink:
         """Return the uplink with its numbers limited to their bounds."""
         within_bounds = {
             name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
@@ -39,7 +45,9 @@ def reweighted_server(
         }
         return {**uplink, **within_bounds}
 
-    def counted(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> tuple[Tensor, Tensor]:
+    def counted(
+        w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round
+    ) -> tuple[Tensor, Tensor]:
         """Return the ratios and the c_i of the method (n,), on the CPU."""
         ratio = ratios(w, uplink, p, round_).to(p)
         return ratio, p * ratio
@@ -49,7 +57,11 @@ def reweighted_server(
         return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
 
     def aggregate(
-        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Tensor:
         p, W = roster.weights(ids), uplink["model"]
         ratio, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
@@ -58,7 +70,11 @@ def reweighted_server(
         return base.weighted_mean(W, p.to(w.device)) + more.to(W) @ (base.chunked(W) - w)
 
     def limited(
-        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> dict[int, str]:
         found, p = {}, roster.weights(ids)
         for name, (low, high) in bounds(ids, roster, round_).items():
@@ -66,7 +82,10 @@ def reweighted_server(
                 ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
             ):
                 if not least * (1 - SLACK) <= said <= most * (1 + SLACK):
-                    found[i] = f"{name} {said:.4g}, and its samples make {least:.4g} to {most:.4g}; it counts by those"
+                    found[i] = (
+                        f"{name} {said:.4g}, and its samples make {least:.4g} to {most:.4g}; it "
+                        "counts by those"
+                    )
         _, c = counted(w, believed(uplink, ids, roster, round_), p, round_)
         left = limit(c, p, roster)
         shares = (c / c.sum()).tolist(), (left / left.sum()).tolist()
@@ -74,7 +93,8 @@ def reweighted_server(
             if i not in found and kept < share * (1 - SLACK):
                 numbers = ", ".join(f"{name} {float(uplink[name][k]):.4g}" for name in says)
                 found[i] = (
-                    f"{numbers}, by which it has {100 * share:.3g} % of the mean; it counts for {100 * kept:.3g} %"
+                    f"{numbers}, by which it has {100 * share:.3g} % of the mean; it counts for "
+                    f"{100 * kept:.3g} %"
                 )
         return found
 
@@ -82,7 +102,15 @@ def reweighted_server(
         return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in says}}
 
     def flaw(uplink: base.Uplink) -> str | None:
-        low = [(name, float(uplink[name]), least) for name, least in says.items() if float(uplink[name]) < least]
-        return f"tensor '{low[0][0]}' holds {low[0][1]:.3g}, where at least {low[0][2]:g} is possible" if low else None
+        low = [
+            (name, float(uplink[name]), least)
+            for name, least in says.items()
+            if float(uplink[name]) < least
+        ]
+        return (
+            f"tensor '{low[0][0]}' holds {low[0][1]:.3g}, where at least {low[0][2]:g} is possible"
+            if low
+            else None
+        )
 
     return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw, limited=limited)

@@ -21,8 +21,8 @@ TINY = 1e-12
 class Rows:
     """Models by receiver, without copies: receiver k of a downlink gets ``bank[index[k]]``.
 
-    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of the bank is client
-    j's, and a receiver's own id marks an empty place.
+    ``bank`` (V, d); ``index`` (n,) for one model each, or (n, M) for M models each: then row j of
+    the bank is client j's, and a receiver's own id marks an empty place.
     """
 
     bank: Tensor
@@ -42,8 +42,8 @@ class Rows:
 class Copies:
     """Models of n clients as last received: for receiver k, client j's is ``bank[index[k, j]]``.
 
-    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients whose models were
-    received in this call, where a receiver's own id marks an empty place.
+    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients
+    whose models were received in this call, where a receiver's own id marks an empty place.
     """
 
     bank: RowBank
@@ -51,7 +51,9 @@ class Copies:
     came: Tensor
 
     def rows(self) -> Tensor:
-        """Return the models (n, N, d), in memory that the next call overwrites; they must not be changed."""
+        """Return the models (n, N, d), in memory that the next call overwrites; they must not be
+        changed.
+        """
         return self.bank[self.index]
 
     def part(self, places: Sequence[int]) -> "Copies":
@@ -60,7 +62,8 @@ class Copies:
 
 
 def weighted_mean(W: Tensor | Chunked, p: Tensor) -> Tensor:
-    """Return sum_j p_j w_j (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w if all rows equal w.
+    """Return sum_j p_j w_j (d,) of rows W (n, d) with weights p (n,) that sum to 1; exactly w if
+    all rows equal w.
 
     Several weightings p (m, n) give one mean each, (m, d).
     """
@@ -68,16 +71,22 @@ def weighted_mean(W: Tensor | Chunked, p: Tensor) -> Tensor:
 
 
 def members_mean(W: Tensor, roster: Roster) -> Tensor:
-    """Return the mean model (d,) of the members, weighted by their samples, from rows W (N, d) of all clients."""
+    """Return the mean model (d,) of the members, weighted by their samples, from rows W (N, d) of
+    all clients.
+    """
     return weighted_mean(chunked(W)[roster.known], roster.shares[roster.known])
 
 
 def cosine_similarity(W: Tensor | Chunked, scale: float = 1.0) -> Tensor:
-    """Return the cosines (n, n), times ``scale``, of all pairs of rows W (n, d); 0 with a row of zeros."""
+    """Return the cosines (n, n), times ``scale``, of all pairs of rows W (n, d); 0 with a row of
+    zeros.
+    """
     lengths = chunked(W).norms().clamp_min(TINY).unsqueeze(1)
     return chunked(W).apply(lambda w: w / lengths).gram(scale)
 
 
 def replace_rows(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return rows W (N, d) with others in the places of ids: one for all (d,), or one each (n, d)."""
+    """Return rows W (N, d) with others in the places of ids: one for all (d,), or one each (n,
+    d).
+    """
     return with_rows(W, ids, rows.expand(len(ids), -1))

@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates correct the drift of each client's local steps.
 
-Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for federated learning.
-ICML 2020 (arXiv 1910.06378), Algorithm 1.
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: stochastic controlled averaging for
+federated learning. ICML 2020 (arXiv 1910.06378), Algorithm 1.
 
     objective        min_w  1/N sum_i F_i(w)
     client           y <- y - lr (g_i(y) + c - c_i)      K steps from y = w                               (eq. 3)
@@ -9,14 +9,16 @@ ICML 2020 (arXiv 1910.06378), Algorithm 1.
     server           w <- w + server_lr 1/|S| sum_S (y_i - w)                                            (eq. 5)
                      c <- c + 1/N sum_S (c_i+ - c_i)
 
-All control variates start at 0, so that the mean of the c_i is c after every round, for any cohort. Weights are
-uniform, not n_i / n. Named models: ``global`` is w as received, ``local`` is y after training.
+All control variates start at 0, so that the mean of the c_i is c after every round, for any cohort.
+Weights are uniform, not n_i / n. Named models: ``global`` is w as received, ``local`` is y after
+training.
 
-Option II derives the mean gradient from the distance that plain SGD moved; momentum moves 1 / (1 - momentum) times as
-far, and the variates overshoot round by round: momentum is refused, as are clipping, adam and adamw.
+Option II derives the mean gradient from the distance that plain SGD moved; momentum moves 1 / (1 -
+momentum) times as far, and the variates overshoot round by round: momentum is refused, as are
+clipping, adam and adamw.
 
-Differs from published code: K is the number of steps taken, short last batches included. A client without a step keeps
-its c_i.
+Differs from published code: K is the number of steps taken, short last batches included. A client
+without a step keeps its c_i.
 """
 
 from dataclasses import dataclass
@@ -34,7 +36,9 @@ class SCAFFOLD(base.MethodSettings):
     """SCAFFOLD's settings; symbols of the paper in brackets."""
 
     name: Literal["scaffold"] = "scaffold"
-    server_lr: float = Field(1.0, gt=0, description="step of the server along the mean update (eta_g)")
+    server_lr: float = Field(
+        1.0, gt=0, description="step of the server along the mean update (eta_g)"
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
@@ -59,12 +63,21 @@ def server(settings: SCAFFOLD) -> base.Server:
         w = initial()
         return Center(w, torch.zeros_like(w).expand(len(roster), -1))
 
-    def down(state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> base.Downlink:
+    def down(
+        state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
         c = base.chunked(state.controls)[roster.known].mean(0)
-        return {"model": base.Rows.same(state.model, len(ids)), "control": base.Rows.same(c, len(ids))}
+        return {
+            "model": base.Rows.same(state.model, len(ids)),
+            "control": base.Rows.same(c, len(ids)),
+        }
 
     def aggregate(
-        state: Center, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Center,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
     ) -> Center:
         w = state.model + settings.server_lr * base.chunked(uplink["model_delta"]).mean(0)
         who = torch.tensor(ids, device=w.device)
@@ -87,7 +100,9 @@ class SCAFFOLDState:
     control: Tensor
 
 
-def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> SCAFFOLDState:
+def start(
+    initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+) -> SCAFFOLDState:
     """Return control variates of zero."""
     return SCAFFOLDState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
@@ -110,7 +125,11 @@ def train(
     went = steps * round_.lr
     mean_gradient = (w - local) / went
     delta = torch.where(went > 0, mean_gradient - c, 0.0)
-    return SCAFFOLDState(state.control + delta), {"model_delta": local - w, "control_delta": delta}, {}
+    return (
+        SCAFFOLDState(state.control + delta),
+        {"model_delta": local - w, "control_delta": delta},
+        {},
+    )
 
 
 CARD = base.Card(
@@ -122,10 +141,16 @@ CARD = base.Card(
         up="2",
         private="nothing but the data (a client's control variate is the sum of its uploads)",
         keeps="its control variate (1 model)",
-        tells={"model_delta": "its change of the model", "control_delta": "the change of its control variate"},
+        tells={
+            "model_delta": "its change of the model",
+            "control_delta": "the change of its control variate",
+        },
     ),
     headline=("global", "received"),
-    joining=("c is the mean over the members: a leaver takes its own term along; newcomers and unseen clients bring 0"),
+    joining=(
+        "c is the mean over the members: a leaver takes its own term along; newcomers and unseen "
+        "clients bring 0"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
     needs=base.Needs(steps="plain"),
 )

@@ -1,8 +1,10 @@
-"""Separate training: every client alone, for as many epochs as the others; the baseline for a federation.
+"""Separate training: every client alone, for as many epochs as the others; the baseline for a
+federation.
 
     w_i <- SGD(w_i; E epochs on D_i)                       nothing is sent, nothing received
 
-All clients start from one seed, so that the comparison with the federated methods starts from the same model.
+All clients start from one seed, so that the comparison with the federated methods starts from the
+same model.
 """
 
 from typing import Literal
@@ -22,7 +24,9 @@ class Separate(base.MethodSettings):
         return base.Method(base.no_server(), base.Client(base.model_state, train), CARD)
 
 
-def train(W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round) -> base.Trained[Tensor]:
+def train(
+    W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+) -> base.Trained[Tensor]:
     """Run local SGD from the own last model."""
     W = base.sgd(training, W, round_)
     training.observe("personal", W, "trained")

@@ -1,9 +1,12 @@
-"""Confidence intervals at 95 %: the percentile bootstrap for statistics that are functions of sample weights.
+"""Confidence intervals at 95 %: the percentile bootstrap for statistics that are functions of
+sample weights.
 
-A resample is a row of counts, one per sample, so that a statistic of all resamples is a matrix product with the
-samples' contributions, and its point estimate is the same function at weights of one.
+A resample is a row of counts, one per sample, so that a statistic of all resamples is a matrix
+product with the samples' contributions, and its point estimate is the same function at weights of
+one.
 
-Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile interval), section 8.3 (strata).
+Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile interval),
+section 8.3 (strata).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +24,12 @@ Statistics = Callable[[Array], Mapping[str, Array]]
 Interval = list[float] | None
 
 
-def stratified(strata: NDArray[np.integer], resamples: int, generator: np.random.Generator) -> Array:
-    """Resample with replacement within each stratum: (n,) stratum numbers -> counts (resamples, n)."""
+def stratified(
+    strata: NDArray[np.integer], resamples: int, generator: np.random.Generator
+) -> Array:
+    """Resample with replacement within each stratum: (n,) stratum numbers -> counts (resamples,
+    n).
+    """
     n = len(strata)
     order = np.argsort(strata, kind="stable")
     _, start, size = np.unique(strata[order], return_index=True, return_counts=True)
@@ -39,12 +46,16 @@ def blocks(n: int, resamples: int) -> list[int]:
 
 
 def intervals(
-    statistics: Statistics, strata: NDArray[np.integer], resamples: int, generator: np.random.Generator | None
+    statistics: Statistics,
+    strata: NDArray[np.integer],
+    resamples: int,
+    generator: np.random.Generator | None,
 ) -> dict[str, Interval]:
-    """Return the percentile interval of each statistic, None if undefined; empty without resamples or generator.
+    """Return the percentile interval of each statistic, None if undefined; empty without resamples
+    or generator.
 
-    It is also undefined if all resamples give the same value, e.g. if all samples are correct: an interval of zero
-    width would claim certainty about other samples.
+    It is also undefined if all resamples give the same value, e.g. if all samples are correct: an
+    interval of zero width would claim certainty about other samples.
 
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.

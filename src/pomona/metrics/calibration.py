@@ -14,26 +14,36 @@ STILL = 1e-10  # slopes and steps below which the fit has converged
 
 
 def curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float, int, int]]:
-    """Return (mean probability, samples with the outcome, samples) for up to ten equal groups of rising probability.
+    """Return (mean probability, samples with the outcome, samples) for up to ten equal groups of
+    rising probability.
 
-    Samples with equal probability are in one group; empty groups are omitted. ``p`` and ``positive``: (n,).
+    Samples with equal probability are in one group; empty groups are omitted. ``p`` and
+    ``positive``: (n,).
     """
     if not len(p):
         return []
     group = np.searchsorted(np.quantile(p, np.arange(1, BINS) / BINS), p)
     samples, hits, mass = (np.bincount(group, weights, BINS) for weights in (None, positive, p))
-    return [(float(mass[k] / samples[k]), int(hits[k]), int(samples[k])) for k in np.flatnonzero(samples)]
+    return [
+        (float(mass[k] / samples[k]), int(hits[k]), int(samples[k]))
+        for k in np.flatnonzero(samples)
+    ]
 
 
-def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[float, Interval]] | None:
-    """Fit intercept a and slope b of logit P(outcome) = a + b logit(p) without penalty, with 95 % Wald intervals.
+def recalibration(
+    p: Array, positive: NDArray[np.bool_]
+) -> dict[str, tuple[float, Interval]] | None:
+    """Fit intercept a and slope b of logit P(outcome) = a + b logit(p) without penalty, with 95 %
+    Wald intervals.
 
-    Perfect calibration has a = 0 and b = 1; b < 1 means that probabilities are too extreme; with b = 1, a < 0 means
-    that they are too high overall. Cox, "Two further applications of a model for binary regression", Biometrika 1958.
+    Perfect calibration has a = 0 and b = 1; b < 1 means that probabilities are too extreme; with b
+    = 1, a < 0 means that they are too high overall. Cox, "Two further applications of a model for
+    binary regression", Biometrika 1958.
 
-    The likelihood has a maximum only if the probabilities of both outcomes overlap (Albert and Anderson, "On the
-    existence of maximum likelihood estimates in logistic regression models", Biometrika 1984): None if not, if one
-    outcome is missing, if all probabilities are equal, or if the fit does not converge.
+    The likelihood has a maximum only if the probabilities of both outcomes overlap (Albert and
+    Anderson, "On the existence of maximum likelihood estimates in logistic regression models",
+    Biometrika 1984): None if not, if one outcome is missing, if all probabilities are equal, or if
+    the fit does not converge.
 
     Args:
         p: (n,) probabilities of the outcome.
@@ -42,9 +52,18 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
     share = np.clip(p, SURE, 1 - SURE)
     x = np.log(share) - np.log1p(-share)
     having, lacking = x[positive], x[~positive]
-    if not (len(having) and len(lacking) and having.min() < lacking.max() and lacking.min() < having.max()):
+    if not (
+        len(having)
+        and len(lacking)
+        and having.min() < lacking.max()
+        and lacking.min() < having.max()
+    ):
         return None
-    from scipy.special import expit, ndtri  # imported late, since every silo process loads this module
+    # imported late, since every silo process loads this module
+    from scipy.special import (
+        expit,
+        ndtri,
+    )
 
     centre, scale = x.mean(), x.std()
     start, rise = _most_likely(np.stack([np.ones_like(x), (x - centre) / scale]), positive)
@@ -64,9 +83,11 @@ def recalibration(p: Array, positive: NDArray[np.bool_]) -> dict[str, tuple[floa
 
 
 def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the two coefficients of a logistic regression on ``design`` (2, n), by Newton's method with step halving.
+    """Return the two coefficients of a logistic regression on ``design`` (2, n), by Newton's method
+    with step halving.
 
-    Written out because SciPy's ``minimize`` takes half a processor second to import. The caller checks convergence.
+    Written out because SciPy's ``minimize`` takes half a processor second to import. The caller
+    checks convergence.
     """
     from scipy.special import expit  # imported late, as above
 

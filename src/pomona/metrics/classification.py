@@ -1,7 +1,7 @@
 """Metrics of class probabilities for one client, model and split.
 
-Bootstrapped metrics are functions of sample weights, so that point estimates and resamples share one computation (see
-``bootstrap``).
+Bootstrapped metrics are functions of sample weights, so that point estimates and resamples share
+one computation (see ``bootstrap``).
 """
 
 from functools import partial
@@ -30,19 +30,24 @@ def evaluate(
 
     - ``samples``: n.
     - ``loss``: mean of -log p(label), with p no less than the smallest normal number.
-    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the labels; None if
-      there is only one.
-    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions; None if only one class occurs.
-    - ``auroc``: of class 1 if C = 2; else the mean of one-vs-rest over the classes that have positives and negatives.
+    - ``accuracy``; ``balanced_accuracy``: mean sensitivity over the classes that occur among the
+      labels; None if there is only one.
+    - ``macro_f1``: mean F1 over the classes that occur among labels or predictions; None if only
+      one class occurs.
+    - ``auroc``: of class 1 if C = 2; else the mean of one-vs-rest over the classes that have
+      positives and negatives.
     - ``auprc``: the area under the precision-recall curve, of the same classes.
-    - ``brier``: the mean squared distance of the probabilities from the truth; if C = 2, of the probability of class 1.
-    - ``ece``: expected calibration error, sum over bins B of |B|/n * |accuracy(B) - mean confidence(B)|, with 15 bins
-      of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3). It is
-      biased upwards, and its resamples more so: its interval can lie above it.
+    - ``brier``: the mean squared distance of the probabilities from the truth; if C = 2, of the
+      probability of class 1.
+    - ``ece``: expected calibration error, sum over bins B of |B|/n * |accuracy(B) - mean
+      confidence(B)|, with 15 bins of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of
+      Modern Neural Networks", ICML 2017, eq. 3). It is biased upwards, and its resamples more so:
+      its interval can lie above it.
     - ``sensitivity``: (C,) share of each class's samples that are predicted as such.
     - ``confusion``: (C, C) counts, rows are labels, columns are predictions.
-    - ``intervals``: 95 % confidence intervals [low, high]: ``accuracy`` by Wilson's score, ``balanced_accuracy``,
-      ``macro_f1``, ``auroc``, ``auprc``, ``brier`` and ``ece`` by the bootstrap within classes.
+    - ``intervals``: 95 % confidence intervals [low, high]: ``accuracy`` by Wilson's score,
+      ``balanced_accuracy``, ``macro_f1``, ``auroc``, ``auprc``, ``brier`` and ``ece`` by the
+      bootstrap within classes.
 
     Args:
         probabilities: (n, C), rows that sum to 1.
@@ -59,10 +64,13 @@ def evaluate(
     require_finite(p)
     if n and not 0 <= labels.min() <= labels.max() < classes:
         raise DataError(
-            f"labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to {classes - 1}"
+            f"labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to "
+            f"{classes - 1}"
         )
     predicted = p.argmax(axis=1)
-    confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    confusion = np.bincount(labels * classes + predicted, minlength=classes**2).reshape(
+        classes, classes
+    )
     hits = int(np.trace(confusion))
     statistics = partial(weighted, p, labels)
     point = {name: defined(value[0]) for name, value in statistics(np.ones((1, n))).items()}
@@ -72,7 +80,9 @@ def evaluate(
         "loss": float(measures.class_surprise(p, labels).mean()) if n else None,
         "accuracy": hits / n if n else None,
         **point,
-        "sensitivity": [defined(value) for value in divide(np.diag(confusion), confusion.sum(axis=1))],
+        "sensitivity": [
+            defined(value) for value in divide(np.diag(confusion), confusion.sum(axis=1))
+        ],
         "confusion": confusion.tolist(),
         "intervals": {"accuracy": wilson(hits, n), **dict.fromkeys(point), **drawn},
     }
@@ -82,7 +92,9 @@ def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) 
     """Return the bootstrapped metrics for sample weights (R, n): (R,) each, NaN where undefined."""
     predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
     bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)
-    gap = ((predicted == labels) - confidence)[:, np.newaxis] * (bins[:, np.newaxis] == np.arange(BINS))
+    gap = ((predicted == labels) - confidence)[:, np.newaxis] * (
+        bins[:, np.newaxis] == np.arange(BINS)
+    )
     whole = weights.sum(axis=1)
     return {
         "balanced_accuracy": measures.balanced_accuracy(probabilities, labels, weights),
@@ -95,12 +107,20 @@ def weighted(probabilities: Array, labels: NDArray[np.integer], weights: Array) 
 
 
 def wilson(hits: int, n: int) -> Interval:
-    """Return Wilson's score interval of a proportion (Wilson, JASA 1927, uncorrected); None without samples."""
+    """Return Wilson's score interval of a proportion (Wilson, JASA 1927, uncorrected); None without
+    samples.
+    """
     if not n:
         return None
-    from scipy.special import ndtri  # late, for silo processes: scipy.stats takes a second to import
+    # late, for silo processes: scipy.stats takes a second to import
+    from scipy.special import (
+        ndtri,
+    )
 
     z = ndtri((1 + CONFIDENCE) / 2)
     centre = (hits + z**2 / 2) / (n + z**2)
     reach = z / (n + z**2) * (hits * (n - hits) / n + z**2 / 4) ** 0.5
-    return [max(0.0, float(centre - reach)) if hits else 0.0, min(1.0, float(centre + reach)) if hits < n else 1.0]
+    return [
+        max(0.0, float(centre - reach)) if hits else 0.0,
+        min(1.0, float(centre + reach)) if hits < n else 1.0,
+    ]

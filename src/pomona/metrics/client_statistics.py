@@ -16,24 +16,30 @@ from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
 
 LEAST = 5
-"""Minimum number of clients for an interval over clients: two that happen to agree would give it no width."""
+"""Minimum number of clients for an interval over clients: two that happen to agree would give it no
+width.
+"""
 Values = Sequence[float | None] | Array
 
 
 def summarize(
-    values: Values, samples: Sequence[int], reference: Values | None = None, metric: Metric = ACCURACY
+    values: Values,
+    samples: Sequence[int],
+    reference: Values | None = None,
+    metric: Metric = ACCURACY,
 ) -> dict[str, Any]:
     """Summarise one value per client; None for undefined statistics.
 
     The keys:
 
     - ``clients``: number of clients with a value.
-    - ``mean``: unweighted mean over clients; ``interval``: its 95 % confidence interval by Student's t, for other
-      clients like these, limited to the metric's range; None below ``LEAST`` clients.
+    - ``mean``: unweighted mean over clients; ``interval``: its 95 % confidence interval by
+      Student's t, for other clients like these, limited to the metric's range; None below ``LEAST``
+      clients.
     - ``pooled``: mean over samples; None for a metric that is not a mean over samples.
     - ``std``: over clients, with ddof = 1.
-    - ``worst``: the worst client's value; ``percentile_10``: the 10th percentile from the worst client, with linear
-      interpolation.
+    - ``worst``: the worst client's value; ``percentile_10``: the 10th percentile from the worst
+      client, with linear interpolation.
     - ``hurt``: share of clients whose value is worse than their own in ``reference``.
 
     Args:
@@ -53,7 +59,9 @@ def summarize(
         "pooled": defined(row_means(every[np.newaxis], samples)[0]) if metric.pools else None,
         "std": float(some.std(ddof=1)) if len(some) > 1 else None,
         "worst": metric.worst(some.tolist()),
-        "percentile_10": float(np.percentile(some, 10 if metric.higher else 90)) if len(some) else None,
+        "percentile_10": float(np.percentile(some, 10 if metric.higher else 90))
+        if len(some)
+        else None,
         "hurt": defined(divide(worse.sum(), (~np.isnan(every - other)).sum()).item()),
     }
 
@@ -61,7 +69,10 @@ def summarize(
 def _interval(values: Array, metric: Metric) -> Interval:
     if len(values) < LEAST:
         return None
-    from scipy.special import stdtrit  # late, for silo processes: scipy.stats takes a second to import
+    # late, for silo processes: scipy.stats takes a second to import
+    from scipy.special import (
+        stdtrit,
+    )
 
     n = len(values)
     half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / n**0.5
@@ -78,7 +89,9 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Return mean and standard deviation of the values that are not None; None if there are none."""
+    """Return mean and standard deviation of the values that are not None; None if there are
+    none.
+    """
     known = [v for v in values if v is not None]
     if not known:
         return None
@@ -87,7 +100,9 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 
 
 class Signed(NamedTuple):
-    """Wilcoxon's test: the smaller sum of signed ranks, the two-sided p-value, the number of different pairs."""
+    """Wilcoxon's test: the smaller sum of signed ranks, the two-sided p-value, the number of
+    different pairs.
+    """
 
     statistic: float
     p: float
@@ -97,9 +112,9 @@ class Signed(NamedTuple):
 def wilcoxon(first: Values, second: Values) -> Signed | None:
     """Compare two methods on the same clients with Wilcoxon's two-sided signed-rank test.
 
-    Equal pairs (Wilcoxon 1945) and clients without a value are dropped. Differences are rounded to 12 decimals, so that
-    ties do not depend on the last bits. SciPy chooses between the exact distribution and the normal approximation with
-    tie correction. None if all pairs are equal.
+    Equal pairs (Wilcoxon 1945) and clients without a value are dropped. Differences are rounded to
+    12 decimals, so that ties do not depend on the last bits. SciPy chooses between the exact
+    distribution and the normal approximation with tie correction. None if all pairs are equal.
     """
     difference = np.round(np.array(first, dtype=float) - np.array(second, dtype=float), 12)
     difference = difference[~np.isnan(difference) & (difference != 0)]
@@ -112,7 +127,9 @@ def wilcoxon(first: Values, second: Values) -> Signed | None:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjust p-values for multiple tests, step-down (Holm 1979); compare each with the significance level itself."""
+    """Adjust p-values for multiple tests, step-down (Holm 1979); compare each with the significance
+    level itself.
+    """
     order = np.argsort(p, kind="stable")
     steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
@@ -140,13 +157,14 @@ class BestRounds:
 
     Attributes:
         last: client mean in the last round.
-        best_validation: client mean in the best validation round, chosen without test data. Round 0, the untrained
-            model, is chosen only if no later round can be.
-        best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so optimistic.
-        best_test_pooled: the APPLE code's BTA: the best value over all samples. Also optimistic; None for a metric that
-            is not a mean over samples.
-        chosen_by: criterion for the round of ``best_validation``: the metric, or the loss if no client's validation
-            samples define the metric in any eligible round.
+        best_validation: client mean in the best validation round, chosen without test data. Round
+            0, the untrained model, is chosen only if no later round can be.
+        best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so
+            optimistic.
+        best_test_pooled: the APPLE code's BTA: the best value over all samples. Also optimistic;
+            None for a metric that is not a mean over samples.
+        chosen_by: criterion for the round of ``best_validation``: the metric, or the loss if no
+            client's validation samples define the metric in any eligible round.
     """
 
     last: At | None
@@ -177,13 +195,16 @@ def best_rounds(
     grid = (len(rounds), len(samples))
 
     def table(values: Sequence[Values] | None) -> Array:
-        return np.full(grid, np.nan) if values is None else np.array(values, dtype=float).reshape(grid)
+        return (
+            np.full(grid, np.nan) if values is None else np.array(values, dtype=float).reshape(grid)
+        )
 
     values = table(test)
     sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
     held_out, losses = table(validation), table(validation_loss)
     tested = [
-        At(float(mean), int(number), _mean(own)) for number, mean, own in zip(rounds, means, held_out, strict=True)
+        At(float(mean), int(number), _mean(own))
+        for number, mean, own in zip(rounds, means, held_out, strict=True)
     ]
     points = [
         Point(at.round, at.validation, _mean(loss))
@@ -195,7 +216,9 @@ def best_rounds(
         last=_highest(tested, rounds),
         best_validation=next((at for at in tested if found and at.round == found.round), None),
         best_test=_highest(tested, sign * means),
-        best_test_pooled=_highest([At(float(p), at.round) for p, at in zip(pooled, tested, strict=True)], sign * pooled)
+        best_test_pooled=_highest(
+            [At(float(p), at.round) for p, at in zip(pooled, tested, strict=True)], sign * pooled
+        )
         if metric.pools
         else None,
         chosen_by=found.metric.name if found else None,

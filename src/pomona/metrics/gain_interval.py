@@ -1,23 +1,27 @@
-"""Mean difference of two models over clients, with its 95 % interval and p-value (docs/statistics.md).
+"""Mean difference of two models over clients, with its 95 % interval and p-value
+(docs/statistics.md).
 
 The clients are fixed and their test samples random: clients are strata (Rao and Wu, JASA 1988).
 
-- Variances of strata add up, with Satterthwaite's degrees of freedom (Biometrics Bulletin 1946), for a t interval. For
-  one client and a mean over samples it is that of the paired t-test.
-- A client with too few samples for a variance of its own is one unit in a stratum of such clients, whose spread counts
-  as chance ("collapsed strata": Wolter, Introduction to Variance Estimation, 2nd ed. 2007, section 2.5). The interval
-  is too wide if these clients differ, never too narrow. The stratum includes the smallest other clients until it has
-  ``FEW``; if there are not enough clients, or if the metric is unbounded for few samples (R2), they are excluded from
-  the mean.
-- With several seeds, evaluated on the same samples as readers read the same cases (Obuchowski and Rockette 1995), the
-  variance of their mean is added, with a t quantile of its own degrees of freedom: half^2 = t_samples^2 V_samples +
-  t_seeds^2 V_seeds. Satterthwaite's for both would be too narrow for two or three seeds. Effects of samples in single
-  seeds are in both variances, which makes the interval too wide, never too narrow.
-- The t interval assumes a normal mean, which does not hold for few differing samples. If the effective number of units,
-  (sum u^2)^2 / sum u^4, is small, the difference must also be significant against random signs (Fisher's randomisation
-  test, exact for two exchangeable models, with its mid-p); otherwise the interval reaches 0.
-- The variance of an accuracy is at least that of one unit in which the models differ: the absence of differences in the
-  samples does not prove that there are none (as the added pairs of Agresti and Min, Statistics in Medicine 2005).
+- Variances of strata add up, with Satterthwaite's degrees of freedom (Biometrics Bulletin 1946),
+  for a t interval. For one client and a mean over samples it is that of the paired t-test.
+- A client with too few samples for a variance of its own is one unit in a stratum of such clients,
+  whose spread counts as chance ("collapsed strata": Wolter, Introduction to Variance Estimation,
+  2nd ed. 2007, section 2.5). The interval is too wide if these clients differ, never too narrow.
+  The stratum includes the smallest other clients until it has ``FEW``; if there are not enough
+  clients, or if the metric is unbounded for few samples (R2), they are excluded from the mean.
+- With several seeds, evaluated on the same samples as readers read the same cases (Obuchowski and
+  Rockette 1995), the variance of their mean is added, with a t quantile of its own degrees of
+  freedom: half^2 = t_samples^2 V_samples + t_seeds^2 V_seeds. Satterthwaite's for both would be too
+  narrow for two or three seeds. Effects of samples in single seeds are in both variances, which
+  makes the interval too wide, never too narrow.
+- The t interval assumes a normal mean, which does not hold for few differing samples. If the
+  effective number of units, (sum u^2)^2 / sum u^4, is small, the difference must also be
+  significant against random signs (Fisher's randomisation test, exact for two exchangeable models,
+  with its mid-p); otherwise the interval reaches 0.
+- The variance of an accuracy is at least that of one unit in which the models differ: the absence
+  of differences in the samples does not prove that there are none (as the added pairs of Agresti
+  and Min, Statistics in Medicine 2005).
 """
 
 from collections.abc import Sequence
@@ -82,11 +86,16 @@ def mean_difference(known: Sequence[Evidence]) -> Estimate:
     """Return the mean of the clients' differences, unweighted; ``known`` has at least one."""
     kept, small = _small(known)
     if not kept:
-        return Estimate(float(np.mean([one.value for one in known])), None, None, tuple(range(len(known))))
+        return Estimate(
+            float(np.mean([one.value for one in known])), None, None, tuple(range(len(known)))
+        )
     strata, sides = _strata(known, kept, small)
     value = float(np.mean([known[i].value for i in kept]))
     seeds = np.mean([known[i].seeds for i in kept], axis=0)
-    parts = [_variance(strata), *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else [])]
+    parts = [
+        _variance(strata),
+        *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else []),
+    ]
     interval, p = _judged(value, parts, [np.concatenate([s.units for s in side]) for side in sides])
     return Estimate(value, interval, p, tuple(kept))
 
@@ -96,16 +105,20 @@ def _strata(
 ) -> tuple[list[_Stratum], list[list[_Stratum]]]:
     """Return all strata of the mean, and those of each sign test.
 
-    All clients' events, then all their non-events: the mean must be significant against random signs of each.
+    All clients' events, then all their non-events: the mean must be significant against random
+    signs of each.
     """
     weight, large = 1 / len(kept), [known[i] for i in kept if i not in small]
     alike = []
     if small:
         step = max(known[i].step / known[i].units for i in small)
-        alike = [_Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)]
+        alike = [
+            _Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)
+        ]
     strata = [_Stratum(part, weight, one.step) for one in large for part in one.strata] + alike
     sides = [
-        [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large] + alike
+        [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large]
+        + alike
         for k in range(max((len(one.strata) for one in large), default=1))
     ]
     return strata, sides
@@ -124,7 +137,10 @@ def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
 
 def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
     """Return the variance of the total and its degrees of freedom."""
-    variances, free = np.array([s.variance for s in strata]), np.array([len(s.values) - 1.0 for s in strata])
+    variances, free = (
+        np.array([s.variance for s in strata]),
+        np.array([len(s.values) - 1.0 for s in strata]),
+    )
     total = float(variances.sum())
     df = float(total**2 / (variances**2 / free).sum()) if total > 0 else float(free.sum())
     return max(total, *(s.least for s in strata)), df
@@ -135,12 +151,15 @@ def _judged(
 ) -> tuple[tuple[float, float] | None, float | None]:
     """Return the interval and the p-value.
 
-    ``parts``: variances and their degrees of freedom, that of the samples first; ``sides``: units for the sign test.
+    ``parts``: variances and their degrees of freedom, that of the samples first; ``sides``: units
+    for the sign test.
     """
     if not parts[0][0] > 0:
         return None, None
     half = _half(LEVEL, parts)
-    low, high = (0.0 if abs(end) <= _ROUNDING * half else end for end in (value - half, value + half))
+    low, high = (
+        0.0 if abs(end) <= _ROUNDING * half else end for end in (value - half, value + half)
+    )
     p = _two_sided(abs(value), parts)
     if low > 0 or high < 0:
         p = max([p, *(_by_signs(units) for units in sides if _effective(units) < ENOUGH)])
@@ -151,7 +170,10 @@ def _judged(
 
 def _half(level: float, parts: Sequence[tuple[float, float]]) -> float:
     """Return half the width of the interval with this error rate."""
-    from scipy.special import stdtrit  # imported late, as all of SciPy: every silo process loads this module
+    # imported late, as all of SciPy: every silo process loads this module
+    from scipy.special import (
+        stdtrit,
+    )
 
     return hypot(*(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in parts))
 
@@ -176,7 +198,9 @@ def _effective(units: Array) -> float:
 
 
 def _by_signs(units: Array) -> float:
-    """Return how often random signs give a sum as far from 0, with ties counting half (the same draws each time)."""
+    """Return how often random signs give a sum as far from 0, with ties counting half (the same
+    draws each time).
+    """
     units = units[units != 0]
     if len(units) < FEW:
         return 1.0
@@ -185,5 +209,7 @@ def _by_signs(units: Array) -> float:
     for start in range(0, _SIGNS, block):
         signs = draws.integers(0, 2, (min(block, _SIGNS - start), len(units)), dtype=np.int8)
         sums = np.abs(2.0 * (signs @ units) - units.sum())
-        reached += ((sums > found * (1 + _ROUNDING)).sum() + (sums >= found * (1 - _ROUNDING)).sum()) / 2
+        reached += (
+            (sums > found * (1 + _ROUNDING)).sum() + (sums >= found * (1 - _ROUNDING)).sum()
+        ) / 2
     return float(reached / _SIGNS)

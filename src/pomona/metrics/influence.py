@@ -1,17 +1,20 @@
-"""Contributions of test samples to the difference of two models in a metric, as pseudo-values of one client's samples.
+"""Contributions of test samples to the difference of two models in a metric, as pseudo-values of
+one client's samples.
 
-The mean of a stratum's pseudo-values is the client's difference, and their variance divided by their number is its
-variance:
+The mean of a stratum's pseudo-values is the client's difference, and their variance divided by
+their number is its variance:
 
 - for a mean over samples they are the samples' differences, which leads to the paired t-test;
-- for any other function of the samples they are those of the jackknife within strata (Tukey 1958; Arvesen, "Jackknifing
-  U-statistics", Annals of Mathematical Statistics 1969). For an AUROC, with events and non-events as strata, they are
-  the structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 1988.
+- for any other function of the samples they are those of the jackknife within strata (Tukey 1958;
+  Arvesen, "Jackknifing U-statistics", Annals of Mathematical Statistics 1969). For an AUROC, with
+  events and non-events as strata, they are the structural components of DeLong, DeLong and
+  Clarke-Pearson, Biometrics 1988.
 
-A unit is a sample, or all samples of a group, such as the rows of one patient: units must be independent, samples need
-not be.
+A unit is a sample, or all samples of a group, such as the rows of one patient: units must be
+independent, samples need not be.
 
-For several seeds on the same samples, pseudo-values are averaged: both types are linear in the difference.
+For several seeds on the same samples, pseudo-values are averaged: both types are linear in the
+difference.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +26,9 @@ from numpy.typing import NDArray
 from pomona.metrics.nan_safe import Array
 
 FEW = 6
-"""Minimum number of units for a variance: five that agree do so by chance in 2 of 32 cases (a sign test)."""
+"""Minimum number of units for a variance: five that agree do so by chance in 2 of 32 cases (a sign
+test).
+"""
 SAME = 1e-12
 """Relative difference below which values are equal up to rounding."""
 _MOST = 500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
@@ -38,13 +43,15 @@ class Evidence:
 
     Attributes:
         value: over all samples; positive is better.
-        strata: pseudo-values (m,) of each stratum of the client, m at least ``FEW``; none if there are too few samples.
+        strata: pseudo-values (m,) of each stratum of the client, m at least ``FEW``; none if there
+            are too few samples.
         rows: test samples.
         units: independent samples, or groups of samples.
         events: units with the rarer answer, or with an observed event; None if not applicable.
-        step: the only possible size of a unit's difference, for right or wrong answers; 0 for arbitrary differences.
-        bounded: whether samples too few for strata are still informative: an R2 of two rows may be any negative number,
-            and has no expected value.
+        step: the only possible size of a unit's difference, for right or wrong answers; 0 for
+            arbitrary differences.
+        bounded: whether samples too few for strata are still informative: an R2 of two rows may be
+            any negative number, and has no expected value.
         seeds: the difference by seed, of which ``value`` is the mean; empty for one seed.
     """
 
@@ -59,7 +66,9 @@ class Evidence:
 
 
 def over_seeds(each: Sequence[Evidence]) -> Evidence:
-    """Average a client's differences over seeds on the same samples; ``each`` has one per seed, at least one."""
+    """Average a client's differences over seeds on the same samples; ``each`` has one per seed, at
+    least one.
+    """
     if len(each) == 1:
         return each[0]
     seeds, known = tuple(one.value for one in each), all(one.strata for one in each)
@@ -68,7 +77,9 @@ def over_seeds(each: Sequence[Evidence]) -> Evidence:
     return replace(each[0], value=float(np.mean(seeds)), strata=means, seeds=seeds)
 
 
-def of_mean(a: Array, b: Array, events: int | None = None, groups: Groups | None = None, step: float = 0.0) -> Evidence:
+def of_mean(
+    a: Array, b: Array, events: int | None = None, groups: Groups | None = None, step: float = 0.0
+) -> Evidence:
     """Return the difference of two means over the same samples.
 
     Args:
@@ -125,7 +136,9 @@ def of_function(
     return Evidence(value, pseudo, n, len(kinds), events)
 
 
-def _units(strata: NDArray[np.int64], groups: Groups | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _units(
+    strata: NDArray[np.int64], groups: Groups | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the unit of each sample (n,), and the stratum of each unit."""
     if groups is None:
         return np.arange(len(strata)), strata
@@ -136,7 +149,9 @@ def _units(strata: NDArray[np.int64], groups: Groups | None) -> tuple[NDArray[np
 
 
 def _merged(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Merge strata of fewer than ``FEW`` units with each other, and with the smallest of the others if needed."""
+    """Merge strata of fewer than ``FEW`` units with each other, and with the smallest of the others
+    if needed.
+    """
     names, of, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
     order = np.argsort(sizes, kind="stable")
     small = int((sizes < FEW).sum())
@@ -148,7 +163,9 @@ def _merged(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _dealt(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the part (0, 1, ...) with which each unit is deleted, at most ``_MOST`` per stratum."""
+    """Return the part (0, 1, ...) with which each unit is deleted, at most ``_MOST`` per
+    stratum.
+    """
     parts, start = np.empty(len(kinds), np.int64), 0
     for kind in np.unique(kinds):
         own = np.flatnonzero(kinds == kind)
@@ -162,4 +179,6 @@ def _without(difference: Callable[[Array], Array], parts: NDArray[np.int64]) -> 
     count, n = int(parts.max()) + 1, len(parts)
     block = max(1, _CELLS // n)
     spans = (np.arange(start, min(start + block, count)) for start in range(0, count, block))
-    return np.concatenate([difference((parts != span[:, np.newaxis]).astype(float)) for span in spans])
+    return np.concatenate(
+        [difference((parts != span[:, np.newaxis]).astype(float)) for span in spans]
+    )

@@ -1,9 +1,10 @@
 """Definitions of the metrics on arrays, for one model and one client's (weighted) samples.
 
-Predictions (n, K) are on their natural scale: probabilities of classes (rows sum to 1) or of labels, or numbers.
-Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A metric that is a mean over samples is given
-by each sample's contribution, (n,); any other by a function of sample weights (R, n), so that its point estimate and
-resamples share one computation: (R,), NaN where the samples do not define it.
+Predictions (n, K) are on their natural scale: probabilities of classes (rows sum to 1) or of
+labels, or numbers. Targets are (n,) class numbers, (n, K) zeros and ones, or (n, K) numbers. A
+metric that is a mean over samples is given by each sample's contribution, (n,); any other by a
+function of sample weights (R, n), so that its point estimate and resamples share one computation:
+(R,), NaN where the samples do not define it.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from pomona.metrics.nan_safe import Array, divide, row_means
 
 
 def auroc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
-    """Return the share of (positive, negative) pairs that the scores rank correctly, with ties counting half.
+    """Return the share of (positive, negative) pairs that the scores rank correctly, with ties
+    counting half.
 
-    Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 1982 (the Mann-Whitney form).
+    Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 1982 (the
+    Mann-Whitney form).
 
     Args:
         scores: (n,) higher means more likely positive.
@@ -41,8 +44,9 @@ def auroc(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
 def average_precision(scores: Array, positive: NDArray[np.bool_], weights: Array) -> Array:
     """Return the area under the precision-recall curve as a sum of steps, one per distinct score.
 
-    sum over thresholds of (recall - recall before) * precision, without interpolation, which is optimistic (Davis and
-    Goadrich, "The relationship between precision-recall and ROC curves", ICML 2006).
+    sum over thresholds of (recall - recall before) * precision, without interpolation, which is
+    optimistic (Davis and Goadrich, "The relationship between precision-recall and ROC curves", ICML
+    2006).
 
     Args:
         scores: (n,) higher means more likely positive.
@@ -66,10 +70,12 @@ def average_precision(scores: Array, positive: NDArray[np.bool_], weights: Array
 Labels = NDArray[np.integer]
 Samples = Callable[[Array, Any], Array]  # (predictions, targets) -> (n,)
 Weighted = Callable[[Array, Any, Array], Array]  # (predictions, targets, weights) -> (R,)
-Ranking = Callable[[Array, NDArray[np.bool_], Array], Array]  # (scores (n,), positive (n,), weights) -> (R,)
+# (scores (n,), positive (n,), weights) -> (R,)
+Ranking = Callable[[Array, NDArray[np.bool_], Array], Array]
 
 TINY = np.finfo(float).tiny
-FLAT = 1e-12  # targets whose variance relative to their square is below this are constant up to rounding
+# targets whose variance relative to their square is below this are constant up to rounding
+FLAT = 1e-12
 
 
 def right_class(p: Array, labels: Labels) -> Array:
@@ -95,11 +101,15 @@ def flag_surprise(p: Array, flags: Array) -> Array:
 
 
 def class_brier(p: Array, labels: Labels) -> Array:
-    """Return the squared distance of the probabilities from the truth; for two classes, of the probability of class 1.
+    """Return the squared distance of the probabilities from the truth; for two classes, of the
+    probability of class 1.
 
-    Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather Review 1950.
+    Brier, "Verification of forecasts expressed in terms of probability", Monthly Weather Review
+    1950.
     """
-    squares: Array = (p - (labels[:, np.newaxis] == np.arange(p.shape[1]))) ** 2 / (2 if p.shape[1] == 2 else 1)
+    squares: Array = (p - (labels[:, np.newaxis] == np.arange(p.shape[1]))) ** 2 / (
+        2 if p.shape[1] == 2 else 1
+    )
     whole: Array = squares.sum(axis=1)
     return whole
 
@@ -127,14 +137,18 @@ def balanced_accuracy(p: Array, labels: Labels, weights: Array) -> Array:
 
 
 def macro_f1(p: Array, labels: Labels, weights: Array) -> Array:
-    """Return the mean F1 over the classes that occur or are predicted; undefined if only one class occurs."""
+    """Return the mean F1 over the classes that occur or are predicted; undefined if only one class
+    occurs.
+    """
     truth, guess = _one_hot(p, labels)
     f1 = divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess)
     return np.where(_single(truth), np.nan, row_means(f1))
 
 
 def balanced_flags(p: Array, flags: Array, weights: Array) -> Array:
-    """Return the mean of sensitivity and specificity, averaged over the labels that have both values."""
+    """Return the mean of sensitivity and specificity, averaged over the labels that have both
+    values.
+    """
     truth, guess = flags > 0.5, p > 0.5
     sensitivity = divide(weights @ (truth & guess), weights @ truth)
     specificity = divide(weights @ (~truth & ~guess), weights @ ~truth)
@@ -148,7 +162,9 @@ def flags_f1(p: Array, flags: Array, weights: Array) -> Array:
 
 
 def ranked_classes(area: Ranking) -> Weighted:
-    """Return the area of class 1 for two classes; else the mean one-vs-rest area over classes with both outcomes."""
+    """Return the area of class 1 for two classes; else the mean one-vs-rest area over classes with
+    both outcomes.
+    """
 
     def measure(p: Array, labels: Labels, weights: Array) -> Array:
         truth, _ = _one_hot(p, labels)

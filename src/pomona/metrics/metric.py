@@ -20,7 +20,9 @@ Arrays = Union[NDArray[Any], "Tensor"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: name, direction, range and unit. Its computation is defined by the task (``tasks/``).
+    """A metric: name, direction, range and unit.
+
+    Its computation is defined by the task (``tasks/``).
 
     Attributes:
         name: in settings and records.
@@ -29,8 +31,8 @@ class Metric:
         percent: whether it is displayed in percent.
         style: display format if not in percent.
         low, high: its range.
-        pools: whether it is a mean over samples, so that the sample-weighted mean of clients' values is the value of
-            all samples together.
+        pools: whether it is a mean over samples, so that the sample-weighted mean of clients'
+            values is the value of all samples together.
     """
 
     name: str
@@ -52,7 +54,10 @@ class Metric:
         return 100 * value if self.percent else value
 
     def number(self, value: float | None, sign: str = "") -> str:
-        """Format a value without its unit; "-" for None. ``sign`` "+" also marks positive values."""
+        """Format a value without its unit; "-" for None.
+
+        ``sign`` "+" also marks positive values.
+        """
         if value is None:
             return NOTHING
         return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
@@ -63,7 +68,9 @@ class Metric:
 
     def gap(self, value: float | None, sign: str = "+") -> str:
         """Format a difference of two values: "+0.09 percentage points", "+0.046"."""
-        return self.number(value, sign) + (" percentage points" if self.percent and value is not None else "")
+        return self.number(value, sign) + (
+            " percentage points" if self.percent and value is not None else ""
+        )
 
     def better(self, a: float | None, b: float | None) -> bool:
         """Return whether a is strictly better than b; any value is better than None."""
@@ -113,18 +120,23 @@ _OWN = re.compile(r"-?[A-Za-z_][\w.]{0,99}:[A-Za-z_]\w{0,99}", re.ASCII)
 
 
 def is_own(name: str) -> bool:
-    """Return whether a metric's name is a user's own: ``module:function``, after a minus if less is better."""
+    """Return whether a metric's name is a user's own: ``module:function``, after a minus if less is
+    better.
+    """
     return bool(_OWN.fullmatch(name))
 
 
 def metric_named(name: str) -> Metric:
-    """Return the metric with a name; for a user's own, which is not imported, the name contains everything.
+    """Return the metric with a name; for a user's own, which is not imported, the name contains
+    everything.
 
     Raises KeyError for an unknown name.
     """
     if not is_own(name):
         return METRICS[name]
-    return Metric(name, name.partition(":")[2].replace("_", " "), higher=not name.startswith("-"), style=".4g")
+    return Metric(
+        name, name.partition(":")[2].replace("_", " "), higher=not name.startswith("-"), style=".4g"
+    )
 
 
 def array(values: Arrays) -> NDArray[Any]:

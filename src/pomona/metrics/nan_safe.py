@@ -12,14 +12,18 @@ Array = NDArray[np.float64]
 
 def divide(numerator: ArrayLike, denominator: ArrayLike) -> Array:
     """Divide where the denominator is positive, NaN elsewhere; shapes broadcast."""
-    above, below = np.broadcast_arrays(np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float))
+    above, below = np.broadcast_arrays(
+        np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
+    )
     quotient = np.full(above.shape, np.nan)
     np.divide(above, below, out=quotient, where=below > 0)
     return quotient
 
 
 def row_means(values: Array, weights: ArrayLike = 1.0) -> Array:
-    """Return the (weighted) mean of the defined values in each row: (R, n) -> (R,), NaN if there are none."""
+    """Return the (weighted) mean of the defined values in each row: (R, n) -> (R,), NaN if there
+    are none.
+    """
     weight = np.broadcast_to(np.asarray(weights, dtype=float), values.shape) * ~np.isnan(values)
     return divide((np.nan_to_num(values) * weight).sum(axis=1), weight.sum(axis=1))
 
@@ -40,5 +44,6 @@ def require_finite(outputs: NDArray[np.generic]) -> None:
     broken = int((~np.isfinite(outputs)).any(axis=1).sum())
     if broken:
         raise DivergedError(
-            f"the model's outputs are not finite for {broken} of {len(outputs)} samples; lower lr or check the data"
+            f"the model's outputs are not finite for {broken} of {len(outputs)} samples; lower lr "
+            "or check the data"
         )

@@ -1,6 +1,8 @@
-"""Metrics of individual outcomes, as in diagnostic studies: at a threshold, over all thresholds, and calibration.
+"""Metrics of individual outcomes, as in diagnostic studies: at a threshold, over all thresholds,
+and calibration.
 
-An outcome is binary: the second of two classes, each of more classes against the rest, or each label.
+An outcome is binary: the second of two classes, each of more classes against the rest, or each
+label.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +21,8 @@ from pomona.metrics.nan_safe import Array, defined, divide
 MOST = 5  # outcomes; more are not read individually, and each needs a bootstrap
 HALF = 0.5
 ROUNDING = 1e-9  # tolerance when a share of samples is converted to a count
-Judged = tuple[Array, NDArray[Any]]  # probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
+# probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
+Judged = tuple[Array, NDArray[Any]]
 
 
 def evaluate_outcomes(
@@ -33,23 +36,27 @@ def evaluate_outcomes(
 
     Empty for more than 5 classes or labels. The keys:
 
-    - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and those with it.
-    - ``threshold``: an outcome is predicted if its probability is at least this; ``chosen``: whether it was chosen on
-      the validation samples, see ``youden`` and ``at_specificity``. It is 0.5 otherwise.
+    - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and
+      those with it.
+    - ``threshold``: an outcome is predicted if its probability is at least this; ``chosen``:
+      whether it was chosen on the validation samples, see ``youden`` and ``at_specificity``. It is
+      0.5 otherwise.
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
-    - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the probability
-      from the outcome.
-    - ``calibration_intercept``, ``calibration_slope``: see ``calibration.recalibration``; ``calibration``: see
-      ``calibration.curve``.
-    - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by Wilson's score, of the two others by
-      the bootstrap within samples with and without the outcome, of the recalibration by Wald.
+    - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the
+      probability from the outcome.
+    - ``calibration_intercept``, ``calibration_slope``: see ``calibration.recalibration``;
+      ``calibration``: see ``calibration.curve``.
+    - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by Wilson's score, of
+      the two others by the bootstrap within samples with and without the outcome, of the
+      recalibration by Wald.
 
     Args:
         tested: predictions and targets of the test samples.
         held_out: those of the validation samples; None without any.
         generator: creates the bootstrap's generator, the same each time.
         resamples: number of bootstrap resamples.
-        specificity: target specificity of the threshold on the validation samples; if None, Youden's index chooses it.
+        specificity: target specificity of the threshold on the validation samples; if None,
+            Youden's index chooses it.
     """
     rule = youden if specificity is None else partial(at_specificity, wanted=specificity)
     count = tested[0].shape[1]
@@ -61,7 +68,9 @@ def evaluate_outcomes(
         chosen = rule(*outcome(held_out, k)) if held_out else None
         threshold = HALF if chosen is None else chosen
         figures = (
-            _at(threshold, p, positive) | _over_all(p, positive, generator(), resamples) | _calibrated(p, positive)
+            _at(threshold, p, positive)
+            | _over_all(p, positive, generator(), resamples)
+            | _calibrated(p, positive)
         )
         found.append(
             {
@@ -79,10 +88,11 @@ def evaluate_outcomes(
 
 
 def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
-    """Return the threshold with the largest sensitivity + specificity - 1, the highest in case of ties.
+    """Return the threshold with the largest sensitivity + specificity - 1, the highest in case of
+    ties.
 
-    None if no threshold exceeds 0, or one outcome is missing. Youden, "Index for rating diagnostic tests",
-    Cancer 1950. ``p`` and ``positive``: (n,).
+    None if no threshold exceeds 0, or one outcome is missing. Youden, "Index for rating diagnostic
+    tests", Cancer 1950. ``p`` and ``positive``: (n,).
     """
     having = int(positive.sum())
     lacking = len(positive) - having
@@ -102,12 +112,15 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
 def at_specificity(p: Array, positive: NDArray[np.bool_], wanted: float) -> float | None:
     """Return the lowest probability that, as a threshold, has at least the specificity ``wanted``.
 
-    None if all samples have the outcome, or no probability reaches it. ``p`` and ``positive``: (n,).
+    None if all samples have the outcome, or no probability reaches it. ``p`` and ``positive``:
+    (n,).
     """
     lacking = np.sort(p[~positive])
     thresholds = np.unique(p)
     below = np.searchsorted(lacking, thresholds, side="left")  # true negatives at each threshold
-    enough = thresholds[below >= wanted * len(lacking) - ROUNDING] if len(lacking) else thresholds[:0]
+    enough = (
+        thresholds[below >= wanted * len(lacking) - ROUNDING] if len(lacking) else thresholds[:0]
+    )
     return float(enough[0]) if len(enough) else None
 
 
@@ -138,10 +151,14 @@ def _at(threshold: float, p: Array, positive: NDArray[np.bool_]) -> Found:
     return {name: (hits / n if n else None, wilson(hits, n)) for name, (hits, n) in counts.items()}
 
 
-def _over_all(p: Array, positive: NDArray[np.bool_], generator: np.random.Generator, resamples: int) -> Found:
+def _over_all(
+    p: Array, positive: NDArray[np.bool_], generator: np.random.Generator, resamples: int
+) -> Found:
     statistics = partial(_weighted, p, positive)
     drawn = intervals(statistics, positive.astype(np.int64), resamples, generator)
-    return {name: (defined(v[0]), drawn[name]) for name, v in statistics(np.ones((1, len(p)))).items()}
+    return {
+        name: (defined(v[0]), drawn[name]) for name, v in statistics(np.ones((1, len(p)))).items()
+    }
 
 
 def _weighted(p: Array, positive: NDArray[np.bool_], weights: Array) -> dict[str, Array]:

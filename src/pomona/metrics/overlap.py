@@ -1,8 +1,8 @@
 """Overlap of predicted and true regions, from counts of pixels.
 
-Counts are (n, 3C): for each sample and each of C classes, the true positive, false positive and false negative pixels.
-A class that is neither present nor predicted in a sample is undefined there, NaN, and ignored in means; class 0 is the
-background, and excluded from means over classes.
+Counts are (n, 3C): for each sample and each of C classes, the true positive, false positive and
+false negative pixels. A class that is neither present nor predicted in a sample is undefined there,
+NaN, and ignored in means; class 0 is the background, and excluded from means over classes.
 """
 
 import warnings
@@ -21,12 +21,15 @@ def surfaces_measurable() -> bool:
     return find_spec("monai") is not None
 
 
-def surface_distances(claimed: NDArray[np.integer], true: NDArray[np.integer], classes: int, tolerance: float) -> Array:
-    """Return each sample's and class's 95 % Hausdorff distance in pixels, then the surface Dice, (n, 2C).
+def surface_distances(
+    claimed: NDArray[np.integer], true: NDArray[np.integer], classes: int, tolerance: float
+) -> Array:
+    """Return each sample's and class's 95 % Hausdorff distance in pixels, then the surface Dice,
+    (n, 2C).
 
-    The distance is NaN if either region is empty. The surface Dice is the share of both surfaces that lies within
-    ``tolerance`` of the other (Nikolov et al., JMIR 2021): 0 if only one region is empty, NaN if both are. For the
-    background, class 0, both are NaN.
+    The distance is NaN if either region is empty. The surface Dice is the share of both surfaces
+    that lies within ``tolerance`` of the other (Nikolov et al., JMIR 2021): 0 if only one region is
+    empty, NaN if both are. For the background, class 0, both are NaN.
 
     Args:
         claimed: (n, *S) predicted class numbers.
@@ -46,7 +49,9 @@ def surface_distances(claimed: NDArray[np.integer], true: NDArray[np.integer], c
     return np.concatenate([hausdorff, dice], axis=1)
 
 
-def _both(claimed: NDArray[np.bool_], true: NDArray[np.bool_], tolerance: float) -> tuple[float, float]:
+def _both(
+    claimed: NDArray[np.bool_], true: NDArray[np.bool_], tolerance: float
+) -> tuple[float, float]:
     import torch
 
     with warnings.catch_warnings():
@@ -88,16 +93,18 @@ def evaluate_overlap(
     generator: np.random.Generator | None = None,
     resamples: int = 200,
 ) -> dict[str, Any]:
-    """Evaluate predicted masks from their counts; returns JSON values, with None for undefined metrics.
+    """Evaluate predicted masks from their counts; returns JSON values, with None for undefined
+    metrics.
 
     The keys:
 
     - ``samples``: n.
-    - ``dice``, ``iou``: mean over samples of the mean over foreground classes; ``intervals`` has their 95 % confidence
-      intervals by the bootstrap over samples.
-    - ``regions``: metrics of each class, lists of length C: its mean ``dice`` and ``iou`` over the ``seen`` samples in
-      which it is present or predicted, with ``dice_interval``; its true ``pixels``; and, if distances are given, the
-      mean ``hd95`` over the ``measured`` samples in which it is both, and the mean ``surface_dice``.
+    - ``dice``, ``iou``: mean over samples of the mean over foreground classes; ``intervals`` has
+      their 95 % confidence intervals by the bootstrap over samples.
+    - ``regions``: metrics of each class, lists of length C: its mean ``dice`` and ``iou`` over the
+      ``seen`` samples in which it is present or predicted, with ``dice_interval``; its true
+      ``pixels``; and, if distances are given, the mean ``hd95`` over the ``measured`` samples in
+      which it is both, and the mean ``surface_dice``.
 
     Args:
         figures: (n, 3C) counts, or (n, 5C): counts and then the distances of ``surfaces``.
@@ -106,7 +113,9 @@ def evaluate_overlap(
         resamples: number of bootstrap resamples.
     """
     n, classes = np.shape(pixels)
-    counts, hd95, surface = np.split(np.asarray(figures, dtype=float), [3 * classes, 4 * classes], axis=1)
+    counts, hd95, surface = np.split(
+        np.asarray(figures, dtype=float), [3 * classes, 4 * classes], axis=1
+    )
     each = {"dice": dice(counts), "iou": iou(counts)}
 
     def statistics(weights: Array) -> dict[str, Array]:

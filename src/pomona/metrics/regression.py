@@ -21,9 +21,10 @@ def evaluate_regression(
 ) -> dict[str, Any]:
     """Evaluate predictions (n, K) against numbers (n, K); None for undefined metrics.
 
-    ``mse`` and ``mae`` are means over samples and targets; ``r2`` is the mean coefficient of determination over the
-    targets that vary; ``targets`` has the same for each target, lists of length K. ``intervals`` has the 95 %
-    confidence intervals of all three by the bootstrap over samples, None for fewer than ``FEW`` samples.
+    ``mse`` and ``mae`` are means over samples and targets; ``r2`` is the mean coefficient of
+    determination over the targets that vary; ``targets`` has the same for each target, lists of
+    length K. ``intervals`` has the 95 % confidence intervals of all three by the bootstrap over
+    samples, None for fewer than ``FEW`` samples.
 
     Args:
         predictions: in the unit of the targets.
@@ -36,7 +37,10 @@ def evaluate_regression(
     """
     predicted, truth = np.asarray(predictions, dtype=float), np.asarray(targets, dtype=float)
     require_finite(predicted)
-    squared, absolute = measures.squared_error(predicted, truth), measures.absolute_error(predicted, truth)
+    squared, absolute = (
+        measures.squared_error(predicted, truth),
+        measures.absolute_error(predicted, truth),
+    )
     n = len(truth)
 
     def statistics(weights: Array) -> dict[str, Array]:
@@ -47,7 +51,9 @@ def evaluate_regression(
         }
 
     drawn = intervals(statistics, np.zeros(n, np.int64), resamples, generator) if n >= FEW else {}
-    columns = [_numbers(predicted[:, k : k + 1], truth[:, k : k + 1]) for k in range(truth.shape[1])]
+    columns = [
+        _numbers(predicted[:, k : k + 1], truth[:, k : k + 1]) for k in range(truth.shape[1])
+    ]
     each = {name: [column[name] for column in columns] for name in ("mse", "mae", "r2")}
     return {
         "samples": n,
@@ -65,15 +71,18 @@ def _numbers(predicted: Array, truth: Array) -> dict[str, float | None]:
     }
 
 
-def evaluate_multilabel(probabilities: NDArray[np.floating], labels: NDArray[np.generic]) -> dict[str, Any]:
+def evaluate_multilabel(
+    probabilities: NDArray[np.floating], labels: NDArray[np.generic]
+) -> dict[str, Any]:
     """Evaluate probabilities (n, K) against zeros and ones (n, K); None for undefined metrics.
 
-    ``loss`` is the mean binary cross-entropy, ``accuracy`` the share of right flags; ``subset_accuracy`` the share of
-    samples with every flag right, at a threshold of 0.5; ``auroc``, ``auprc`` and ``balanced_accuracy`` are means over
-    the labels that have both values, ``macro_f1`` over those that occur or are predicted; ``brier`` is the mean squared
-    distance of a probability from its flag. ``labels`` has metrics of each label, lists of K: how many samples have it
-    (``positives``), ``accuracy``, ``auroc``, ``auprc``, ``sensitivity``, ``specificity`` and ``f1``. Raises
-    DivergedError if the probabilities are not finite.
+    ``loss`` is the mean binary cross-entropy, ``accuracy`` the share of right flags;
+    ``subset_accuracy`` the share of samples with every flag right, at a threshold of 0.5;
+    ``auroc``, ``auprc`` and ``balanced_accuracy`` are means over the labels that have both values,
+    ``macro_f1`` over those that occur or are predicted; ``brier`` is the mean squared distance of a
+    probability from its flag. ``labels`` has metrics of each label, lists of K: how many samples
+    have it (``positives``), ``accuracy``, ``auroc``, ``auprc``, ``sensitivity``, ``specificity``
+    and ``f1``. Raises DivergedError if the probabilities are not finite.
     """
     p, truth = np.asarray(probabilities, dtype=float), np.asarray(labels) > 0.5
     require_finite(p)
@@ -103,7 +112,10 @@ def _by_label(p: Array, truth: NDArray[np.bool_]) -> dict[str, list[Any]]:
         "specificity": divide((~truth & ~guess).sum(axis=0), (~truth).sum(axis=0)),
         "f1": divide(2 * hits, actual + claimed),
     }
-    return {"positives": actual.tolist(), **{name: [defined(v) for v in row] for name, row in figures.items()}}
+    return {
+        "positives": actual.tolist(),
+        **{name: [defined(v) for v in row] for name, row in figures.items()},
+    }
 
 
 def _mean(samples: Array) -> float | None:

@@ -30,7 +30,9 @@ class Score:
         interval: its 95 % confidence interval, if requested and defined.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False, revalidate_instances="always")
+    __pydantic_config__ = ConfigDict(
+        extra="forbid", allow_inf_nan=False, revalidate_instances="always"
+    )
 
     model: Label
     when: Moment

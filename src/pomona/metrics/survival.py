@@ -1,11 +1,13 @@
 """Metrics of predicted survival with censored times, for many sample weightings at once.
 
-Targets (n, 2) are times above 0 and events (1 observed, 0 censored: no event until then). Predictions (n, K) are
-probabilities of surviving beyond K times ``at``. Events precede censorings at the same time.
+Targets (n, 2) are times above 0 and events (1 observed, 0 censored: no event until then).
+Predictions (n, K) are probabilities of surviving beyond K times ``at``. Events precede censorings
+at the same time.
 
-Metrics with inverse probability of censoring weights (``uno_c``, ``dynamic_auroc``, ``integrated_brier``) use the
-Kaplan-Meier estimate G of the censoring times of the same samples, with the same weights: a client's test samples, or a
-resample of them. A sample with G = 0 is ignored. scikit-survival gives the same if it gets those samples twice.
+Metrics with inverse probability of censoring weights (``uno_c``, ``dynamic_auroc``,
+``integrated_brier``) use the Kaplan-Meier estimate G of the censoring times of the same samples,
+with the same weights: a client's test samples, or a resample of them. A sample with G = 0 is
+ignored. scikit-survival gives the same if it gets those samples twice.
 """
 
 from typing import Any
@@ -24,21 +26,23 @@ RESAMPLES = 200
 
 
 def risk(survival: Array) -> Array:
-    """Return the sum of the cumulative hazards -log S at K times, from survival probabilities (n, K): (n,).
+    """Return the sum of the cumulative hazards -log S at K times, from survival probabilities (n,
+    K): (n,).
 
-    Larger values mean an earlier expected event. At times that are quantiles of event times it is, up to a factor, the
-    number of events expected under a sample's hazard ("ensemble mortality": Ishwaran et al., "Random survival forests",
-    Annals of Applied Statistics 2008).
+    Larger values mean an earlier expected event. At times that are quantiles of event times it is,
+    up to a factor, the number of events expected under a sample's hazard ("ensemble mortality":
+    Ishwaran et al., "Random survival forests", Annals of Applied Statistics 2008).
     """
     expected: Array = -np.log(np.maximum(survival, _TINY)).sum(axis=1)
     return expected
 
 
 def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = False) -> Array:
-    """Return the product-limit estimate of the share without an event beyond each time ``at`` (K,): (R, K).
+    """Return the product-limit estimate of the share without an event beyond each time ``at`` (K,):
+    (R, K).
 
-    Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With ``censoring``, of the
-    share not censored.
+    Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With
+    ``censoring``, of the share not censored.
     """
     order = np.argsort(targets[:, 0], kind="stable")
     (time, event), drawn = targets[order].T, weights[:, order]
@@ -47,36 +51,47 @@ def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = Fa
     exposed = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
     hits, exposed = (left - seen, exposed - seen) if censoring else (seen, exposed)
     curve = np.cumprod(1 - np.nan_to_num(divide(hits, exposed)), axis=1)
-    beyond: Array = np.pad(curve, ((0, 0), (1, 0)), constant_values=1.0)[:, np.searchsorted(moments, at, side="right")]
+    beyond: Array = np.pad(curve, ((0, 0), (1, 0)), constant_values=1.0)[
+        :, np.searchsorted(moments, at, side="right")
+    ]
     return beyond
 
 
 def c_index(survival: Array, targets: Array, weights: Array) -> Array:
-    """Return the share of comparable pairs in which the earlier event has the larger ``risk``, with ties counting half.
+    """Return the share of comparable pairs in which the earlier event has the larger ``risk``, with
+    ties counting half.
 
-    A pair is comparable if the sample with the earlier time had its event, or if both times are equal and only that one
-    had an event. A pair's weight is the product of its samples' weights. Harrell et al., "Evaluating the yield of
-    medical tests", JAMA 1982. NaN without a comparable pair.
+    A pair is comparable if the sample with the earlier time had its event, or if both times are
+    equal and only that one had an event. A pair's weight is the product of its samples' weights.
+    Harrell et al., "Evaluating the yield of medical tests", JAMA 1982. NaN without a comparable
+    pair.
     """
     return _concordance(risk(survival), targets, weights, weights)
 
 
 def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
-    """Return ``c_index`` with pairs weighted by 1 / G(T)^2 at their earlier time, to remove the effect of censoring.
+    """Return ``c_index`` with pairs weighted by 1 / G(T)^2 at their earlier time, to remove the
+    effect of censoring.
 
-    Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures with censored
-    survival data", Statistics in Medicine 2011.
+    Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures
+    with censored survival data", Statistics in Medicine 2011.
     """
-    return _concordance(risk(survival), targets, weights, weights * _uncensored(targets, weights, targets[:, 0]) ** 2)
+    return _concordance(
+        risk(survival),
+        targets,
+        weights,
+        weights * _uncensored(targets, weights, targets[:, 0]) ** 2,
+    )
 
 
 def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
-    """Return the mean over times t of the AUROC of 1 - S(t), for events by t against samples known to survive t.
+    """Return the mean over times t of the AUROC of 1 - S(t), for events by t against samples known
+    to survive t.
 
-    Cases by t are weighted by 1 / G(T) (Uno et al., JASA 2007); times by the number of events since the previous time
-    (Lambert and Chevret, "Summary measure of discrimination in survival models based on cumulative/dynamic
-    time-dependent ROC curves", Statistical Methods in Medical Research 2014). Of ``at``, only those within the samples'
-    times are used.
+    Cases by t are weighted by 1 / G(T) (Uno et al., JASA 2007); times by the number of events since
+    the previous time (Lambert and Chevret, "Summary measure of discrimination in survival models
+    based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical Research
+    2014). Of ``at``, only those within the samples' times are used.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     within = _within(time, at)
@@ -94,12 +109,13 @@ def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) ->
 
 
 def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
-    """Return the squared distance of S(t) from the event-free status at t, averaged over samples and time.
+    """Return the squared distance of S(t) from the event-free status at t, averaged over samples
+    and time.
 
-    Time is from the first to the last of ``at`` within the samples' times (trapezoids); undefined for fewer than two,
-    or without events. Samples with an event by t are weighted by 1 / G(T), those that survive t by 1 / G(t). Graf et
-    al., "Assessment and comparison of prognostic classification schemes for survival data", Statistics in Medicine
-    1999.
+    Time is from the first to the last of ``at`` within the samples' times (trapezoids); undefined
+    for fewer than two, or without events. Samples with an event by t are weighted by 1 / G(T),
+    those that survive t by 1 / G(t). Graf et al., "Assessment and comparison of prognostic
+    classification schemes for survival data", Statistics in Medicine 1999.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     at, survival = (part[..., _within(time, at)] for part in (at, survival))
@@ -107,7 +123,9 @@ def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array)
     going = time[:, np.newaxis] > at
     cases, others = weights * _uncensored(targets, weights, time), _uncensored(targets, weights, at)
     losses = cases @ (survival**2 * had) + others * (weights @ ((1 - survival) ** 2 * going))
-    scores = np.where(weights @ going > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan)
+    scores = np.where(
+        weights @ going > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan
+    )
     pieces = (scores[:, 1:] + scores[:, :-1]) / 2
     mean = row_means(pieces, np.diff(at))
     return np.where(weights @ event > 0, mean, np.nan)
@@ -116,23 +134,29 @@ def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array)
 def surprise(survival: Array, targets: Array, at: Array) -> Array:
     """Return -log of the probability of each observation: (n,).
 
-    An observation is an event in an interval between two times, or survival of the times that were passed without one.
+    An observation is an event in an interval between two times, or survival of the times that were
+    passed without one.
     """
     padded = np.pad(survival, ((0, 0), (1, 0)), constant_values=1.0)
     passed, ended = passages(targets, at)
     rows = np.arange(len(targets))
-    chance = padded[rows, passed] - np.where(ended, padded[rows, np.minimum(passed + 1, len(at))], 0.0)
+    chance = padded[rows, passed] - np.where(
+        ended, padded[rows, np.minimum(passed + 1, len(at))], 0.0
+    )
     lost: Array = -np.log(np.maximum(chance, _TINY))
     return lost
 
 
 def passages(targets: NDArray[Any], at: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return how many times ``at`` (K,) each sample survived, and whether its event fell before the next: (n,) each.
+    """Return how many times ``at`` (K,) each sample survived, and whether its event fell before the
+    next: (n,) each.
 
     A time is the end of its interval: an event at that time falls within it.
     """
     time, event = np.asarray(targets[:, 0], dtype=float), targets[:, 1] > 0
-    passed = np.where(event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right"))
+    passed = np.where(
+        event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right")
+    )
     return passed, event & (passed < len(at))
 
 
@@ -143,11 +167,13 @@ def evaluate_survival(
     generator: np.random.Generator | None = None,
     resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); returns JSON values, None if undefined.
+    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); returns JSON values,
+    None if undefined.
 
-    The keys: ``samples``; ``events``; ``loss``: the mean negative log-likelihood; ``c_index``, ``uno_c``,
-    ``dynamic_auroc`` and ``integrated_brier``; ``intervals``: their 95 % confidence intervals by the bootstrap, which
-    keeps the numbers of events and of censored samples. Raises DivergedError if the probabilities are not finite.
+    The keys: ``samples``; ``events``; ``loss``: the mean negative log-likelihood; ``c_index``,
+    ``uno_c``, ``dynamic_auroc`` and ``integrated_brier``; ``intervals``: their 95 % confidence
+    intervals by the bootstrap, which keeps the numbers of events and of censored samples. Raises
+    DivergedError if the probabilities are not finite.
     """
     p, truth = np.asarray(survival, dtype=float), np.asarray(targets, dtype=float)
     require_finite(p)
@@ -162,8 +188,14 @@ def evaluate_survival(
             "integrated_brier": integrated_brier(p, truth, weights, at),
         }
 
-    point = {name: defined(value[0]) for name, value in statistics(np.ones((1, len(truth)))).items()}
-    drawn = intervals(statistics, truth[:, 1].astype(np.int64), resamples, generator) if len(truth) else {}
+    point = {
+        name: defined(value[0]) for name, value in statistics(np.ones((1, len(truth)))).items()
+    }
+    drawn = (
+        intervals(statistics, truth[:, 1].astype(np.int64), resamples, generator)
+        if len(truth)
+        else {}
+    )
     return {
         "samples": len(truth),
         "events": int(truth[:, 1].sum()),
@@ -177,7 +209,9 @@ FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
 
 
 def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) -> Array:
-    """Return the concordance; a pair's weight is that (R, n) of its later sample times that of its first."""
+    """Return the concordance; a pair's weight is that (R, n) of its later sample times that of its
+    first.
+    """
     time, event = targets[:, 0], targets[:, 1] > 0
     right, pairs = np.zeros(len(weights)), np.zeros(len(weights))
     early = np.flatnonzero(event)

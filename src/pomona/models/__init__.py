@@ -1,8 +1,8 @@
 """The networks, by name: plain ``nn.Module``s, imported and built only on request.
 
-A family is a function ``(settings, input_shape, n_outputs, vocabulary) -> nn.Module`` and a line in ``MODELS``; a
-user's own is given as ``module:function``, or ``module:Class`` for a class of networks. PyTorch is imported by the
-families, not here, to keep settings and listings light.
+A family is a function ``(settings, input_shape, n_outputs, vocabulary) -> nn.Module`` and a line in
+``MODELS``; a user's own is given as ``module:function``, or ``module:Class`` for a class of
+networks. PyTorch is imported by the families, not here, to keep settings and listings light.
 """
 
 from typing import TYPE_CHECKING
@@ -45,22 +45,23 @@ def build(
     seed: int = 0,
     output_shape: tuple[int, ...] | None = None,
 ) -> "nn.Module":
-    """Build a network with weights from ``model.init`` or drawn from ``seed``, and freeze what is not trained.
+    """Build a network with weights from ``model.init`` or drawn from ``seed``, and freeze what is
+    not trained.
 
     PyTorch's global generator is left unchanged.
 
     Args:
         settings: the network, and the patch size if it receives patches of samples.
-        input_shape: of one sample: (C, H, W) of an image, (C, D, H, W) of a volume, (F,) of a table's row, (T,) of a
-            text.
+        input_shape: of one sample: (C, H, W) of an image, (C, D, H, W) of a volume, (F,) of a
+            table's row, (T,) of a text.
         n_outputs: K, the width of the output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         seed: of the initial weights.
         output_shape: of a sample's outputs, K first; (K,) if not given.
 
     Raises:
-        ConfigError: an unknown model, or one that does not fit the samples, the outputs, the weights in ``model.init``
-            or the machine's memory; or no part of it is trained.
+        ConfigError: an unknown model, or one that does not fit the samples, the outputs, the
+            weights in ``model.init`` or the machine's memory; or no part of it is trained.
     """
     import torch
 
@@ -80,11 +81,14 @@ def build(
         return verified(module, settings.name, seen, answer, vocabulary)
 
 
-def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0) -> "nn.Module":
-    """Build a network on the meta device, for its tensors' names and shapes; takes no memory and runs no own code.
+def outline(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int = 0
+) -> "nn.Module":
+    """Build a network on the meta device, for its tensors' names and shapes; takes no memory and
+    runs no own code.
 
-    Arguments as for ``build``; the weights in ``model.init`` are not read. Raises ConfigError for a name that is
-    neither registered nor a package's, or a network that does not fit the samples.
+    Arguments as for ``build``; the weights in ``model.init`` are not read. Raises ConfigError for a
+    name that is neither registered nor a package's, or a network that does not fit the samples.
     """
     import torch
 
@@ -97,7 +101,11 @@ def outline(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: in
 
 
 def _made(
-    settings: ModelSettings, given: "Weights | None", input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+    settings: ModelSettings,
+    given: "Weights | None",
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int,
 ) -> "nn.Module":
     """Build the network, with its weights if given, and freeze what is not trained."""
     from torch import nn

@@ -20,7 +20,9 @@ def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int
         other = "fasttext" if vocabulary else "mlp or logistic"
         if len(input_shape) == 4:
             other = "a network for volumes, of your own or of MONAI (monai:NAME), or mlp"
-        raise ConfigError(f"model.name={name} takes images, but a sample has shape {input_shape}; take {other}")
+        raise ConfigError(
+            f"model.name={name} takes images, but a sample has shape {input_shape}; take {other}"
+        )
     channels, height, width = input_shape
     return channels, height, width
 
@@ -28,22 +30,31 @@ def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int
 def features(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
     """Return the number of values in a sample. Raises ConfigError if the values are tokens."""
     if vocabulary:
-        raise ConfigError(f"model.name={name} takes images or tables, but the samples are texts; take fasttext")
+        raise ConfigError(
+            f"model.name={name} takes images or tables, but the samples are texts; take fasttext"
+        )
     return prod(input_shape)
 
 
 def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
-    """Return the number of tokens in the vocabulary. Raises ConfigError unless the samples are texts."""
+    """Return the number of tokens in the vocabulary.
+
+    Raises ConfigError unless the samples are texts.
+    """
     if not vocabulary:
         raise ConfigError(
-            f"model.name={name} takes texts, but the samples have no vocabulary (shape {input_shape}); take mlp"
+            f"model.name={name} takes texts, but the samples have no vocabulary (shape "
+            f"{input_shape}); take mlp"
             f"{', cnn or resnet18' if len(input_shape) == 3 else ' or logistic'}"
         )
     return vocabulary
 
 
 def called(family: Callable[..., object], name: str, *arguments: object) -> object:
-    """Call a family with its four arguments. Raises ConfigError before the call if they do not fit its signature."""
+    """Call a family with its four arguments.
+
+    Raises ConfigError before the call if they do not fit its signature.
+    """
     wanted = "(settings, input_shape, n_outputs, vocabulary)"
     try:
         takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
@@ -51,14 +62,18 @@ def called(family: Callable[..., object], name: str, *arguments: object) -> obje
         takes = False
     if not takes:
         raise ConfigError(
-            f"model.name={name} names something that does not take {wanted}; write a function of these four that "
+            f"model.name={name} names something that does not take {wanted}; write a function of "
+            "these four that "
             "returns an nn.Module"
         )
     return family(*arguments)
 
 
 def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) -> nn.Module:
-    """Construct a network of a user's own class. Raises ConfigError if the class does not accept the arguments."""
+    """Construct a network of a user's own class.
+
+    Raises ConfigError if the class does not accept the arguments.
+    """
     try:
         return kind(**args)
     except Exception as fault:  # the class's own checks raise any type
@@ -67,20 +82,30 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
 
 
 def verified(
-    module: object, name: str, input_shape: tuple[int, ...], output_shape: tuple[int, ...], vocabulary: int
+    module: object,
+    name: str,
+    input_shape: tuple[int, ...],
+    output_shape: tuple[int, ...],
+    vocabulary: int,
 ) -> nn.Module:
-    """Return the module after a trial with zero samples: one in evaluation mode, then two in training mode.
+    """Return the module after a trial with zero samples: one in evaluation mode, then two in
+    training mode.
 
-    Its buffers are left unchanged. Two samples, because BatchNorm rejects a single value per channel.
+    Its buffers are left unchanged. Two samples, because BatchNorm rejects a single value per
+    channel.
 
-    Raises ConfigError if it is not an ``nn.Module``, has no trained parameters, rejects the samples, or its outputs are
-    not one tensor (b, *output_shape) in both modes.
+    Raises ConfigError if it is not an ``nn.Module``, has no trained parameters, rejects the
+    samples, or its outputs are not one tensor (b, *output_shape) in both modes.
     """
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model.name={name} made a {type(module).__name__}; the function must return an nn.Module")
+        raise ConfigError(
+            f"model.name={name} made a {type(module).__name__}; the function must return an "
+            "nn.Module"
+        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(
-            f"model.name={name}: nothing is trained, all parameters are frozen or there are none; name some in "
+            f"model.name={name}: nothing is trained, all parameters are frozen or there are none; "
+            "name some in "
             "model.train"
         )
     training = module.training
@@ -89,40 +114,61 @@ def verified(
     _require_outputs(module, samples[:1], output_shape, name, "evaluation")
     training_mode(module)()
     buffers = {path: buffer.clone() for path, buffer in module.named_buffers()}
-    _require_outputs(partial(functional_call, module, buffers), samples, output_shape, name, "training")
+    _require_outputs(
+        partial(functional_call, module, buffers), samples, output_shape, name, "training"
+    )
     return module.train(training)
 
 
 def _require_outputs(
-    network: Callable[[Tensor], object], samples: Tensor, output_shape: tuple[int, ...], name: str, mode: str
+    network: Callable[[Tensor], object],
+    samples: Tensor,
+    output_shape: tuple[int, ...],
+    name: str,
+    mode: str,
 ) -> None:
     """Raise ConfigError unless a network maps samples (b, ...) to one tensor (b, *output_shape)."""
     try:
         with torch.no_grad():
             outputs = network(samples)
-    except (AttributeError, RuntimeError, ValueError, TypeError, IndexError, AssertionError) as fault:
+    except (
+        AttributeError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        IndexError,
+        AssertionError,
+    ) as fault:
         why = str(fault).partition("\n")[0]
         raise ConfigError(
-            f"model.name={name} in {mode} mode fails on a sample of shape {tuple(samples.shape[1:])}: {why}; change "
-            "the network (model.name, model.args) or the samples (of images: data.resize, or model.patch.size)"
+            f"model.name={name} in {mode} mode fails on a sample of shape "
+            f"{tuple(samples.shape[1:])}: {why}; change "
+            "the network (model.name, model.args) or the samples (of images: data.resize, or "
+            "model.patch.size)"
         ) from fault
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            f"model.name={name} in {mode} mode returns a {type(outputs).__name__}; a network takes one tensor of "
-            "samples and returns one of outputs: set model.args so that it does, or wrap it in a module that does"
+            f"model.name={name} in {mode} mode returns a {type(outputs).__name__}; a network "
+            "takes one tensor of "
+            "samples and returns one of outputs: set model.args so that it does, or wrap it in a "
+            "module that does"
         )
     if tuple(outputs.shape) != (len(samples), *output_shape):
         raise ConfigError(
-            f"model.name={name} in {mode} mode turns a batch of {len(samples)} into outputs of shape "
+            f"model.name={name} in {mode} mode turns a batch of {len(samples)} into outputs of "
+            "shape "
             f"{tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}"
         )
 
 
 def require_room(outline: nn.Module, name: str) -> None:
-    """Raise ConfigError if the weights of a network on the meta device would not fit into memory."""
+    """Raise ConfigError if the weights of a network on the meta device would not fit into
+    memory.
+    """
     need = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
     if need > machine_memory():
         raise ConfigError(
-            f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} GB of memory; "
+            f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} "
+            "GB of memory; "
             "take narrower layers (model.hidden, model.width, model.args) or another network"
         )

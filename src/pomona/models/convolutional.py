@@ -1,4 +1,5 @@
-"""Convolutions and linear layers: the networks of federated-learning papers, as one function with a table.
+"""Convolutions and linear layers: the networks of federated-learning papers, as one function with a
+table.
 
 | name | convolutions (width, kernel, pooled) | hidden | parameters |
 | --- | --- | --- | --- |
@@ -6,17 +7,19 @@
 | `cnn` | 32 and 64, 5x5, both | 512 | 582,026 at 1x28x28, 878,538 at 3x32x32, 10 classes |
 | `lenet5` | 6 and 16, 5x5, both | 120 and 84 | 44,426 at 1x28x28, 62,006 at 3x32x32, 10 classes |
 | `mcmahan-cnn` | 32 and 64, 5x5 with padding 2, both | 512 | 1,663,370 at 1x28x28, 10 classes |
-| `fomo-cnn` | 32, 64 and 64, 3x3, the first two | 64 | 122,570 at 3x32x32, 10 classes; 128,420 with 100 |
+| `fomo-cnn` | 32, 64 and 64, 3x3, the first two | 64 | 122,570 at 3x32x32; 128,420 for 100 |
 | `small` | 8 and 16, 3x3 with padding 1, both | 32 | for tests and 8x8 images |
 
-Sources: `lenet` is the network of Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
-Learning" (APPLE), IJCAI 2022, from its published code; `cnn` of Zhang et al., "FedALA", AAAI 2023; `lenet5` of
-Li et al., "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, section V; `mcmahan-cnn` of
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017; `fomo-cnn`
-of the published code of Zhang et al., "Personalized Federated Learning with First Order Model Optimization"
-(FedFomo), ICLR 2021, whose sizes there hold for 32x32 images only and are computed from the input here.
+Sources: `lenet` is the network of Luo and Wu, "Adapt to Adaptation: Learning Personalization for
+Cross-Silo Federated Learning" (APPLE), IJCAI 2022, from its published code; `cnn` of Zhang et al.,
+"FedALA", AAAI 2023; `lenet5` of Li et al., "Federated Learning on Non-IID Data Silos: An
+Experimental Study", ICDE 2022, section V; `mcmahan-cnn` of McMahan et al., "Communication-Efficient
+Learning of Deep Networks from Decentralized Data", AISTATS 2017; `fomo-cnn` of the published code
+of Zhang et al., "Personalized Federated Learning with First Order Model Optimization" (FedFomo),
+ICLR 2021, whose sizes there hold for 32x32 images only and are computed from the input here.
 
-Pooling comes before ReLU: the two commute exactly (max is monotone), and ReLU then works on a quarter of the values.
+Pooling comes before ReLU: the two commute exactly (max is monotone), and ReLU then works on a
+quarter of the values.
 """
 
 from collections import OrderedDict
@@ -32,15 +35,20 @@ _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 _HIDDEN = 512
 
 
-def vgg11(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Sequential:
-    """Build VGG-11 (Simonyan and Zisserman, ICLR 2015). Raises ConfigError unless the samples are images.
+def vgg11(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Sequential:
+    """Build VGG-11 (Simonyan and Zisserman, ICLR 2015).
 
-    Eight 3x3 convolutions (configuration A) with five poolings, then three linear layers. Adapted to small images:
-    poolings round up (so any side from 1 works, and multiples of 32 shrink as published), positions are averaged, the
-    hidden layers have 512 units instead of 4096, and there is no dropout (it would use a global generator).
+    Raises ConfigError unless the samples are images.
 
-    As an embedder for latent partitions, ``net[:-2]`` gives the output of the second linear layer, (B, 512), as in
-    FedFomo's code.
+    Eight 3x3 convolutions (configuration A) with five poolings, then three linear layers. Adapted
+    to small images: poolings round up (so any side from 1 works, and multiples of 32 shrink as
+    published), positions are averaged, the hidden layers have 512 units instead of 4096, and there
+    is no dropout (it would use a global generator).
+
+    As an embedder for latent partitions, ``net[:-2]`` gives the output of the second linear layer,
+    (B, 512), as in FedFomo's code.
     """
     before, _, _ = image(settings.name, input_shape, vocabulary)
     steps: OrderedDict[str, nn.Module] = OrderedDict()
@@ -73,7 +81,8 @@ def convolutional(
     pooled: int,
     hidden: tuple[int, ...],
 ) -> nn.Sequential:
-    """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and linear layers.
+    """Stack convolutions of stride 1, the first ``pooled`` of them followed by 2x2 max-pooling, and
+    linear layers.
 
     Raises ConfigError if the samples are not images, or are too small for a layer.
     """
@@ -85,8 +94,10 @@ def convolutional(
         left = tuple((length + 2 * padding - kernel + 1) // pool for length in side)
         if min(left) < 1:
             raise ConfigError(
-                f"model.name={settings.name}: a {height}x{width} image has shrunk to {side[0]}x{side[1]} at layer "
-                f"conv{number}, too small for a {kernel}x{kernel} kernel{' and 2x2 pooling' if pool == 2 else ''}; "
+                f"model.name={settings.name}: a {height}x{width} image has shrunk to "
+                f"{side[0]}x{side[1]} at layer "
+                f"conv{number}, too small for a {kernel}x{kernel} "
+                f"kernel{' and 2x2 pooling' if pool == 2 else ''}; "
                 f"take {'mlp' if settings.name == 'small' else 'small, mlp'} or resnet18"
             )
         steps[f"conv{number}"] = nn.Conv2d(channels, out, kernel, padding=padding)

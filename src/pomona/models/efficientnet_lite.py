@@ -1,12 +1,14 @@
-"""EfficientNet-Lite0: Tan, Le, "EfficientNet", ICML 2019, in the Lite form of TensorFlow (2020) for small machines.
+"""EfficientNet-Lite0: Tan, Le, "EfficientNet", ICML 2019, in the Lite form of TensorFlow (2020) for
+small machines.
 
-A stem, sixteen inverted residual blocks (Sandler et al., "MobileNetV2", CVPR 2018) without squeeze-and-excitation, a
-1x1 convolution to 1,280 channels, mean over positions, linear; ReLU6 throughout: 4,652,008 parameters at 3 channels and
-1,000 classes. Tensor names are those of the package ``efficientnet-lite-pytorch``, whose ImageNet weights
-``model.init`` takes with ``model.init_skip = ["_fc.*"]``. They were trained on pixels from -1 to 1, Pomona's range.
+A stem, sixteen inverted residual blocks (Sandler et al., "MobileNetV2", CVPR 2018) without
+squeeze-and-excitation, a 1x1 convolution to 1,280 channels, mean over positions, linear; ReLU6
+throughout: 4,652,008 parameters at 3 channels and 1,000 classes. Tensor names are those of the
+package ``efficientnet-lite-pytorch``, whose ImageNet weights ``model.init`` takes with
+``model.init_skip = ["_fc.*"]``. They were trained on pixels from -1 to 1, Pomona's range.
 
-Strided convolutions pad as TensorFlow's "SAME" does, for the sides that the network is built for. Dropout before the
-head and stochastic depth are omitted, since only long training needs them.
+Strided convolutions pad as TensorFlow's "SAME" does, for the sides that the network is built for.
+Dropout before the head and stochastic depth are omitted, since only long training needs them.
 """
 
 from math import ceil
@@ -30,7 +32,9 @@ STEM, HEAD = 32, 1280
 Sides = tuple[int, int]
 
 
-def _convolution(before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+def _convolution(
+    before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
     """Return a convolution without bias; strided ones are padded beforehand."""
     padding = kernel // 2 if stride == 1 else 0
     return nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
@@ -46,18 +50,23 @@ def _padding(sides: Sides, kernel: int, stride: int) -> nn.Module:
         return nn.Identity()
     (top, bottom), (left, right) = (
         (missing // 2, missing - missing // 2)
-        for missing in (max(0, (ceil(side / stride) - 1) * stride + kernel - side) for side in sides)
+        for missing in (
+            max(0, (ceil(side / stride) - 1) * stride + kernel - side) for side in sides
+        )
     )
     return nn.ZeroPad2d((left, right, top, bottom))
 
 
 class Block(nn.Module):
-    """Expand, depthwise convolution, project: (B, before, H, W) -> (B, after, ceil(H / stride), ceil(W / stride)).
+    """Expand, depthwise convolution, project: (B, before, H, W) -> (B, after, ceil(H / stride),
+    ceil(W / stride)).
 
     With a residual connection if the shape does not change.
     """
 
-    def __init__(self, before: int, after: int, kernel: int, stride: int, factor: int, sides: Sides) -> None:
+    def __init__(
+        self, before: int, after: int, kernel: int, stride: int, factor: int, sides: Sides
+    ) -> None:
         super().__init__()
         inside = before * factor
         self.widens, self.adds = factor > 1, (before, 1) == (after, stride)
@@ -80,7 +89,9 @@ class Block(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """Images (B, C, H, W) of the sides it was built for -> outputs (B, K); each block counts as one layer."""
+    """Images (B, C, H, W) of the sides it was built for -> outputs (B, K); each block counts as one
+    layer.
+    """
 
     parameter_blocks = tuple(f"_blocks.{k}" for k in range(sum(stage[0] for stage in STAGES)))
 

@@ -20,10 +20,11 @@ class Cut:
     """A split network: ``network(x)`` is ``rest(features(x))``.
 
     Attributes:
-        features: samples (b, ...) -> the output of the frozen prefix: one tensor (b, ...), or several concatenated to
-            (b, f).
+        features: samples (b, ...) -> the output of the frozen prefix: one tensor (b, ...), or
+            several concatenated to (b, f).
         shape: of one sample's features.
-        rest: the remaining network; its parameters and buffers are the network's own, with the same names.
+        rest: the remaining network; its parameters and buffers are the network's own, with the same
+            names.
     """
 
     features: Callable[[Tensor], Tensor]
@@ -32,15 +33,16 @@ class Cut:
 
 
 def cut(module: nn.Module, sample: Tensor) -> Cut | None:
-    """Split a network before the first operation that is trained, random, or mixes the samples of a batch.
+    """Split a network before the first operation that is trained, random, or mixes the samples of a
+    batch.
 
     Args:
         module: any network; it is left in evaluation mode.
         sample: a batch of one, with any values, as network input.
 
     Returns:
-        None if the network does not start with a frozen layer, or cannot be traced (``torch.fx``), e.g. because it
-        branches on values or on its mode.
+        None if the network does not start with a frozen layer, or cannot be traced (``torch.fx``),
+        e.g. because it branches on values or on its mode.
     """
     training_mode(module)()
     try:
@@ -50,7 +52,9 @@ def cut(module: nn.Module, sample: Tensor) -> Cut | None:
         found = _cut(module, graph, two, three)
         module.eval()
         with torch.no_grad():
-            same = found is not None and torch.allclose(found.rest(found.features(sample)), module(sample), atol=1e-5)
+            same = found is not None and torch.allclose(
+                found.rest(found.features(sample)), module(sample), atol=1e-5
+            )
     except Exception:  # tracing runs the network's own code, which may raise anything
         return None
     return found if same else None
@@ -61,7 +65,12 @@ def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> 
     early = two.found
     handed = [node for node in early if any(user in two.late for user in node.users)]
     parts = [node for node in handed if isinstance(early[node], Tensor)]
-    frozen = (p for n in early if n.op == "call_module" for p in module.get_submodule(str(n.target)).parameters())
+    frozen = (
+        p
+        for n in early
+        if n.op == "call_module"
+        for p in module.get_submodule(str(n.target)).parameters()
+    )
     if next(frozen, None) is None or any(early[node].shape[0] != 2 for node in parts):
         return None
     numbers = {node: (early[node], three.found[node]) for node in handed if node not in parts}
@@ -76,7 +85,8 @@ def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> 
 class _Tracer(fx.Tracer):
     """Tracer that stops at PyTorch's own layers, at adapted layers, and at completely frozen parts.
 
-    The code of a frozen part is not traced; it may branch on the sizes of its input, as padding does.
+    The code of a frozen part is not traced; it may branch on the sizes of its input, as padding
+    does.
     """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -86,7 +96,8 @@ class _Tracer(fx.Tracer):
 
 
 class _Early(fx.Interpreter):
-    """Finds operations that use nothing trained, are deterministic, and treat each sample separately.
+    """Finds operations that use nothing trained, are deterministic, and treat each sample
+    separately.
 
     Attributes:
         found: the results of those that depend on the samples.
@@ -124,7 +135,9 @@ class _Early(fx.Interpreter):
         part = self.fetch_attr(str(n.target))
         if isinstance(part, Tensor):
             return part.requires_grad
-        mixes = part.training and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules())
+        mixes = part.training and any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()
+        )
         return mixes or any(p.requires_grad for p in part.parameters())
 
 
@@ -157,12 +170,18 @@ def _rest(
     parts: list[tuple[fx.Node, tuple[int, ...]]],
     numbers: dict[fx.Node, tuple[Any, Any]],
 ) -> fx.Graph:
-    """Return the graph after the features: ``parts`` with shapes, ``numbers`` with values for 2 and 3 samples."""
+    """Return the graph after the features: ``parts`` with shapes, ``numbers`` with values for 2 and
+    3 samples.
+    """
     made, copies, stop = fx.Graph(), dict[fx.Node, Any](), 0
     features = made.placeholder("features")
     for node, shape in parts:
         start, stop = stop, stop + prod(shape)
-        copies[node] = features if len(parts) == 1 else made.call_function(part, (features, start, stop, shape))
+        copies[node] = (
+            features
+            if len(parts) == 1
+            else made.call_function(part, (features, start, stop, shape))
+        )
     for node, (two, three) in numbers.items():
         copies[node] = two if two == three else made.call_method("size", (features, 0))
     for node in graph.nodes:

@@ -6,11 +6,13 @@ from torch import Tensor, nn
 MOST_BYTES = 2**31  # of one layer's output for one sample
 
 
-def require_small(outline: nn.Module, input_shape: tuple[int, ...], tokens: bool) -> tuple[int, ...] | None:
+def require_small(
+    outline: nn.Module, input_shape: tuple[int, ...], tokens: bool
+) -> tuple[int, ...] | None:
     """Return the shape of the outputs (1, ...) of a network on the meta device for one sample.
 
-    The size of the weights does not limit the activations: a network of a few megabytes needs gigabytes for an image of
-    8192 x 8192.
+    The size of the weights does not limit the activations: a network of a few megabytes needs
+    gigabytes for an image of 8192 x 8192.
 
     Args:
         outline: the network.
@@ -27,7 +29,8 @@ def require_small(outline: nn.Module, input_shape: tuple[int, ...], tokens: bool
     def look(module: nn.Module, _: object, outputs: object) -> None:
         if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
             raise _LargeError(
-                f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one layer "
+                f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one "
+                "layer "
                 f"({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
             )
 
@@ -39,7 +42,15 @@ def require_small(outline: nn.Module, input_shape: tuple[int, ...], tokens: bool
         return tuple(outputs.shape) if isinstance(outputs, Tensor) else None
     except _LargeError:
         raise
-    except (AttributeError, RuntimeError, ValueError, TypeError, IndexError, AssertionError, NotImplementedError):
+    except (
+        AttributeError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        IndexError,
+        AssertionError,
+        NotImplementedError,
+    ):
         return None
     finally:
         for hook in hooks:
@@ -51,11 +62,13 @@ class _LargeError(ValueError):
 
 
 def layers(module: nn.Module) -> list[tuple[str, list[str]]]:
-    """Return the layers of a network from input to output as (path, parameter names); each parameter is in one layer.
+    """Return the layers of a network from input to output as (path, parameter names); each
+    parameter is in one layer.
 
-    Layers and names are in order of registration, so that each layer is a contiguous slice of the parameters. A layer
-    is a submodule that owns parameters directly; in a module with the attribute ``parameter_blocks``, a tuple of paths,
-    everything below one of these paths counts as one layer instead.
+    Layers and names are in order of registration, so that each layer is a contiguous slice of the
+    parameters. A layer is a submodule that owns parameters directly; in a module with the attribute
+    ``parameter_blocks``, a tuple of paths, everything below one of these paths counts as one layer
+    instead.
     """
     blocks: tuple[str, ...] = getattr(module, "parameter_blocks", ())
     owned: dict[str, list[str]] = {}

@@ -1,14 +1,16 @@
-"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022): a frozen layer plus a trained change of low rank.
+"""Low-rank adaptation (LoRA; Hu et al., ICLR 2022): a frozen layer plus a trained change of low
+rank.
 
     h = W x + b + s B A x,   A (r, in), B (out, r), s = alpha / r        (equation 3)
 
-A is drawn as PyTorch draws a layer's weight, and B starts at 0, so that the network initially does not change. For a
-convolution, A is a convolution of the same geometry to r channels, and B one of kernel size 1.
+A is drawn as PyTorch draws a layer's weight, and B starts at 0, so that the network initially does
+not change. For a convolution, A is a convolution of the same geometry to r channels, and B one of
+kernel size 1.
 
-The ``peft`` package (0.21.2) has the same layers. With the same A and B, its outputs are identical to the bit for a
-linear layer and a strided convolution, and its trained parameters would make a row of the same length. It is not used
-because it brings ten packages, including ``transformers`` and ``accelerate``, 95 MB in all, and takes 5 s to import,
-where the class below is sufficient.
+The ``peft`` package (0.21.2) has the same layers. With the same A and B, its outputs are identical
+to the bit for a linear layer and a strided convolution, and its trained parameters would make a row
+of the same length. It is not used because it brings ten packages, including ``transformers`` and
+``accelerate``, 95 MB in all, and takes 5 s to import, where the class below is sufficient.
 """
 
 import torch
@@ -32,7 +34,14 @@ class Lora(nn.Module):
             self.a = nn.Linear(frozen.in_features, rank, bias=False)
             self.b = nn.Linear(rank, frozen.out_features, bias=False)
         else:
-            geometry = (frozen.kernel_size, frozen.stride, frozen.padding, frozen.dilation, 1, False)
+            geometry = (
+                frozen.kernel_size,
+                frozen.stride,
+                frozen.padding,
+                frozen.dilation,
+                1,
+                False,
+            )
             self.a = type(frozen)(frozen.in_channels, rank, *geometry, frozen.padding_mode)  # type: ignore[arg-type]
             self.b = type(frozen)(rank, frozen.out_channels, 1, bias=False)
         nn.init.zeros_(self.b.weight)
@@ -44,7 +53,9 @@ class Lora(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """W + s B A, in W's shape; attention reads its output layer's tensors instead of calling the layer."""
+        """W + s B A, in W's shape; attention reads its output layer's tensors instead of calling
+        the layer.
+        """
         change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
         return self.frozen.weight + self.scale * change.view_as(self.frozen.weight)
 
@@ -61,7 +72,9 @@ class Lora(nn.Module):
 
 
 def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> None:
-    """Add LoRA to the layers whose paths match a glob of ``on``. Raises ConfigError for unsupported layers.
+    """Add LoRA to the layers whose paths match a glob of ``on``.
+
+    Raises ConfigError for unsupported layers.
 
     All other parameters are frozen.
     """
@@ -72,12 +85,14 @@ def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> N
         part = parts[path]
         if not isinstance(part, nn.Linear | Convolution) or getattr(part, "groups", 1) != 1:
             raise ConfigError(
-                f"model.train.lora.on: {path} is a {type(part).__name__}; LoRA applies to linear layers and "
+                f"model.train.lora.on: {path} is a {type(part).__name__}; LoRA applies to linear "
+                "layers and "
                 "convolutions of one group"
             )
         if rank > min(part.weight.flatten(1).shape):
             raise ConfigError(
-                f"model.train.lora.rank = {rank}, but {path} has a weight of rank {min(part.weight.flatten(1).shape)} "
+                f"model.train.lora.rank = {rank}, but {path} has a weight of rank "
+                f"{min(part.weight.flatten(1).shape)} "
                 "at most; lower it, or take the layer out of model.train.lora.on"
             )
         module.set_submodule(path, Lora(part, rank, scale))

@@ -1,4 +1,6 @@
-"""Fully connected networks on flattened samples: logistic regression and MLPs; a classifier of texts."""
+"""Fully connected networks on flattened samples: logistic regression and MLPs; a classifier of
+texts.
+"""
 
 from collections import OrderedDict
 from itertools import pairwise
@@ -12,10 +14,10 @@ from pomona.models.compatibility import features, tokens
 class FastText(nn.Module):
     """Embedding (V, h) with token 0 fixed at zero, mean over the sequence, linear h, linear K.
 
-    Joulin et al., "Bag of Tricks for Efficient Text Classification", EACL 2017, in the form that Zhang et al.,
-    "FedALA", AAAI 2023, use: the mean includes padding (token 0 is a zero row, but counts), and there is no activation
-    between the two linear layers. With 98,635 tokens, width 32 and 4 classes it has 98,635 * 32 + (32 + 1) * 32 +
-    (32 + 1) * 4 = 3,157,508 parameters.
+    Joulin et al., "Bag of Tricks for Efficient Text Classification", EACL 2017, in the form that
+    Zhang et al., "FedALA", AAAI 2023, use: the mean includes padding (token 0 is a zero row, but
+    counts), and there is no activation between the two linear layers. With 98,635 tokens, width 32
+    and 4 classes it has 98,635 * 32 + (32 + 1) * 32 + (32 + 1) * 4 = 3,157,508 parameters.
     """
 
     def __init__(self, vocabulary: int, width: int, n_outputs: int) -> None:
@@ -30,12 +32,19 @@ class FastText(nn.Module):
         return logits
 
 
-def fasttext(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> FastText:
-    """Build the classifier with ``settings.width``. Raises ConfigError unless the samples are texts."""
+def fasttext(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> FastText:
+    """Build the classifier with ``settings.width``.
+
+    Raises ConfigError unless the samples are texts.
+    """
     return FastText(tokens(settings.name, input_shape, vocabulary), settings.width, n_outputs)
 
 
-def mlp(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Sequential:
+def mlp(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Sequential:
     """Stack linear layers of widths ``settings.hidden`` with ReLU between them.
 
     Raises ConfigError if the samples are texts.
@@ -49,6 +58,11 @@ def mlp(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, v
     return nn.Sequential(steps)
 
 
-def logistic(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> nn.Sequential:
-    """One linear layer: ``mlp`` without hidden layers. Raises ConfigError if the samples are texts."""
+def logistic(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Sequential:
+    """One linear layer: ``mlp`` without hidden layers.
+
+    Raises ConfigError if the samples are texts.
+    """
     return mlp(settings.model_copy(update={"hidden": ()}), input_shape, n_outputs, vocabulary)

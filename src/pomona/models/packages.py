@@ -1,7 +1,10 @@
-"""Networks from other packages by name: torchvision, timm and MONAI. Their weights come from ``model.init``.
+"""Networks from other packages by name: torchvision, timm and MONAI.
 
-Names and arguments may come from another party's file. Nothing is downloaded or unpickled for them, and the size of the
-networks is limited, by the numbers among the arguments and by the number of modules.
+Their weights come from ``model.init``.
+
+Names and arguments may come from another party's file. Nothing is downloaded or unpickled for them,
+and the size of the networks is limited, by the numbers among the arguments and by the number of
+modules.
 """
 
 import inspect
@@ -20,7 +23,8 @@ from pomona.core.errors import ConfigError, with_extra
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
 FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
-ELSEWHERE = "monai.networks.nets.transchex"  # networks with a language model that their constructor downloads
+# networks with a language model that their constructor downloads
+ELSEWHERE = "monai.networks.nets.transchex"
 LARGEST = 10**6  # largest number in the arguments
 MODULES = 20_000  # modules in one network
 
@@ -31,17 +35,21 @@ def package(name: str) -> str | None:
     return first if colon and first in PACKAGES else None
 
 
-def build(name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+def build(
+    name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
     """Build a package's network for samples (C, *sides) and K outputs.
 
     Raises:
-        ConfigError: the package is not installed, does not have the network, or the arguments are unknown or would
-            download weights.
+        ConfigError: the package is not installed, does not have the network, or the arguments are
+            unknown or would download weights.
     """
     first, _, rest = name.partition(":")
     require(first, f"model.name={name}")
     if odd := [key for key in args if key.startswith(FETCHING)]:
-        raise ConfigError(f"model.args.{odd[0]}: weights are not fetched; name a file of them in model.init")
+        raise ConfigError(
+            f"model.args.{odd[0]}: weights are not fetched; name a file of them in model.init"
+        )
     if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
         raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")
     try:
@@ -63,12 +71,15 @@ def require(first: str, what: str) -> None:
     except Exception as fault:  # binaries for another PyTorch raise any type
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(
-            f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision and "
+            f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision "
+            "and "
             f"{first} of one source: all for this machine's CPU, or all for its CUDA"
         ) from fault
 
 
-def _torchvision(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+def _torchvision(
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
     models = import_module("torchvision.models")
     _require_known("torchvision", name, models.list_models())
     builder = models.get_model_builder(name)
@@ -76,7 +87,9 @@ def _torchvision(name: str, args: dict[str, Any], input_shape: tuple[int, ...], 
     return module
 
 
-def _timm(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+def _timm(
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
     timm = import_module("timm")
     _require_known("timm", name, timm.list_models())
     sizes = {"num_classes": n_outputs, "in_chans": input_shape[0]}
@@ -84,9 +97,13 @@ def _timm(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outpu
     return module
 
 
-def _monai(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+def _monai(
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+) -> nn.Module:
     nets = import_module("monai.networks.nets")
-    known = {k: v for k, v in vars(nets).items() if isinstance(v, type) and issubclass(v, nn.Module)}
+    known = {
+        k: v for k, v in vars(nets).items() if isinstance(v, type) and issubclass(v, nn.Module)
+    }
     known = {k: v for k, v in known.items() if v.__module__ != ELSEWHERE}
     _require_known("monai", name, known)
     sizes = {
@@ -105,7 +122,11 @@ def _monai(name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outp
 def _unfetched(builder: Callable[..., nn.Module]) -> dict[str, Any]:
     """Return arguments that prevent a builder from downloading weights, as some do by default."""
     takes = inspect.signature(builder).parameters.values()
-    return {p.name: False if isinstance(p.default, bool) else None for p in takes if p.name.startswith(FETCHING)}
+    return {
+        p.name: False if isinstance(p.default, bool) else None
+        for p in takes
+        if p.name.startswith(FETCHING)
+    }
 
 
 def _largest(value: Any) -> float:
@@ -122,7 +143,9 @@ def _bounded() -> Iterator[None]:
 
     def another(*_: object) -> None:
         if next(made) > MODULES:
-            raise ConfigError(f"the network has more than {MODULES} modules; lower the sizes in model.args")
+            raise ConfigError(
+                f"the network has more than {MODULES} modules; lower the sizes in model.args"
+            )
 
     handle = register_module_module_registration_hook(another)
     try:
@@ -134,7 +157,11 @@ def _bounded() -> Iterator[None]:
 def _require_known(first: str, name: str, known: Any) -> None:
     if name not in known:
         close = get_close_matches(name, known, n=3)  # of a thousand, too many for a message
-        said = f"did you mean {' or '.join(close)}?" if close else f"see the list in the documentation of {first}"
+        said = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"see the list in the documentation of {first}"
+        )
         raise ConfigError(f"unknown model.name={first}:{name}; {said}")
 
 

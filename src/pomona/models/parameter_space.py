@@ -1,8 +1,8 @@
 """A model as a vector: the map between an ``nn.Module``'s tensors and one contiguous row in R^d.
 
-Parameters are stored in layer order, so a layer, the head or the top p layers are slices of the row. Convolution
-weights are laid out channels-last inside their slice: a view of the row then has the layout of the fast kernels, and
-for everything else the row is plain numbers.
+Parameters are stored in layer order, so a layer, the head or the top p layers are slices of the
+row. Convolution weights are laid out channels-last inside their slice: a view of the row then has
+the layout of the fast kernels, and for everything else the row is plain numbers.
 """
 
 from collections.abc import Mapping
@@ -41,18 +41,23 @@ class ParameterSlice:
 class ParameterSpace:
     """R^d for one architecture: its trained parameters, see ``trained_part``.
 
-    ``trained`` is the length of a row of parameters, which is all that a method handles. ``size`` is that of a whole
-    row: with ``buffers="average"``, received models have the floating-point buffers (BatchNorm statistics) after the
-    parameters. A row without them is evaluated with statistics estimated on the client's own training data; with
-    ``"local"`` this holds for every row. ``layers`` are slices of a row, one per layer from input to output; ``norms``
-    those of the tensors of normalisation layers, in order; ``padding`` those that no gradient reaches: the vectors of
-    padding tokens.
+    ``trained`` is the length of a row of parameters, which is all that a method handles. ``size``
+    is that of a whole
+    row: with ``buffers="average"``, received models have the floating-point buffers (BatchNorm
+    statistics) after the parameters. A row without them is evaluated with statistics estimated on
+    the client's own training data; with ``"local"`` this holds for every row. ``layers`` are slices
+    of a row, one per layer from input to output; ``norms`` those of the tensors of normalisation
+    layers, in order; ``padding`` those that no gradient reaches: the vectors of padding tokens.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
         fixed = frozen(module)
-        moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed]
-        self.parameters = self._entries([(k, p) for k, p in module.named_parameters() if p.requires_grad], 0)
+        moving = [
+            (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
+        ]
+        self.parameters = self._entries(
+            [(k, p) for k, p in module.named_parameters() if p.requires_grad], 0
+        )
         self.trained = self.parameters[-1].stop if self.parameters else 0
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
@@ -61,7 +66,9 @@ class ParameterSpace:
         self.padding = self._padding(module)
         self.has_statistics = bool(moving)
         if not self.trained:
-            raise ConfigError("the model has no parameters to train; choose another model.name or model.train")
+            raise ConfigError(
+                "the model has no parameters to train; choose another model.name or model.train"
+            )
 
     @staticmethod
     def _entries(named: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:
@@ -73,13 +80,16 @@ class ParameterSpace:
         return tuple(entries)
 
     def _slices(self, module: nn.Module) -> tuple[slice, ...]:
-        """Return one slice of a row per layer, from input to output; a layer's parameters are contiguous."""
+        """Return one slice of a row per layer, from input to output; a layer's parameters are
+        contiguous.
+        """
         places = {e.name: e for e in self.parameters}
         owned = [[places[name] for name in names if name in places] for _, names in layers(module)]
         slices = tuple(slice(own[0].start, own[-1].stop) for own in owned if own)
         if [s.stop for s in slices[:-1]] != [s.start for s in slices[1:]]:
             raise ConfigError(
-                "the model's layers are registered in pieces; register each submodule's parameters together"
+                "the model's layers are registered in pieces; register each submodule's "
+                "parameters together"
             )
         return slices
 
@@ -87,7 +97,9 @@ class ParameterSpace:
         """Return the slices of a row that belong to normalisation layers."""
         kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
         paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
-        return tuple(slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths)
+        return tuple(
+            slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths
+        )
 
     @property
     def variances(self) -> tuple[slice, ...]:
@@ -96,14 +108,20 @@ class ParameterSpace:
         return tuple(slice(e.start - self.trained, e.stop - self.trained) for e in found)
 
     def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
-        """Return the buffers in rows (..., d): all of the space's, or none if the rows end with the parameters."""
+        """Return the buffers in rows (..., d): all of the space's, or none if the rows end with the
+        parameters.
+        """
         return self.buffers if rows.shape[-1] > self.trained else ()
 
     def _padding(self, module: nn.Module) -> tuple[slice, ...]:
         places, slices = {e.name: e.start for e in self.parameters}, []
         for path, part in module.named_modules():
             start = places.get(f"{path}.weight".lstrip("."))
-            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.padding_idx is not None and start is not None:
+            if (
+                isinstance(part, nn.Embedding | nn.EmbeddingBag)
+                and part.padding_idx is not None
+                and start is not None
+            ):
                 first = start + part.padding_idx * part.embedding_dim
                 slices.append(slice(first, first + part.embedding_dim))
         return tuple(slices)
@@ -122,17 +140,23 @@ class ParameterSpace:
         return row
 
     def unpack(self, row: Tensor) -> dict[str, Tensor]:
-        """Return named tensors in the module's own layout, for ``load_state_dict(..., strict=False)``."""
+        """Return named tensors in the module's own layout, for ``load_state_dict(...,
+        strict=False)``.
+        """
         return {e.name: e.view(row).contiguous().clone() for e in self.entries}
 
     def row(self, named: Mapping[str, Tensor]) -> Tensor:
-        """Return the row of named tensors, the inverse of ``unpack``. Raises ConfigError for each mismatch."""
+        """Return the row of named tensors, the inverse of ``unpack``.
+
+        Raises ConfigError for each mismatch.
+        """
         row = torch.empty(self.size)
         for entry in self.entries:
             if entry.name not in named or tuple(named[entry.name].shape) != entry.shape:
                 got = tuple(named[entry.name].shape) if entry.name in named else "nothing"
                 raise ConfigError(
-                    f"{entry.name}: expected shape {entry.shape}, got {got}; was this model another architecture?"
+                    f"{entry.name}: expected shape {entry.shape}, got {got}; was this model "
+                    "another architecture?"
                 )
             entry.view(row).copy_(named[entry.name])
         return row

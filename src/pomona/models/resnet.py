@@ -1,12 +1,14 @@
-"""ResNet-18: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, in the layout for large images.
+"""ResNet-18: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, in the layout
+for large images.
 
-The 7x7 stem of stride 2 and a 3x3 max-pooling, four stages of two blocks with widths 64 to 512, mean over positions,
-linear: 11,181,642 parameters at 3 channels and 10 classes, 11,279,112 at 200. Weights start from PyTorch's defaults
-(the common implementation draws convolutions from a Kaiming normal distribution instead). Pooling comes before ReLU:
-they commute exactly.
+The 7x7 stem of stride 2 and a 3x3 max-pooling, four stages of two blocks with widths 64 to 512,
+mean over positions,
+linear: 11,181,642 parameters at 3 channels and 10 classes, 11,279,112 at 200. Weights start from
+PyTorch's defaults (the common implementation draws convolutions from a Kaiming normal distribution
+instead). Pooling comes before ReLU: they commute exactly.
 
-Any image size works, but a training batch needs two samples if the sides are 32 or less, since batch normalisation in
-the last stage then has a single value per sample.
+Any image size works, but a training batch needs two samples if the sides are 32 or less, since
+batch normalisation in the last stage then has a single value per sample.
 """
 
 from collections import OrderedDict
@@ -18,12 +20,16 @@ from pomona.models.compatibility import image
 
 
 def _convolution(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
-    """Return a convolution that preserves the size up to its stride, without bias, which normalisation would cancel."""
+    """Return a convolution that preserves the size up to its stride, without bias, which
+    normalisation would cancel.
+    """
     return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut around them: (B, before, H, W) -> (B, after, H / stride, W / stride)."""
+    """Two 3x3 convolutions and a shortcut around them: (B, before, H, W) -> (B, after, H / stride,
+    W / stride).
+    """
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -38,7 +44,9 @@ class Block(nn.Module):
         )
         self.shortcut = nn.Sequential()
         if (before, 1) != (after, stride):
-            self.shortcut.append(_convolution(before, after, 1, stride)).append(nn.BatchNorm2d(after))
+            self.shortcut.append(_convolution(before, after, 1, stride)).append(
+                nn.BatchNorm2d(after)
+            )
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,12 +56,16 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Sequential):
-    """A sequence whose layers, for methods that share or adapt layers, are the stem, the stages and the head."""
+    """A sequence whose layers, for methods that share or adapt layers, are the stem, the stages and
+    the head.
+    """
 
     parameter_blocks = ("stem", "layer1", "layer2", "layer3", "layer4", "fc")
 
 
-def resnet18(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> ResNet:
+def resnet18(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> ResNet:
     """Build a ResNet-18. Raises ConfigError unless the samples are images."""
     channels, _, _ = image(settings.name, input_shape, vocabulary)
     stem = OrderedDict[str, nn.Module](
@@ -65,7 +77,9 @@ def resnet18(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: i
     steps: OrderedDict[str, nn.Module] = OrderedDict(stem=nn.Sequential(stem))
     before = 64
     for number, (after, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], start=1):
-        steps[f"layer{number}"] = nn.Sequential(Block(before, after, stride), Block(after, after, 1))
+        steps[f"layer{number}"] = nn.Sequential(
+            Block(before, after, stride), Block(after, after, 1)
+        )
         before = after
     steps["mean"] = nn.AdaptiveAvgPool2d(1)
     steps["flatten"] = nn.Flatten()

@@ -21,10 +21,14 @@ class LoraSettings(Settings):
     """Low-rank adaptation: a trained change A, B in addition to frozen layers."""
 
     rank: int = Field(8, ge=1, le=10**4, description="rank of the change, r")
-    alpha: float | None = Field(None, gt=0, description="the change is multiplied by alpha / rank; rank if not set")
+    alpha: float | None = Field(
+        None, gt=0, description="the change is multiplied by alpha / rank; rank if not set"
+    )
     on: Globs = Field(description="globs over the paths of linear layers and convolutions")
     beside: tuple[Glob, ...] = Field(
-        ("head",), max_length=1000, description="what is trained whole beside the changes: head, or globs as in train"
+        ("head",),
+        max_length=1000,
+        description="what is trained whole beside the changes: head, or globs as in train",
     )
 
     @property
@@ -40,17 +44,27 @@ class LoraTraining(Settings):
 
 
 class PatchSettings(Settings):
-    """Patches of images with masks: random patches in training, and windows that cover the image in evaluation."""
+    """Patches of images with masks: random patches in training, and windows that cover the image in
+    evaluation.
+    """
 
     size: tuple[Width, ...] = Field(
-        min_length=2, max_length=3, description="sides of a patch and of a window in pixels: [H, W], or [D, H, W]"
+        min_length=2,
+        max_length=3,
+        description="sides of a patch and of a window in pixels: [H, W], or [D, H, W]",
     )
     overlap: float = Field(
-        0.25, ge=0, le=0.75, description="share of a window's side that the next window covers as well"
+        0.25,
+        ge=0,
+        le=0.75,
+        description="share of a window's side that the next window covers as well",
     )
     blend: Literal["constant", "gaussian"] = Field(
         "constant",
-        description="weights of a window's outputs where windows overlap: all equal, or less towards its edges",
+        description=(
+            "weights of a window's outputs where windows overlap: all equal, or less "
+            "towards its edges"
+        ),
     )
 
     def of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -58,7 +72,9 @@ class PatchSettings(Settings):
         return (shape[0], *self.size)
 
     def misfit(self, input_shape: tuple[int, ...], targets: Targets) -> str | None:
-        """Describe why patches do not fit samples (C, *sides), with a remedy, as a phrase; None if they do."""
+        """Describe why patches do not fit samples (C, *sides), with a remedy, as a phrase; None if
+        they do.
+        """
         sides = input_shape[1:]
         if targets != "segmentation":
             return f"patches are for masks, the targets are {targets}; take model.patch out"
@@ -67,9 +83,14 @@ class PatchSettings(Settings):
         if any(own > side for own, side in zip(self.size, sides, strict=True)):
             return f"a patch is larger than the images, {sides}; lower it"
         steps = (max(1, int(own * (1 - self.overlap))) for own in self.size)
-        windows = prod(ceil((a - b) / step) + 1 for a, b, step in zip(sides, self.size, steps, strict=True))
+        windows = prod(
+            ceil((a - b) / step) + 1 for a, b, step in zip(sides, self.size, steps, strict=True)
+        )
         if windows > MOST_WINDOWS:
-            return f"{windows} windows to an image, at most {MOST_WINDOWS}; raise it, or lower model.patch.overlap"
+            return (
+                f"{windows} windows to an image, at most {MOST_WINDOWS}; raise it, or lower "
+                "model.patch.overlap"
+            )
         return None
 
 
@@ -78,47 +99,77 @@ class ModelSettings(Settings):
 
     name: str = Field(
         "mlp",
-        description="a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of these packages; or "
+        description="a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of "
+        "these packages; or "
         "module:Class or module:function of your own",
     )
     args: dict[str, JsonValue] = Field(
-        {}, max_length=100, description="arguments of a network from a package, or of a class of your own"
+        {},
+        max_length=100,
+        description="arguments of a network from a package, or of a class of your own",
     )
-    hidden: tuple[Width, ...] = Field((64,), max_length=1000, description="widths of the hidden layers of mlp")
+    hidden: tuple[Width, ...] = Field(
+        (64,), max_length=1000, description="widths of the hidden layers of mlp"
+    )
     width: Width = Field(
         32,
-        description="width of the embedding and hidden layer of fasttext; channels on the first level of unet",
+        description=(
+            "width of the embedding and hidden layer of fasttext; channels on the first "
+            "level of unet"
+        ),
     )
     depth: int = Field(3, ge=1, le=8, description="how often unet halves the sides of images")
     patch: PatchSettings | None = Field(
-        None, description="masks: the part of an image that the network sees at a time; the whole image if not set"
+        None,
+        description=(
+            "masks: the part of an image that the network sees at a time; the whole image "
+            "if not set"
+        ),
     )
     loss: str = Field(
         "auto",
-        description="auto: by the kind of targets; or module:function of (outputs (B, K), targets) -> losses (B,)",
+        description=(
+            "auto: by the kind of targets; or module:function of (outputs (B, K), "
+            "targets) -> losses (B,)"
+        ),
     )
     label_smoothing: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="classes: share of each target that is spread over all classes, in every reported loss",
+        description=(
+            "classes: share of each target that is spread over all classes, in every reported loss"
+        ),
     )
-    class_weights: Literal["none", "balanced"] | Annotated[tuple[Weight, ...], Field(max_length=10**6)] = Field(
+    class_weights: (
+        Literal["none", "balanced"] | Annotated[tuple[Weight, ...], Field(max_length=10**6)]
+    ) = Field(
         "none",
-        description="weight of each class, or of a label's yes, in the training loss: a list; balanced: n / "
+        description="weight of each class, or of a label's yes, in the training loss: a list; "
+        "balanced: n / "
         "(k n_c), or no / yes, from each client's own training samples; evaluation losses are "
         "not weighted",
     )
-    init: Path | None = Field(None, description="safetensors file of the weights that training starts from")
+    init: Path | None = Field(
+        None, description="safetensors file of the weights that training starts from"
+    )
     init_sha256: Sha256 | None = Field(
         None, description="hash of that file's tensors; others are refused; a run records it"
     )
-    init_skip: tuple[Glob, ...] = Field((), max_length=1000, description="globs of tensors that start at random")
+    init_skip: tuple[Glob, ...] = Field(
+        (), max_length=1000, description="globs of tensors that start at random"
+    )
     train: Literal["all", "head"] | Globs | LoraTraining = Field(
         "all",
-        description="what is trained: all; head, the last layer; a list of globs over parameters; or "
-        "{lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of every message",
+        description="what is trained: all; head, the last layer; a list of globs over parameters; "
+        "or "
+        "{lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of "
+        "every message",
     )
     cache_features: Literal["auto", "off"] = Field(
-        "auto", description="auto: the frozen part's outputs are computed once for each sample and kept; off: each time"
+        "auto",
+        description=(
+            "auto: the frozen part's outputs are computed once for each sample and kept; "
+            "off: each time"
+        ),
     )

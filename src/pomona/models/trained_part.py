@@ -1,8 +1,8 @@
 """The trained part of a network: which parameters are in a row, and how the others are handled.
 
-A parameter with ``requires_grad = False`` is frozen: it is in no row, and keeps its initial or loaded value. A
-submodule whose parameters are all frozen runs in evaluation mode with everything below it: its BatchNorm uses its
-stored statistics, which are frozen too, and its dropout is off.
+A parameter with ``requires_grad = False`` is frozen: it is in no row, and keeps its initial or
+loaded value. A submodule whose parameters are all frozen runs in evaluation mode with everything
+below it: its BatchNorm uses its stored statistics, which are frozen too, and its dropout is off.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,19 +30,27 @@ def unfreeze(module: nn.Module, globs: Sequence[str], key: str) -> None:
 
 
 def matching(names: Sequence[str], globs: Sequence[str], key: str, what: str) -> set[str]:
-    """Return the names that match one of the globs. Raises ConfigError for a glob without matches."""
+    """Return the names that match one of the globs.
+
+    Raises ConfigError for a glob without matches.
+    """
     found: set[str] = set()
     for glob in globs:
         fits = {name for name in names if fnmatchcase(name, glob)}
         if not fits:
             some = ", ".join(names[-LISTED:]) or "none"
-            raise ConfigError(f"{key}: {glob!r} matches no {what} of the network; the last of its {len(names)}: {some}")
+            raise ConfigError(
+                f"{key}: {glob!r} matches no {what} of the network; the last of its {len(names)}: "
+                f"{some}"
+            )
         found |= fits
     return found
 
 
 def frozen(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that training does not change, by name; empty if the whole network is trained."""
+    """Return the tensors that training does not change, by name; empty if the whole network is
+    trained.
+    """
     fixed = {id(tensor) for part in evaluated(module) for tensor in part.buffers()}
     return {
         name: tensor.detach()
@@ -60,7 +68,9 @@ def share(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def evaluated(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost submodules whose parameters are all frozen; they run in evaluation mode."""
+    """Yield the outermost submodules whose parameters are all frozen; they run in evaluation
+    mode.
+    """
     for part in module.children():
         trained = [parameter.requires_grad for parameter in part.parameters()]
         if trained and not any(trained):
@@ -70,7 +80,9 @@ def evaluated(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield all submodules by path, the network itself first, except those that run in evaluation mode."""
+    """Yield all submodules by path, the network itself first, except those that run in evaluation
+    mode.
+    """
     still = {id(part) for outermost in evaluated(module) for part in outermost.modules()}
     return ((path, part) for path, part in module.named_modules() if id(part) not in still)
 

@@ -1,9 +1,11 @@
-"""U-Net for images and volumes: Ronneberger et al., MICCAI 2015, and its 3-D form of Cicek et al., MICCAI 2016.
+"""U-Net for images and volumes: Ronneberger et al., MICCAI 2015, and its 3-D form of Cicek et al.,
+MICCAI 2016.
 
-``model.depth`` halvings (max-pooling); two 3x3(x3) convolutions per level, each with GroupNorm (four channels per
-group) and ReLU; ``model.width`` channels on the first level, doubled on each deeper one; nearest-neighbour upsampling
-with skip connections. GroupNorm instead of BatchNorm stores no statistics of patients, so that personal models need
-none and privacy covers everything. Sides need not be powers of two.
+``model.depth`` halvings (max-pooling); two 3x3(x3) convolutions per level, each with GroupNorm
+(four channels per group) and ReLU; ``model.width`` channels on the first level, doubled on each
+deeper one; nearest-neighbour upsampling with skip connections. GroupNorm instead of BatchNorm
+stores no statistics of patients, so that personal models need none and privacy covers everything.
+Sides need not be powers of two.
 """
 
 import torch
@@ -16,7 +18,10 @@ GROUP = 4  # channels
 
 
 class UNet(nn.Module):
-    """Map (B, C, *S) to logits (B, K, *S). Its layers are its levels, down and up again, and the head."""
+    """Map (B, C, *S) to logits (B, K, *S).
+
+    Its layers are its levels, down and up again, and the head.
+    """
 
     def __init__(self, channels: int, outputs: int, rank: int, width: int, depth: int) -> None:
         super().__init__()
@@ -34,7 +39,9 @@ class UNet(nn.Module):
         self.pool = (nn.MaxPool2d, nn.MaxPool3d)[rank - 2](2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (B, C, H, W) or volumes (B, C, D, H, W) to logits of each pixel's classes (B, K, ...)."""
+        """Map images (B, C, H, W) or volumes (B, C, D, H, W) to logits of each pixel's classes (B,
+        K, ...).
+        """
         passed = []
         for k, level in enumerate(self.down):
             x = level(x if k == 0 else self.pool(x))
@@ -51,19 +58,32 @@ def _level(before: int, after: int, rank: int) -> nn.Sequential:
     groups = after // GROUP if after % GROUP == 0 else 1
     steps: list[nn.Module] = []
     for width in (before, after):
-        steps += [convolution(width, after, 3, padding=1, bias=False), nn.GroupNorm(groups, after), nn.ReLU()]
+        steps += [
+            convolution(width, after, 3, padding=1, bias=False),
+            nn.GroupNorm(groups, after),
+            nn.ReLU(),
+        ]
     return nn.Sequential(*steps)
 
 
-def unet(settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int) -> UNet:
-    """Build a U-Net. Raises ConfigError unless the samples are images or volumes with sides of 2**depth or more."""
+def unet(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> UNet:
+    """Build a U-Net.
+
+    Raises ConfigError unless the samples are images or volumes with sides of 2**depth or more.
+    """
     if vocabulary or len(input_shape) not in {3, 4}:
-        raise ConfigError(f"model.name=unet takes images or volumes, but a sample has shape {input_shape}; take mlp")
+        raise ConfigError(
+            f"model.name=unet takes images or volumes, but a sample has shape {input_shape}; take "
+            "mlp"
+        )
     least = 2**settings.depth
     if min(input_shape[1:]) < least:
         seen = "patch" if settings.patch else "sample"
         raise ConfigError(
-            f"model.name=unet halves the sides {settings.depth} times, but a {seen} has shape {input_shape}; lower "
+            f"model.name=unet halves the sides {settings.depth} times, but a {seen} has shape "
+            f"{input_shape}; lower "
             f"model.depth, or give sides of at least {least}"
         )
     return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)

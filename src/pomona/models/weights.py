@@ -33,22 +33,31 @@ def initial(settings: ModelSettings) -> Weights | None:
     """
     if settings.init is None:
         if settings.init_sha256:
-            raise ConfigError(f"model.init names no file; set it to that of the weights {settings.init_sha256[:12]}")
+            raise ConfigError(
+                "model.init names no file; set it to that of the weights "
+                f"{settings.init_sha256[:12]}"
+            )
         return None
     try:
         found = read(settings.init)
     except StorageError as fault:
-        raise ConfigError(f"model.init: {fault}; give a safetensors file of the network's weights") from None
+        raise ConfigError(
+            f"model.init: {fault}; give a safetensors file of the network's weights"
+        ) from None
     if settings.init_sha256 not in {None, found.sha256}:
         raise ConfigError(
-            f"model.init={settings.init} holds other weights: their hash is {found.sha256}, expected "
+            f"model.init={settings.init} holds other weights: their hash is {found.sha256}, "
+            "expected "
             f"{settings.init_sha256}; take the file that all take"
         )
     return found
 
 
 def read(path: Path) -> Weights:
-    """Read a safetensors file, with a cache of one. Raises StorageError if it is missing or damaged."""
+    """Read a safetensors file, with a cache of one.
+
+    Raises StorageError if it is missing or damaged.
+    """
     there = files.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
     return _read(path, there.st_size, there.st_mtime_ns)
 
@@ -78,11 +87,16 @@ def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
     own = module.state_dict()
     skipped = matching(list(own), skip, "model.init_skip", "tensor")
     wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
-    there = {name: t for name, t in weights.tensors.items() if not any(fnmatchcase(name, glob) for glob in skip)}
+    there = {
+        name: t
+        for name, t in weights.tensors.items()
+        if not any(fnmatchcase(name, glob) for glob in skip)
+    }
     faults = [*_faults(wanted, there)]
     if faults:
         raise ConfigError(
-            f"model.init={weights.path} does not fit the network; take the network of these weights, or name what is "
+            f"model.init={weights.path} does not fit the network; take the network of these "
+            "weights, or name what is "
             "to start at random in model.init_skip",
             *faults,
         )

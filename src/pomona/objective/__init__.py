@@ -1,1 +1,3 @@
-"""Losses and gradients of model rows on a client's samples: the only place that accesses private data."""
+"""Losses and gradients of model rows on a client's samples: the only place that accesses private
+data.
+"""

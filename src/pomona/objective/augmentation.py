@@ -1,8 +1,9 @@
-"""Augmentation: random changes of training images, drawn independently for each sample in every step.
+"""Augmentation: random changes of training images, drawn independently for each sample in every
+step.
 
-Each change is a pure function of a batch and of one generator per sample, so that a sample's view does not depend on
-the rest of the batch. Masks, targets of the image's size, are moved with it; classes are never interpolated. Borders
-are filled by reflection.
+Each change is a pure function of a batch and of one generator per sample, so that a sample's view
+does not depend on the rest of the batch. Masks, targets of the image's size, are moved with it;
+classes are never interpolated. Borders are filled by reflection.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from pomona.core.errors import ConfigError, near
 
 Draws = Sequence[np.random.Generator]  # one per sample
-Pair = tuple[Tensor, Tensor]  # images (b, C, H, W) or volumes (b, C, D, H, W), and their targets (b, ...)
+# images (b, C, H, W) or volumes (b, C, D, H, W), and their targets (b, ...)
+Pair = tuple[Tensor, Tensor]
 Change = Callable[[Tensor, Tensor, Draws, float], Pair]
 
 
@@ -36,11 +38,15 @@ def flip_vertical(x: Tensor, y: Tensor, draws: Draws, chance: float = 0.5) -> Pa
 
 
 def crop(x: Tensor, y: Tensor, draws: Draws, most: float = 4) -> Pair:
-    """Shift along each axis by an integer number of pixels, at most ``most``; below 1 it is a share of the side."""
+    """Shift along each axis by an integer number of pixels, at most ``most``; below 1 it is a share
+    of the side.
+    """
     for axis in range(2 - x.dim(), 0):
         n = x.shape[axis]
         reach = round(most * n) if most < 1 else int(most)
-        shifts = torch.tensor([int(draw.integers(-reach, reach + 1)) for draw in draws], device=x.device)
+        shifts = torch.tensor(
+            [int(draw.integers(-reach, reach + 1)) for draw in draws], device=x.device
+        )
         places = (shifts.unsqueeze(1) + torch.arange(n, device=x.device)) % max(2 * n - 2, 1)
         places = torch.minimum(places, (2 * n - 2 - places).abs())  # reflected at the borders
         x, y = _moved(x, y, partial(_taken, places=places, axis=axis))
@@ -48,11 +54,15 @@ def crop(x: Tensor, y: Tensor, draws: Draws, most: float = 4) -> Pair:
 
 
 def rotate(x: Tensor, y: Tensor, draws: Draws, most: float = 10) -> Pair:
-    """Rotate an image about its centre by at most ``most`` degrees, bilinearly; a mask takes the nearest pixel."""
+    """Rotate an image about its centre by at most ``most`` degrees, bilinearly; a mask takes the
+    nearest pixel.
+    """
     angles = _between(draws, most * pi / 180, x)
     cos, sin, (h, w) = angles.cos(), angles.sin(), x.shape[-2:]
     none = torch.zeros_like(cos)
-    turns = torch.stack([torch.stack([cos, -sin * h / w, none], 1), torch.stack([sin * w / h, cos, none], 1)], 1)
+    turns = torch.stack(
+        [torch.stack([cos, -sin * h / w, none], 1), torch.stack([sin * w / h, cos, none], 1)], 1
+    )
     grid = nn.functional.affine_grid(turns, [len(x), 1, h, w], align_corners=False)
 
     def turned(t: Tensor) -> Tensor:
@@ -71,7 +81,9 @@ def brightness(x: Tensor, y: Tensor, draws: Draws, most: float = 0.2) -> Pair:
 
 
 def contrast(x: Tensor, y: Tensor, draws: Draws, most: float = 0.2) -> Pair:
-    """Scale a sample's deviations from its mean by a factor between 1 - ``most`` and 1 + ``most``."""
+    """Scale a sample's deviations from its mean by a factor between 1 - ``most`` and 1 +
+    ``most``.
+    """
     factor = 1 + _beside(_between(draws, most, x), x)
     return torch.lerp(x.flatten(1).mean(1).view_as(factor), x, factor), y
 
@@ -104,7 +116,10 @@ KINDS = {
 
 
 def parsed(text: str) -> tuple[Kind, float]:
-    """Parse a change and its strength from ``name`` or ``name:strength``. Raises ValueError with a phrase."""
+    """Parse a change and its strength from ``name`` or ``name:strength``.
+
+    Raises ValueError with a phrase.
+    """
     name, colon, number = text.partition(":")
     if name not in KINDS:
         raise ValueError(near(name, KINDS))
@@ -135,10 +150,14 @@ def require(changes: Sequence[str], kind: str, axes: int) -> None:
         axes: of one sample, including channels.
     """
     if changes and kind != "image":
-        raise ConfigError(f"augment = {list(changes)} is for images, the data are of kind {kind}; remove it")
+        raise ConfigError(
+            f"augment = {list(changes)} is for images, the data are of kind {kind}; remove it"
+        )
     flat = [text for text in changes if axes > 3 and not parsed(text)[0].volumes]
     if flat:
-        raise ConfigError(f"augment: {', '.join(flat)} is for flat images, the data are volumes; remove it")
+        raise ConfigError(
+            f"augment: {', '.join(flat)} is for flat images, the data are volumes; remove it"
+        )
 
 
 def augmented(changes: Sequence[str], x: Tensor, y: Tensor, draws: Draws) -> Pair:

@@ -1,4 +1,6 @@
-"""Batches of samples, one shuffled pass per epoch from the client's own stream; and their training views."""
+"""Batches of samples, one shuffled pass per epoch from the client's own stream; and their training
+views.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +38,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's samples: ``indices[k]`` are the data rows of the k-th active client; ``purpose`` names the pass."""
+    """One step's samples: ``indices[k]`` are the data rows of the k-th active client; ``purpose``
+    names the pass.
+    """
 
     indices: list[Tensor]
     purpose: str
@@ -47,8 +51,9 @@ class Batch:
 class View:
     """A client's view of one batch: the random address of the changes to its samples.
 
-    The changes to a sample follow from this and from the sample's position among the client's own, not from the rest of
-    the batch: two passes over one batch give the same, whatever parts they are split into.
+    The changes to a sample follow from this and from the sample's position among the client's own,
+    not from the rest of the batch: two passes over one batch give the same, whatever parts they are
+    split into.
     """
 
     client: int
@@ -58,8 +63,12 @@ class View:
     step: int
 
     def generator(self, place: int) -> np.random.Generator:
-        """Return the random generator of the sample at a position among the client's training samples."""
-        return stream(self.seed, f"augment {self.purpose}", self.round, self.client, self.step, place)
+        """Return the random generator of the sample at a position among the client's training
+        samples.
+        """
+        return stream(
+            self.seed, f"augment {self.purpose}", self.round, self.client, self.step, place
+        )
 
 
 Views = Sequence[View | None] | None  # one per row of a call; None: samples unchanged
@@ -75,7 +84,8 @@ def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
 def shuffled(
     rows: Tensor, passes: Passes, size: int, generator: np.random.Generator, least: int = 1
 ) -> Iterator[Tensor]:
-    """Yield a client's batches: passes over ``rows``, reshuffled each time; the last batch of each may be smaller.
+    """Yield a client's batches: passes over ``rows``, reshuffled each time; the last batch of each
+    may be smaller.
 
     A last batch of fewer than ``least`` samples is merged into the one before it.
     """
@@ -84,7 +94,9 @@ def shuffled(
     return chain.from_iterable(_epoch(rows, size, generator, least) for _ in range(passes.epochs))
 
 
-def _endless(rows: Tensor, size: int, generator: np.random.Generator, least: int) -> Iterator[Tensor]:
+def _endless(
+    rows: Tensor, size: int, generator: np.random.Generator, least: int
+) -> Iterator[Tensor]:
     while True:
         yield from _epoch(rows, size, generator, least)
 
@@ -98,7 +110,9 @@ def _epoch(rows: Tensor, size: int, generator: np.random.Generator, least: int) 
 
 
 def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int = 1) -> Tensor:
-    """Draw a ``share`` of a client's rows, at least ``least`` (or all); all without a draw if the share is 1."""
+    """Draw a ``share`` of a client's rows, at least ``least`` (or all); all without a draw if the
+    share is 1.
+    """
     if share == 1:
         return rows
     size = min(max(least, round(share * len(rows))), len(rows))
@@ -106,7 +120,9 @@ def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int
 
 
 def in_step(streams: list[Iterator[Tensor]], purpose: str) -> Iterator[Batch]:
-    """Advance clients together; they must be sorted by length, longest first, so that active ones are a prefix."""
+    """Advance clients together; they must be sorted by length, longest first, so that active ones
+    are a prefix.
+    """
     step = 0
     while indices := [batch for batch in (next(s, None) for s in streams) if batch is not None]:
         yield Batch(indices, purpose, step)

@@ -1,7 +1,9 @@
-"""Class weights: the weight of a class's samples in training, the same for all clients or from their own counts.
+"""Class weights: the weight of a class's samples in training, the same for all clients or from
+their own counts.
 
-Weights are applied to the target, as a class's probability mass: the loss is linear in its target, so this scales a
-sample's loss in every engine. With privacy, this precedes clipping of the sample's gradient.
+Weights are applied to the target, as a class's probability mass: the loss is linear in its target,
+so this scales a sample's loss in every engine. With privacy, this precedes clipping of the sample's
+gradient.
 """
 
 from typing import Literal
@@ -22,19 +24,25 @@ def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: 
     if weights == "none":
         return
     if targets not in {"classes", "multilabel"} or settings.loss != "auto":
-        raise ConfigError("model.class_weights is for classes and labels, and model.loss = auto; remove it here")
+        raise ConfigError(
+            "model.class_weights is for classes and labels, and model.loss = auto; remove it here"
+        )
     if weights == "balanced" and private:
         raise ConfigError(
-            "model.class_weights = balanced follows from counts of private samples, which privacy does not cover; "
+            "model.class_weights = balanced follows from counts of private samples, which privacy "
+            "does not cover; "
             "give the weights as a list"
         )
     if weights != "balanced" and len(weights) != n_outputs:
         raise ConfigError(
-            f"model.class_weights has {len(weights)} weights; give {n_outputs}, one for each class or label"
+            f"model.class_weights has {len(weights)} weights; give {n_outputs}, one for each "
+            "class or label"
         )
 
 
-def weights_of(settings: ModelSettings, y: Tensor, rows: list[Tensor], n_outputs: int) -> Tensor | None:
+def weights_of(
+    settings: ModelSettings, y: Tensor, rows: list[Tensor], n_outputs: int
+) -> Tensor | None:
     """Return each client's weights (N, K) float32, or None.
 
     Args:
@@ -52,10 +60,13 @@ def weights_of(settings: ModelSettings, y: Tensor, rows: list[Tensor], n_outputs
 
 
 def _balanced(y: Tensor, n_outputs: int) -> Tensor:
-    """Return weights (K,) that balance a client's classes, or each label's yes and no, in its mean loss.
+    """Return weights (K,) that balance a client's classes, or each label's yes and no, in its mean
+    loss.
 
-    Classes: n / (k n_c) with k the number of classes that the client has, so that the mean weight of its samples is 1.
-    Labels: the ratio of no to yes, as the weight of yes. Classes and labels that the client does not have keep 1.
+    Classes: n / (k n_c) with k the number of classes that the client has, so that the mean weight
+    of its samples is 1.
+    Labels: the ratio of no to yes, as the weight of yes. Classes and labels that the client does
+    not have keep 1.
     """
     if y.dim() == 1:
         counts = torch.bincount(y, minlength=n_outputs).double()

@@ -1,4 +1,5 @@
-"""A scenario's data, resident as tensors and gathered by index: samples, or features of a network's frozen part.
+"""A scenario's data, resident as tensors and gathered by index: samples, or features of a network's
+frozen part.
 
 There is no loader, no collating, and no copy per client.
 """
@@ -31,7 +32,9 @@ Window = tuple[slice, ...]  # one slice per axis
 
 
 def window(sides: Sequence[int], size: Sequence[int], draw: np.random.Generator | None) -> Window:
-    """Return the position of a patch of this size in an image: uniformly drawn, or centred without a draw."""
+    """Return the position of a patch of this size in an image: uniformly drawn, or centred without
+    a draw.
+    """
     rooms = [side - own for side, own in zip(sides, size, strict=True)]
     starts = [int(draw.integers(room + 1)) if draw else room // 2 for room in rooms]
     return tuple(slice(start, start + own) for start, own in zip(starts, size, strict=True))
@@ -81,11 +84,16 @@ class DeviceDataset:
     clustered: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
-    def of(cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu") -> "DeviceDataset":
-        """Move a data set and its partition to a device; on a CPU a memory-mapped array stays on disk."""
+    def of(
+        cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu"
+    ) -> "DeviceDataset":
+        """Move a data set and its partition to a device; on a CPU a memory-mapped array stays on
+        disk.
+        """
         text = dataset.kind == "text"
         shift, scale = (
-            None if text else torch.tensor(v, dtype=torch.float32).to(device) for v in (dataset.shift, dataset.scale)
+            None if text else torch.tensor(v, dtype=torch.float32).to(device)
+            for v in (dataset.shift, dataset.scale)
         )
         rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
         task = task_of(targets, dataset.edges)
@@ -95,13 +103,18 @@ class DeviceDataset:
         held = None if learned is dataset.y else torch.from_numpy(np.asarray(dataset.y)).to(device)
         units = None
         if task.standardised:
-            moved, scaled = (torch.tensor(v).double().to(device) for v in (dataset.target_shift, dataset.target_scale))
+            moved, scaled = (
+                torch.tensor(v).double().to(device)
+                for v in (dataset.target_shift, dataset.target_scale)
+            )
             units = moved, scaled
         several = clustered(dataset, partition)
         return cls(x, y, shift, scale, own, targets, held, units, dataset.edges, clustered=several)
 
     def class_counts(self, client: int) -> Tensor | None:
-        """Return the training samples (pixels, of masks) per class, up to the client's last; None without classes."""
+        """Return the training samples (pixels, of masks) per class, up to the client's last; None
+        without classes.
+        """
         if self.targets not in {"classes", "segmentation"}:
             return None
         return torch.bincount(self.y[self.rows["train"][client]].flatten())
@@ -111,8 +124,12 @@ class DeviceDataset:
         """Task of the targets."""
         return task_of(self.targets, self.edges)
 
-    def in_units(self, outputs: Tensor, targets: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Convert outputs (n, K) on a client's split, and the targets, to the units of the data set."""
+    def in_units(
+        self, outputs: Tensor, targets: Tensor, client: int, split: str
+    ) -> tuple[Tensor, Tensor]:
+        """Convert outputs (n, K) on a client's split, and the targets, to the units of the data
+        set.
+        """
         truth = targets if self.held is None else self.held[self.rows[split][client]]
         if self.units is None:
             return outputs, truth
@@ -129,12 +146,15 @@ class DeviceDataset:
         Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
         # On a CPU index_select is much faster than x[index].
-        return self._as_input(_taken(self.x, lambda x: x.index_select(0, index))), self.target(index)
+        return self._as_input(_taken(self.x, lambda x: x.index_select(0, index))), self.target(
+            index
+        )
 
     def _as_input(self, x: Tensor) -> Tensor:
         """Convert samples to network input."""
         if self.shift is not None and self.scale is not None:
-            x = torch.sub(x, self.shift).div_(self.scale)  # converts uint8 to float32 in the same pass
+            # converts uint8 to float32 in the same pass
+            x = torch.sub(x, self.shift).div_(self.scale)
         return x.movedim(-1, 1) if x.dim() > 3 else x
 
     def batchwise(
@@ -143,7 +163,9 @@ class DeviceDataset:
         forward: Callable[[Tensor], Tensor],
         of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Apply a function to the outputs ``forward(index)`` and targets of parts; () for no samples."""
+        """Apply a function to the outputs ``forward(index)`` and targets of parts; () for no
+        samples.
+        """
         made = [of(forward(index), self.target(index)) for index in parts if len(index)]
         return tuple(torch.cat(each) for each in zip(*made, strict=True))
 
@@ -153,13 +175,20 @@ class DeviceDataset:
         return self.weights is None and not self.augment and self.patch is None
 
     def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
-        """Return ``gather`` with a client's training view of these rows; the targets of weighted classes are masses.
+        """Return ``gather`` with a client's training view of these rows; the targets of weighted
+        classes are masses.
 
         Without a view nothing is drawn or weighted, and patches are centred.
         """
         drawn = view is not None and (self.augment or self.patch)
-        draws = [view.generator(p) for p in self._places(index, view.client)] if view and drawn else []
-        x, y = self._patches(index, self.patch, draws or [None] * len(index)) if self.patch else self.gather(index)
+        draws = (
+            [view.generator(p) for p in self._places(index, view.client)] if view and drawn else []
+        )
+        x, y = (
+            self._patches(index, self.patch, draws or [None] * len(index))
+            if self.patch
+            else self.gather(index)
+        )
         if view is None:
             return x, y
         x, y = augmented(self.augment, x, y, draws)
@@ -211,11 +240,13 @@ def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
     return take(x)
 
 
-def cached(network: Cut, data: DeviceDataset, precision: Precision, workers: int = 1) -> DeviceDataset:
+def cached(
+    network: Cut, data: DeviceDataset, precision: Precision, workers: int = 1
+) -> DeviceDataset:
     """Return the data set whose samples are features, float32, memory-mapped.
 
-    A client's samples pass through the network in its own batches and order, so that results are bit-identical for any
-    number of workers and any other clients.
+    A client's samples pass through the network in its own batches and order, so that results are
+    bit-identical for any number of workers and any other clients.
 
     Args:
         network: cut for the data.
@@ -236,7 +267,11 @@ def cached(network: Cut, data: DeviceDataset, precision: Precision, workers: int
     @torch.no_grad()
     def fill(own: Sequence[Tensor]) -> None:
         torch.set_num_threads(1)
-        lower = torch.autocast(data.x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+        lower = (
+            torch.autocast(data.x.device.type, torch.bfloat16)
+            if precision == "bf16"
+            else nullcontext()
+        )
         for index in own:
             with lower:
                 made = network.features(data.gather(index)[0])
@@ -261,7 +296,9 @@ def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[T
 
 
 def batches(data: DeviceDataset) -> Iterator[Tensor]:
-    """Yield each client's samples in batches; shared samples belong to the first client that has them."""
+    """Yield each client's samples in batches; shared samples belong to the first client that has
+    them.
+    """
     seen = torch.zeros(len(data.x), dtype=torch.bool, device=data.y.device)
     for held in zip(*(data.rows[split] for split in SPLITS), strict=True):
         rows = torch.cat(held)

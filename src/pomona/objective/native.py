@@ -1,4 +1,6 @@
-"""The objective by the native engine: gradients, whole steps and mixtures in the package pomona-native."""
+"""The objective by the native engine: gradients, whole steps and mixtures in the package
+pomona-native.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,15 +16,16 @@ from pomona.objective.native_network import NativeNetwork, Prepared, prepared
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
 from pomona.objective.pytorch import TorchObjective
 
-Seen = tuple[Tensor, Tensor, Tensor, Tensor]  # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
+# weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
+Seen = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NativeObjective(TorchObjective):
     """Losses and gradients of rows W (n, d), row by row.
 
-    Mixtures are computed in passes over all mixed rows, each for all clients of a call; a client's results are
-    bit-identical whatever other clients are in the call. Criteria that differ from the run's, products with a Hessian,
-    and features of the last layer are PyTorch's.
+    Mixtures are computed in passes over all mixed rows, each for all clients of a call; a client's
+    results are bit-identical whatever other clients are in the call. Criteria that differ from the
+    run's, products with a Hessian, and features of the last layer are PyTorch's.
 
     Args:
         module, space, data, criterion, precision: as for ``TorchObjective``.
@@ -40,7 +43,8 @@ class NativeObjective(TorchObjective):
     ) -> None:
         super().__init__(module, space, data, criterion, precision)
         self._network = network
-        self._memory = torch.empty(2, 0, 0)  # of a step's mixtures and gradients, reused by the next step
+        # of a step's mixtures and gradients, reused by the next step
+        self._memory = torch.empty(2, 0, 0)
 
     def gradient(
         self,
@@ -51,12 +55,16 @@ class NativeObjective(TorchObjective):
         views: Views = None,
         kept: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) and gradients G (n, d); features in ``kept`` are reused for batches with a view."""
+        """Return mean losses (n,) and gradients G (n, d); features in ``kept`` are reused for
+        batches with a view.
+        """
         if criterion is not None:
             return super().gradient(W, indices, criterion, above, views)
         losses, G = torch.empty(len(W)), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
-        for k, (row, index, view, g) in enumerate(zip(W, indices, views or [None] * len(W), G, strict=True)):
+        for k, (row, index, view, g) in enumerate(
+            zip(W, indices, views or [None] * len(W), G, strict=True)
+        ):
             batch = self._batch(index, view)
             if kept and view and self._network.skipped(above):
                 features = kept.of(view, partial(self._network.below, row, batch, above))
@@ -75,13 +83,19 @@ class NativeObjective(TorchObjective):
         pull: Pull | None = None,
         part: slice | None = None,
     ) -> Tensor:
-        """Take one step of the round's optimizer; plain SGD is a call per row, others follow from the gradients."""
+        """Take one step of the round's optimizer; plain SGD is a call per row, others follow from
+        the gradients.
+        """
         if not round_.optimizer.plain:
             return super().step(W, indices, moments, round_, views, pull, part)
         losses = torch.empty(len(W))
-        for k, (row, index, view) in enumerate(zip(W, indices, views or [None] * len(W), strict=True)):
+        for k, (row, index, view) in enumerate(
+            zip(W, indices, views or [None] * len(W), strict=True)
+        ):
             own_pull = pull.row(k) if pull else None
-            losses[k] = self._network.step(row, moments[k], self._batch(index, view), round_, own_pull, part)
+            losses[k] = self._network.step(
+                row, moments[k], self._batch(index, view), round_, own_pull, part
+            )
         return losses
 
     def mixing_layout(self, copies: Tensor) -> Tensor:
@@ -110,7 +124,9 @@ class NativeObjective(TorchObjective):
         round_: Round,
         views: Views = None,
     ) -> tuple[Tensor, Tensor]:
-        """Take a step on the own rows; of plain SGD, its mixtures and gradients reuse the same memory."""
+        """Take a step on the own rows; of plain SGD, its mixtures and gradients reuse the same
+        memory.
+        """
         if not round_.optimizer.plain:
             return super().mixed_step(mixture, indices, moments, round_, views)
         W, G = self._room(*mixture.cores.shape)
@@ -127,9 +143,15 @@ class NativeObjective(TorchObjective):
 
     @torch.no_grad()
     def batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Apply a function to each batch's outputs (b, K) and targets, on all of a client's split."""
+        """Apply a function to each batch's outputs (b, K) and targets, on all of a client's
+        split.
+        """
         parts = self.data.rows[split][client].split(EVALUATION_BATCH)
         return self.data.batchwise(parts, partial(self._network.outputs, row), of)
 
@@ -147,7 +169,9 @@ class NativeObjective(TorchObjective):
 
 
 def _calls(mixture: Mixture) -> Iterator[tuple[slice, Seen]]:
-    """Yield the calls to make with their clients: one for all, or one for each client with copies of its own."""
+    """Yield the calls to make with their clients: one for all, or one for each client with copies
+    of its own.
+    """
     own, shared = mixture.own.int().argmax(1), mixture.copies.dim() == 2
     for some in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(own))]:
         copies = mixture.copies if shared else mixture.copies[some][0]

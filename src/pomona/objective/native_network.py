@@ -1,7 +1,8 @@
 """Chains of layers computed in one call of the optional package pomona-native.
 
-Calling PyTorch's operators costs about as much as computing a small step, and they do not use the zeros that pooling
-and ReLU leave in gradients. The package supports convolutions with pooling and ReLU, and linear layers with ReLU.
+Calling PyTorch's operators costs about as much as computing a small step, and they do not use the
+zeros that pooling and ReLU leave in gradients. The package supports convolutions with pooling and
+ReLU, and linear layers with ReLU.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,9 @@ from pomona.objective.objective import Pull
 
 NEUTRAL = torch.zeros(1), torch.ones(1)  # identity shift and scale
 PARTS = 8
-"""Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64 MiB."""
+"""Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64
+MiB.
+"""
 Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
 
 
@@ -44,12 +47,19 @@ class Layer:
             network.linear(self.part.out_features, self.rectified, self.weight, self.bias)
         else:
             part, pair = self.part, nn.modules.utils._pair
-            sizes = (pair(part.kernel_size), pair(part.stride), pair(part.padding), self.window, self.hop)
+            sizes = (
+                pair(part.kernel_size),
+                pair(part.stride),
+                pair(part.padding),
+                self.window,
+                self.hop,
+            )
             network.convolution(part.out_channels, *sizes, self.rectified, self.weight, self.bias)
 
 
 def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] | str:
-    """Return the chain's layers if the package supports them all; otherwise a line on the first unsupported one.
+    """Return the chain's layers if the package supports them all; otherwise a line on the first
+    unsupported one.
 
     ``flat``: whether samples are vectors, not images.
     """
@@ -75,10 +85,14 @@ def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] |
 
 
 def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
-    """Add pooling or ReLU to a layer, in either order, since they commute; None if another layer follows."""
+    """Add pooling or ReLU to a layer, in either order, since they commute; None if another layer
+    follows.
+    """
     if type(part) is nn.ReLU:
         return replace(behind, rectified=True)
-    plain = type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode and not flat
+    plain = (
+        type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode and not flat
+    )
     pooled = (behind.window, behind.hop) != (Layer.window, Layer.hop)
     if not plain or not isinstance(behind.part, nn.Conv2d) or pooled:
         return None
@@ -88,10 +102,15 @@ def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
     return replace(behind, window=pair(part.kernel_size), hop=pair(part.stride))
 
 
-def _begun(part: nn.Module, name: str, places: dict[str, ParameterSlice], flat: bool) -> Layer | None:
-    """Return a layer with parameters; None for any other, including subclasses, which may compute anything."""
+def _begun(
+    part: nn.Module, name: str, places: dict[str, ParameterSlice], flat: bool
+) -> Layer | None:
+    """Return a layer with parameters; None for any other, including subclasses, which may compute
+    anything.
+    """
     weight, bias = places.get(f"{name}.weight"), places.get(f"{name}.bias")
-    if weight is None or (bias is None) != (getattr(part, "bias", None) is None):  # frozen, or tied to another
+    # frozen, or tied to another
+    if weight is None or (bias is None) != (getattr(part, "bias", None) is None):
         return None
     begin, end = -1 if bias is None else bias.start, max(e.stop for e in (weight, bias) if e)
     if type(part) is nn.Linear and flat:
@@ -129,7 +148,13 @@ class NativeNetwork:
 
     @classmethod
     def of(
-        cls, module: nn.Module, space: ParameterSpace, data: DeviceDataset, criterion: Any, bf16: bool, kind: str = ""
+        cls,
+        module: nn.Module,
+        space: ParameterSpace,
+        data: DeviceDataset,
+        criterion: Any,
+        bf16: bool,
+        kind: str = "",
     ) -> "NativeNetwork | str":
         """Return the step of a module on data, or the reason why the package does not support it.
 
@@ -167,10 +192,13 @@ class NativeNetwork:
     def gradient(self, row: Tensor, g: Tensor, batch: Prepared, above: int = 0) -> float:
         """Write the gradient of the mean loss at ``row`` (d,) into ``g`` (d,); return the loss.
 
-        ``batch``: samples, indices into them, and the targets. ``g`` may be 0 before the coordinate ``above``.
+        ``batch``: samples, indices into them, and the targets. ``g`` may be 0 before the coordinate
+        ``above``.
         """
         x, index, y = batch
-        loss: float = self.network.gradient(row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above))
+        loss: float = self.network.gradient(
+            row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above)
+        )
         return loss
 
     def step(
@@ -184,15 +212,18 @@ class NativeNetwork:
     ) -> float:
         """Take one step of plain SGD on ``row`` (d,), in place; return the mean loss before it.
 
-        ``moments``: the momentum buffer, updated in place; ignored without momentum. ``pull``, of one row, is added to
-        the gradient. If ``part`` is given, only it moves, and moments are those of it.
+        ``moments``: the momentum buffer, updated in place; ignored without momentum. ``pull``, of
+        one row, is added to the gradient. If ``part`` is given, only it moves, and moments are
+        those of it.
         """
         x, index, y = batch
         rates = round_.lr, round_.momentum, round_.weight_decay
         beside = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
         begin, end = (part.start, part.stop) if part else (0, len(row))
         moving = *beside, (begin, end), self.skipped(begin)
-        loss: float = self.network.step(row, moments, x, index, y, *self._of(x), self.bf16, *rates, *moving)
+        loss: float = self.network.step(
+            row, moments, x, index, y, *self._of(x), self.bf16, *rates, *moving
+        )
         return loss
 
     def outputs(self, row: Tensor, index: Tensor) -> Tensor:
@@ -200,14 +231,20 @@ class NativeNetwork:
         return self._through(self.network, row, self.resident(index))
 
     def skipped(self, above: int) -> int:
-        """Return the number of leading layers without parameters from ``above`` on; never includes the last one."""
+        """Return the number of leading layers without parameters from ``above`` on; never includes
+        the last one.
+        """
         return sum(end <= above for end in self.ends[:-1])
 
     def below(self, row: Tensor, batch: Prepared, above: int) -> Tensor:
-        """Return the outputs of the layers that ``gradient`` skips for a batch (b, ...); there must be some."""
+        """Return the outputs of the layers that ``gradient`` skips for a batch (b, ...); there must
+        be some.
+        """
         return self._through(self._half(above)[0], row, batch)
 
-    def gradient_above(self, features: Tensor, row: Tensor, g: Tensor, y: Tensor, above: int) -> float:
+    def gradient_above(
+        self, features: Tensor, row: Tensor, g: Tensor, y: Tensor, above: int
+    ) -> float:
         """Compute ``gradient`` from the result of ``below``."""
         at = features, torch.arange(len(features)), y
         loss: float = self._half(above)[1].gradient(row, g, *at, *NEUTRAL, self.bf16, 0)
@@ -218,11 +255,15 @@ class NativeNetwork:
         return self.data.x, index, self.data.target(index)
 
     def _of(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the shift and scale of samples; samples other than the resident ones are already network input."""
+        """Return the shift and scale of samples; samples other than the resident ones are already
+        network input.
+        """
         return (self.shift, self.scale) if x is self.data.x else NEUTRAL
 
     def _through(self, network: Any, row: Tensor, batch: Prepared) -> Tensor:
-        """Return a network's outputs for a batch: vectors (b, f), or maps (b, height, width, channels)."""
+        """Return a network's outputs for a batch: vectors (b, f), or maps (b, height, width,
+        channels).
+        """
         x, index, _ = batch
         *sides, channels = network.reached
         made = torch.empty(len(index), prod(sides) * channels)
@@ -247,7 +288,10 @@ def _image(data: DeviceDataset) -> tuple[int, ...]:
 
 
 def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer]) -> Any:
-    """Create a network of the package for samples (height, width, channels). Raises ValueError for invalid sizes."""
+    """Create a network of the package for samples (height, width, channels).
+
+    Raises ValueError for invalid sizes.
+    """
     network = package.Network(*shape)
     for layer in layers:
         layer.add(network)
@@ -260,10 +304,17 @@ def prepared(x: Tensor, y: Tensor) -> Prepared:
 
 
 def _unknown(data: DeviceDataset, criterion: Any) -> str:
-    """Return the reason why the package does not support the computation around the network; empty if it does."""
+    """Return the reason why the package does not support the computation around the network; empty
+    if it does.
+    """
     if data.x.device.type != "cpu":
         return "it computes on CPUs only"
-    if criterion is not cross_entropy or data.weights is not None or data.y.dim() != 1 or data.y.is_floating_point():
+    if (
+        criterion is not cross_entropy
+        or data.weights is not None
+        or data.y.dim() != 1
+        or data.y.is_floating_point()
+    ):
         return "the loss is not the plain cross-entropy of classes"
     if data.patch is not None or data.x.dim() not in {2, 4} or not data.x.is_contiguous():
         return "samples are neither images nor vectors, or are cut into patches"

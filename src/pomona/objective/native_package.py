@@ -26,18 +26,25 @@ class NativePackage:
 
     @property
     def bf16(self) -> bool:
-        """Whether the processor has an instruction for bf16 products; otherwise they are emulated."""
+        """Whether the processor has an instruction for bf16 products; otherwise they are
+        emulated.
+        """
         return bool(self.module.BF16)
 
 
 def native_package(kind: str = "") -> NativePackage | str:
-    """Return the package for a kind of processor, the fastest if empty; or the reason why it cannot be used."""
+    """Return the package for a kind of processor, the fastest if empty; or the reason why it cannot
+    be used.
+    """
     if find_spec(PACKAGE) is None:
         return "the package pomona-native is not installed"
     try:
         package = import_module(PACKAGE)
         if (found := getattr(package, "INTERFACE", 0)) != INTERFACE:
-            return f"the package pomona-native has interface {found}, this Pomona calls {INTERFACE}: run make native"
+            return (
+                f"the package pomona-native has interface {found}, this Pomona calls "
+                f"{INTERFACE}: run make native"
+            )
         if not (kinds := package.kinds()):
             return "this processor has neither AVX2 nor NEON"
         kind = kind or kinds[0]

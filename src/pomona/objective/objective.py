@@ -1,4 +1,6 @@
-"""The interface of the objective: all access that a method has to private data, and what a method passes to it."""
+"""The interface of the objective: all access that a method has to private data, and what a method
+passes to it.
+"""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +16,8 @@ from pomona.objective.dataset import DeviceDataset
 from pomona.objective.optimizer_step import optimizer_step
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
-RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]  # (outputs, targets, features (b, f)) -> loss ()
+# (outputs, targets, features (b, f)) -> loss ()
+RowCriterion = Callable[[Tensor, Tensor, Tensor], Tensor]
 FEATURES_LIMIT = 2**28
 """Maximum bytes that ``ConstantFeatures`` caches; further features are recomputed each time."""
 
@@ -49,7 +52,8 @@ class Pull:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rows w_i = sum_{j != i} p_ij c_j + p_ii c_i of n clients, the own row c_i separate from others' copies.
+    """Rows w_i = sum_{j != i} p_ij c_j + p_ii c_i of n clients, the own row c_i separate from
+    others' copies.
 
     Attributes:
         weights: p (n, N).
@@ -72,11 +76,15 @@ class Mixture:
         """Return the mixtures (n, d)."""
         others = self.weights.masked_fill(self.own, 0)
         same = self.copies.dim() == 2
-        mixed = others @ self.copies if same else torch.bmm(others.unsqueeze(1), self.copies).squeeze(1)
+        mixed = (
+            others @ self.copies if same else torch.bmm(others.unsqueeze(1), self.copies).squeeze(1)
+        )
         return mixed.addcmul_(self.own_weights, self.cores)
 
     def products(self, G: Tensor) -> Tensor:
-        """Return <g_i, c_j> of rows G (n, d) for all pairs (n, N): others' rows as copied, the own as it is."""
+        """Return <g_i, c_j> of rows G (n, d) for all pairs (n, N): others' rows as copied, the own
+        as it is.
+        """
         same = self.copies.dim() == 2
         others = G @ self.copies.T if same else torch.bmm(self.copies, G.unsqueeze(2)).squeeze(2)
         # On a CPU a batched product of single rows takes five times as long.
@@ -88,8 +96,8 @@ class Mixture:
 class ConstantFeatures:
     """Cache of the outputs of layers that do not change between some calls, by batch.
 
-    A batch has the same samples each time: matrix kernels round differently for other numbers of rows, so only then are
-    the results bit-identical.
+    A batch has the same samples each time: matrix kernels round differently for other numbers of
+    rows, so only then are the results bit-identical.
     """
 
     limit: int = FEATURES_LIMIT
@@ -110,8 +118,8 @@ class ConstantFeatures:
 class GradientSource(Protocol):
     """Gradients of model rows on batches, and steps with them.
 
-    A class that inherits from this defines ``gradient``; steps and mixtures then follow, as PyTorch computes them. An
-    engine that computes whole steps itself overrides them.
+    A class that inherits from this defines ``gradient``; steps and mixtures then follow, as PyTorch
+    computes them. An engine that computes whole steps itself overrides them.
     """
 
     def gradient(
@@ -123,17 +131,21 @@ class GradientSource(Protocol):
         views: Views = None,
         kept: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their gradients G (n, d).
+        """Return mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their
+        gradients G (n, d).
 
         Args:
             W: rows; BatchNorm statistics after the parameters are updated in place.
             indices: of the samples, one list per row.
-            criterion: replaces the run's own loss: one function of (outputs, targets) that returns per-sample losses;
-                or one function per row, for losses that depend on the row or on a batch as a whole, of (outputs,
-                targets, features), where features are the input of the last layer.
+            criterion: replaces the run's own loss: one function of (outputs, targets) that returns
+                per-sample losses; or one function per row, for losses that depend on the row or on
+                a batch as a whole, of (outputs, targets, features), where features are the input of
+                the last layer.
             above: entries of G below this index are not used and may be zero.
-            views: the training views of the batches, one per row; without them the samples are used unchanged.
-            kept: given if rows are the same below ``above`` whenever a batch occurs: an engine may reuse features.
+            views: the training views of the batches, one per row; without them the samples are used
+                unchanged.
+            kept: given if rows are the same below ``above`` whenever a batch occurs: an engine may
+                reuse features.
         """
 
     def step(
@@ -146,9 +158,11 @@ class GradientSource(Protocol):
         pull: Pull | None = None,
         part: slice | None = None,
     ) -> Tensor:
-        """Take one step of the round's optimizer on rows W (n, d), in place; return mean losses (n,) before it.
+        """Take one step of the round's optimizer on rows W (n, d), in place; return mean losses
+        (n,) before it.
 
-        ``pull`` is added to the gradient. If ``part`` is given, only it moves, and ``moments`` are those of it.
+        ``pull`` is added to the gradient. If ``part`` is given, only it moves, and ``moments`` are
+        those of it.
         """
         losses, G = self.gradient(W, indices, above=part.start if part else 0, views=views)
         G = G if pull is None else G + pull(W)
@@ -159,7 +173,9 @@ class GradientSource(Protocol):
         return losses
 
     def mixing_layout(self, copies: Tensor) -> Tensor:
-        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every step of a round."""
+        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every
+        step of a round.
+        """
         # PyTorch's products would copy a row that fills several places in each step.
         return copies.contiguous()
 
@@ -181,8 +197,9 @@ class GradientSource(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Take a step on each client's own row of its mixture, in place.
 
-        The own row moves by its weight times the gradient at the mixture. Returns mean losses (n,), and the slopes
-        (n, N) of the weights: the gradient's products with all rows as they were mixed.
+        The own row moves by its weight times the gradient at the mixture. Returns mean losses (n,),
+        and the slopes (n, N) of the weights: the gradient's products with all rows as they were
+        mixed.
         """
         losses, G = self.gradient(self.mixtures(mixture), indices, views=views)
         slopes = self.products(mixture, G)
@@ -193,24 +210,33 @@ class GradientSource(Protocol):
 class Objective(GradientSource, Protocol):
     """Losses and gradients of model rows; the only way for a method to read samples.
 
-    A row (d,) has a model's parameters. If BatchNorm statistics are sent with a model, they may follow the parameters:
-    training then updates them in place, and evaluation uses them. A row without them is evaluated with statistics
-    estimated on the client's own training data.
+    A row (d,) has a model's parameters. If BatchNorm statistics are sent with a model, they may
+    follow the parameters: training then updates them in place, and evaluation uses them. A row
+    without them is evaluated with statistics estimated on the client's own training data.
     """
 
     data: DeviceDataset
     least_batch: int  # minimum number of samples in a training step
     layers: tuple[slice, ...]  # of a row, one per layer from input to output
     norms: tuple[slice, ...]  # of a row, the parameters of normalisation layers
-    shows_losses: bool = True  # whether ``gradient`` returns real losses; otherwise it returns zeros
+    shows_losses: bool = (
+        True  # whether ``gradient`` returns real losses; otherwise it returns zeros
+    )
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
-        """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the samples with vectors Z."""
+        """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the samples with
+        vectors Z.
+        """
 
     def batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Apply a function to each batch's outputs (b, *S) and targets, samples first, on all of a client's split.
+        """Apply a function to each batch's outputs (b, *S) and targets, samples first, on all of a
+        client's split.
 
         Returns () for no samples. Only the function's results are kept in memory.
         """
@@ -219,13 +245,17 @@ class Objective(GradientSource, Protocol):
         """Return inputs (b, f) of the last layer under one row (d,), on all of a client's split."""
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """Return one row (d,) as named tensors, with the buffers used for its evaluation at a client."""
+        """Return one row (d,) as named tensors, with the buffers used for its evaluation at a
+        client.
+        """
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the run's own per-sample losses (b,)."""
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return outputs (b, K) of one row (d,) on all of a client's split, and the targets, in row order."""
+        """Return outputs (b, K) of one row (d,) on all of a client's split, and the targets, in row
+        order.
+        """
         found = self.batchwise(row, client, split, lambda outputs, targets: (outputs, targets))
         if found:
             return found[0], found[1]
@@ -233,7 +263,9 @@ class Objective(GradientSource, Protocol):
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return per-sample losses (b,) of one row on all of a client's split."""
-        found = self.batchwise(row, client, split, lambda outputs, targets: (self.criterion(outputs, targets),))
+        found = self.batchwise(
+            row, client, split, lambda outputs, targets: (self.criterion(outputs, targets),)
+        )
         return found[0] if found else torch.empty(0)
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
@@ -245,7 +277,9 @@ class Objective(GradientSource, Protocol):
         return ()
 
     def require(self, client: int, position: Sequence[Any]) -> None:  # noqa: ARG002
-        """Raise PrivacyError unless a client's ledger, if there is one, continues from a checkpoint's position."""
+        """Raise PrivacyError unless a client's ledger, if there is one, continues from a
+        checkpoint's position.
+        """
         return
 
     def spent(self, client: int) -> float:  # noqa: ARG002

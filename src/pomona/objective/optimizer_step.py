@@ -8,10 +8,12 @@ from pomona.core.round import Round
 
 
 def optimizer_step(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """Take one step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d) and their moments.
+    """Take one step of the round's optimizer on rows w (a, d), in place, with gradients g (a, d)
+    and their moments.
 
-    PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is added to the gradient
-    for sgd and adam, and shrinks the row for adamw. Each row of g is first clipped to ``max_grad_norm``, if set.
+    PyTorch's conventions: sgd with v <- momentum v + g + weight_decay w;  w <- w - lr v. Decay is
+    added to the gradient for sgd and adam, and shrinks the row for adamw. Each row of g is first
+    clipped to ``max_grad_norm``, if set.
     """
     optimizer = round_.optimizer
     if optimizer.max_grad_norm is not None:
@@ -24,12 +26,15 @@ def optimizer_step(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None
         _adam(w, g, moments, round_)
         return
     if round_.momentum:
-        g = torch.add(g, moments, alpha=round_.momentum, out=moments)  # one pass over memory, not two
+        # one pass over memory, not two
+        g = torch.add(g, moments, alpha=round_.momentum, out=moments)
     w.sub_(g, alpha=round_.lr)
 
 
 def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
-    """Apply Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ / (sqrt(v^) + eps)."""
+    """Apply Kingma and Ba (2015), Algorithm 1: m <- mean of g, v <- mean of g^2, w <- w - lr m^ /
+    (sqrt(v^) + eps).
+    """
     optimizer, d = round_.optimizer, w.shape[1]
     assert isinstance(optimizer, Adam)
     m, v, count = moments[:, :d], moments[:, d : 2 * d], moments[:, 2 * d :].add_(1)
@@ -44,8 +49,8 @@ def _adam(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:
 def optimizer_state(W: Tensor, round_: Round) -> Tensor:
     """Return the optimizer state of rows W (n, d): zeros at the start of each round.
 
-    One row per model, so that prefixes are views: (n, d) for momentum, (n, 0) without; for adam and adamw m, v and the
-    number of steps (n, 2 d + 1).
+    One row per model, so that prefixes are views: (n, d) for momentum, (n, 0) without; for adam and
+    adamw m, v and the number of steps (n, 2 d + 1).
     """
     n, d = W.shape
     if round_.optimizer.name != "sgd":
@@ -54,6 +59,8 @@ def optimizer_state(W: Tensor, round_: Round) -> Tensor:
 
 
 def state_mask(mask: Tensor, moments: Tensor) -> Tensor:
-    """Return a mask over rows (n, d) as one over their moments (n, k), which always has the number of steps."""
+    """Return a mask over rows (n, d) as one over their moments (n, k), which always has the number
+    of steps.
+    """
     times, count = divmod(moments.shape[1], mask.shape[1])
     return torch.cat([mask.repeat(1, times), mask.new_ones(len(mask), count)], 1)

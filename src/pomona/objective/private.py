@@ -1,10 +1,10 @@
 """The objective of a client that trains with differential privacy (DP-SGD; Abadi et al., CCS 2016).
 
-    G = (sum_i clip(dF_i/dw, C) + N(0, (sigma C)^2)) / B     i over a Poisson sample, each with probability q = B / n
+    G = (sum_i clip(dF_i/dw, C) + N(0, (sigma C)^2)) / B,  i Poisson sampled, with q = B / n
 
-is the only function of private data that a method receives: everything computed from G (APPLE's step on its directed
-relationships, FedALA's weights, APFL's alpha) is post-processing without further cost. B is the expected batch size,
-min(batch_size, n), never the drawn one.
+is the only function of private data that a method receives: everything computed from G (APPLE's
+step on its directed relationships, FedALA's weights, APFL's alpha) is post-processing without
+further cost. B is the expected batch size, min(batch_size, n), never the drawn one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,9 @@ CHUNK_SAMPLES = 64
 class PrivateObjective(Objective):
     """An objective with differentially private gradients; evaluation is the wrapped objective's.
 
-    Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed in chunks of equal
-    size, the last one padded, so that a sample's contribution does not depend on the other samples drawn.
+    Per-sample gradients are float32 whatever the wrapped objective's precision. They are computed
+    in chunks of equal size, the last one padded, so that a sample's contribution does not depend on
+    the other samples drawn.
 
     Args:
         inner: the objective over the same data.
@@ -44,7 +45,8 @@ class PrivateObjective(Objective):
         space: the module's parameter space.
         settings: the run's privacy.
         folder: of the clients' key stores; each is opened when the client first trains.
-        chunk: number of samples whose gradients are held at a time; determined by memory if not set.
+        chunk: number of samples whose gradients are held at a time; determined by memory if not
+            set.
 
     Raises:
         ConfigError: a layer stores batch statistics or mixes samples.
@@ -88,7 +90,9 @@ class PrivateObjective(Objective):
         return self.key_store(client).position()
 
     def require(self, client: int, position: Sequence[Any]) -> None:
-        """Raise PrivacyError unless a client's ledger continues from a checkpoint's position; creates no key store."""
+        """Raise PrivacyError unless a client's ledger continues from a checkpoint's position;
+        creates no key store.
+        """
         stored = Position(*position)
         if client in self._key_stores:
             self._key_stores[client].ledger.require(stored)
@@ -100,7 +104,9 @@ class PrivateObjective(Objective):
         return self.key_store(client).spent()
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
-        """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches may be empty."""
+        """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches
+        may be empty.
+        """
         n, store = len(rows), self.key_store(pass_.client)
         for step in range(pass_.passes.batches(steps(n, pass_.size, pass_.share))):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
@@ -117,13 +123,16 @@ class PrivateObjective(Objective):
         views: Views = None,
         kept: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Return private gradients G (n, d) at rows W, and losses (n,): zeros unless "training-loss" is acknowledged.
+        """Return private gradients G (n, d) at rows W, and losses (n,): zeros unless
+        "training-loss" is acknowledged.
 
-        ``views``: of the batches; their randomness depends on a client's secret key, not on the run's seed. Without a
-        criterion all of G is released, whatever is requested, because the norm of the whole gradient is clipped.
+        ``views``: of the batches; their randomness depends on a client's secret key, not on the
+        run's seed. Without a criterion all of G is released, whatever is requested, because the
+        norm of the whole gradient is clipped.
 
         Raises:
-            ConfigError: the batch was not drawn by ``batches``; or there is a criterion that is not acknowledged.
+            ConfigError: the batch was not drawn by ``batches``; or there is a criterion that is not
+                acknowledged.
             PrivacyError, StorageError: as ``KeyStore.release``.
         """
         if criterion is not None:
@@ -137,7 +146,9 @@ class PrivateObjective(Objective):
                 store.unprotected(draw, W[k])
                 if len(index):
                     own = [criterion[k]] if isinstance(criterion, list) else criterion
-                    loss, G[k : k + 1] = self.inner.gradient(W[k : k + 1], [index], own, above, [view])
+                    loss, G[k : k + 1] = self.inner.gradient(
+                        W[k : k + 1], [index], own, above, [view]
+                    )
                     losses[k] = loss[0]
             else:
                 with torch.random.fork_rng(devices=[]):
@@ -148,8 +159,12 @@ class PrivateObjective(Objective):
                     G[k, part] = 0  # a frozen coordinate needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G
 
-    def clipped_sum(self, row: Tensor, index: Tensor, view: View | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean loss () and sum (d,) float64 of clipped gradients of samples ``index``; private, no noise."""
+    def clipped_sum(
+        self, row: Tensor, index: Tensor, view: View | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean loss () and sum (d,) float64 of clipped gradients of samples ``index``;
+        private, no noise.
+        """
         loss, total = row.new_zeros(()), torch.zeros_like(row, dtype=torch.float64)
         parameters = {e.name: e.view(row) for e in self._space.parameters}
         for part in index.split(self._chunk) if len(index) else ():
@@ -167,14 +182,22 @@ class PrivateObjective(Objective):
         raise ConfigError(f"{SECOND_ORDER}; take a method or an order without them")
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return the wrapped outputs; requires acknowledging "metrics", or "output-criterion" for training data."""
+        """Return the wrapped outputs; requires acknowledging "metrics", or "output-criterion" for
+        training data.
+        """
         require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.outputs(row, client, split)
 
     def batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Return the wrapped objective's result; requires the same acknowledgement as ``outputs``."""
+        """Return the wrapped objective's result; requires the same acknowledgement as
+        ``outputs``.
+        """
         require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.batchwise(row, client, split, of)
 
@@ -184,12 +207,18 @@ class PrivateObjective(Objective):
         return self.inner.features(row, client, split)
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """Return one row (d,) as named tensors; a function of the row alone, since no layer stores statistics."""
+        """Return one row (d,) as named tensors; a function of the row alone, since no layer stores
+        statistics.
+        """
         return self.inner.tensors(row, client)
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Return the wrapped losses; requires acknowledging "training-loss" or "validation-losses", by split."""
-        require_acknowledged(self._settings, "training-loss" if split == "train" else "validation-losses")
+        """Return the wrapped losses; requires acknowledging "training-loss" or "validation-losses",
+        by split.
+        """
+        require_acknowledged(
+            self._settings, "training-loss" if split == "train" else "validation-losses"
+        )
         return self.inner.losses(row, client, split)
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -203,14 +232,17 @@ class PrivateObjective(Objective):
     def _address(self, index: Tensor) -> tuple[int, Draw]:
         if index not in self._drawn:
             raise ConfigError(
-                "the method made its own batch, which privacy cannot account for: take whole batches of "
+                "the method made its own batch, which privacy cannot account for: take whole "
+                "batches of "
                 "training.steps, as they come"
             )
         address: tuple[int, Draw] = self._drawn[index]
         return address
 
     def _refuse_mixing(self) -> None:
-        """Raise ConfigError if a sample's gradient depends on the rest of its batch, tested on two samples."""
+        """Raise ConfigError if a sample's gradient depends on the rest of its batch, tested on two
+        samples.
+        """
         if len(self.data.y) < 2:
             return
         row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)
@@ -224,19 +256,24 @@ class PrivateObjective(Objective):
         for name, part in seen[0].items():
             if not torch.equal(part[0], seen[1][name][0]):
                 raise ConfigError(
-                    f"the gradient of {name} at one sample changes with the samples beside it; privacy needs a model "
+                    f"the gradient of {name} at one sample changes with the samples beside it; "
+                    "privacy needs a model "
                     "that treats each sample alone"
                 )
 
 
 def refuse_statistics(module: nn.Module) -> None:
-    """Raise ConfigError for the first layer that normalises over a batch or stores statistics of samples."""
+    """Raise ConfigError for the first layer that normalises over a batch or stores statistics of
+    samples.
+    """
     for name, layer in active(module):
         keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
         if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, which privacy cannot "
-                "cover; take a model without it (lenet, cnn, vgg11, mlp), or put GroupNorm or LayerNorm in its place"
+                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, "
+                "which privacy cannot "
+                "cover; take a model without it (lenet, cnn, vgg11, mlp), or put GroupNorm or "
+                "LayerNorm in its place"
             )
 
 

@@ -1,4 +1,6 @@
-"""The objective by PyTorch, one row at a time: exact, and on a CPU the fastest way for a single client."""
+"""The objective by PyTorch, one row at a time: exact, and on a CPU the fastest way for a single
+client.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,18 +21,21 @@ from pomona.objective.batches import View, Views
 from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
 
-TARGETS_AT_ONCE = 2**17  # pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
+# pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
+TARGETS_AT_ONCE = 2**17
 
 
 class TorchObjective(Objective):
-    """Losses and gradients of rows W (n, d), where row k is evaluated on the k-th list of sample indices.
+    """Losses and gradients of rows W (n, d), where row k is evaluated on the k-th list of sample
+    indices.
 
     Args:
         module: the architecture; only its frozen values are used.
         space: the module's parameter space.
         data: the resident data.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
-        precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay float32.
+        precision: ``bf16`` runs forward and backward under autocast; rows and gradients stay
+            float32.
     """
 
     def __init__(
@@ -55,8 +60,12 @@ class TorchObjective(Objective):
         self._buffers = [buffers[e.name] for e in space.buffers]
         self._own = [buffer.data for buffer in self._buffers]
         self._estimates = Estimates()
-        # PyTorch's backward pass fails for a GroupNorm in first place whose input needs no gradient.
-        self._asks_inputs = any(isinstance(part, nn.GroupNorm) for part in module.modules()) and data.shift is not None
+        # PyTorch's backward pass fails for a GroupNorm in first place whose input needs no
+        # gradient.
+        self._asks_inputs = (
+            any(isinstance(part, nn.GroupNorm) for part in module.modules())
+            and data.shift is not None
+        )
 
     def gradient(
         self,
@@ -67,18 +76,23 @@ class TorchObjective(Objective):
         views: Views = None,
         kept: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) and gradients G (n, d), row by row; backpropagation stops at ``above``."""
+        """Return mean losses (n,) and gradients G (n, d), row by row; backpropagation stops at
+        ``above``.
+        """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = 0
         self._enter_training()
-        for k, (row, index, view, g) in enumerate(zip(W, indices, views or [None] * len(W), G, strict=True)):
+        for k, (row, index, view, g) in enumerate(
+            zip(W, indices, views or [None] * len(W), G, strict=True)
+        ):
             x, y = self.data.seen(index, view)
             losses[k] = self._autograd(x, y, row, g, criterion, k, above)
         G[:, self.space.trained :] = 0
         return losses, G
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
-        """Return products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples, with vectors Z (n, d).
+        """Return products (n, d) of the mean losses' Hessians at rows W (n, d), on the samples,
+        with vectors Z (n, d).
 
         Exact, by a second backward pass through the first (Pearlmutter, Neural Computation 1994).
         """
@@ -89,11 +103,17 @@ class TorchObjective(Objective):
             self._point_at(row)
             leaves = {e.name: e.view(row).detach().requires_grad_() for e in self.space.parameters}
             with self._autocast():
-                outputs = functional_call(self._module, leaves, (x.requires_grad_(self._asks_inputs),))
+                outputs = functional_call(
+                    self._module, leaves, (x.requires_grad_(self._asks_inputs),)
+                )
             loss = self._criterion(outputs.float(), y).mean()
             at = list(leaves.values())
-            slopes = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True, materialize_grads=True)
-            products = [(g * e.view(z)).sum() for g, e in zip(slopes, self.space.parameters, strict=True)]
+            slopes = torch.autograd.grad(
+                loss, at, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+            products = [
+                (g * e.view(z)).sum() for g, e in zip(slopes, self.space.parameters, strict=True)
+            ]
             along = torch.stack(products).sum()
             parts = torch.autograd.grad(along, at, allow_unused=True, materialize_grads=True)
             for entry, part in zip(self.space.parameters, parts, strict=True):
@@ -102,13 +122,23 @@ class TorchObjective(Objective):
 
     @torch.no_grad()
     def batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Apply a function to each batch's outputs (b, *S) and targets, on all of a client's split."""
+        """Apply a function to each batch's outputs (b, *S) and targets, on all of a client's
+        split.
+        """
         return self._batchwise(row, client, split, of)
 
     def _batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Compute ``batchwise`` with PyTorch, whatever a subclass does."""
         self._evaluable(row, client)
@@ -118,12 +148,16 @@ class TorchObjective(Objective):
         return self.data.batchwise(index.split(at_once), self._forward, of)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Return inputs (b, f) of the last layer under one model row (d,), on all of a client's split.
+        """Return inputs (b, f) of the last layer under one model row (d,), on all of a client's
+        split.
 
         Raises ConfigError if the network sees patches: a whole sample then has no features.
         """
         if self.data.patch:
-            raise ConfigError("features of whole images are asked for, the network sees patches; take model.patch out")
+            raise ConfigError(
+                "features of whole images are asked for, the network sees patches; take "
+                "model.patch out"
+            )
         with self._seeing_features() as seen, torch.no_grad():
             found = self._batchwise(row, client, split, lambda outputs, _: (outputs,))
         # Estimating statistics runs on the training data first; the split comes last.
@@ -134,24 +168,37 @@ class TorchObjective(Objective):
         """Collect the inputs (b, f) of the last layer in each forward pass into a list."""
         seen: list[Tensor] = []
         last = self._module.get_submodule(layers(self._module)[-1][0])
-        hook = last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
+        hook = last.register_forward_pre_hook(
+            lambda _, inputs: seen.append(inputs[0].flatten(1).float())
+        )
         with hook:
             yield seen
 
     @torch.no_grad()
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
-        """Return a model row (d,) as named tensors, with the buffers for its evaluation at a client; no frozen ones."""
+        """Return a model row (d,) as named tensors, with the buffers for its evaluation at a
+        client; no frozen ones.
+        """
         self._evaluable(row, client)
         fixed = frozen(self._module)
         tensors = [*self._module.named_parameters(), *self._module.named_buffers()]
-        return {k: t.detach().contiguous().clone() for k, t in tensors if t.is_floating_point() and k not in fixed}
+        return {
+            k: t.detach().contiguous().clone()
+            for k, t in tensors
+            if t.is_floating_point() and k not in fixed
+        }
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
 
     def _loss(
-        self, y: Tensor, criterion: Criterion | list[RowCriterion] | None, k: int, outputs: Tensor, features: Tensor
+        self,
+        y: Tensor,
+        criterion: Criterion | list[RowCriterion] | None,
+        k: int,
+        outputs: Tensor,
+        features: Tensor,
     ) -> Tensor:
         """Return the mean loss () of outputs (b, K), in row ``k`` of a call."""
         if isinstance(criterion, list):
@@ -168,7 +215,9 @@ class TorchObjective(Objective):
         k: int,
         above: int,
     ) -> Tensor:
-        """Return the mean loss () of row ``k``, and write its gradient into ``g`` (d,), from ``above`` on."""
+        """Return the mean loss () of row ``k``, and write its gradient into ``g`` (d,), from
+        ``above`` on.
+        """
         self._point_at(row)
         x.requires_grad_(self._asks_inputs)
         with self._seeing_features() as seen, self._autocast():
@@ -177,7 +226,9 @@ class TorchObjective(Objective):
         first = sum(entry.stop <= above for entry in self.space.parameters[:-1])
         wanted = self._parameters[first:]
         leaves = [*wanted, x] if self._asks_inputs else wanted
-        parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[: len(wanted)]
+        parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[
+            : len(wanted)
+        ]
         for entry, part in zip(self.space.parameters[first:], parts, strict=True):
             entry.view(g).copy_(part)
         return loss.detach()
@@ -213,8 +264,17 @@ class TorchObjective(Objective):
         self._point_at(row)
         if not self.space.has_statistics or self.space.statistics_in(row):
             return
-        norms = [part for _, part in active(self._module) if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-        moving = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
+        norms = [
+            part
+            for _, part in active(self._module)
+            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        ]
+        moving = [
+            buffer
+            for norm in norms
+            for buffer in (norm.running_mean, norm.running_var)
+            if buffer is not None
+        ]
         if (known := self._estimates.of(row, client)) is None:
             self._estimate_statistics(norms, client)
             self._estimates.keep(row, client, [buffer.clone() for buffer in moving])
@@ -222,10 +282,14 @@ class TorchObjective(Objective):
             for buffer, value in zip(moving, known, strict=True):
                 buffer.copy_(value)
 
-    def _estimate_statistics(self, norms: Sequence[nn.modules.batchnorm._BatchNorm], client: int) -> None:
-        """Estimate the current model's BatchNorm statistics as plain averages over the client's training batches.
+    def _estimate_statistics(
+        self, norms: Sequence[nn.modules.batchnorm._BatchNorm], client: int
+    ) -> None:
+        """Estimate the current model's BatchNorm statistics as plain averages over the client's
+        training batches.
 
-        For a network that sees patches, one per sample is used, always the same. Dropout is off, as in evaluation.
+        For a network that sees patches, one per sample is used, always the same. Dropout is off, as
+        in evaluation.
         """
         kept = [m.momentum for m in norms]
         self._module.eval()
@@ -233,7 +297,10 @@ class TorchObjective(Objective):
             norm.train()
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
-        plain, view = replace(self.data, augment=(), weights=None), View(client, 0, 0, "statistics", 0)
+        plain, view = (
+            replace(self.data, augment=(), weights=None),
+            View(client, 0, 0, "statistics", 0),
+        )
         pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
         for part in self.data.rows["train"][client].split(self._at_once(pixels)):
             if len(part) > 1:
@@ -245,17 +312,24 @@ class TorchObjective(Objective):
 
 @dataclass
 class Estimates:
-    """Cache of the last estimated BatchNorm statistics, for evaluating one model on several splits in turn.
+    """Cache of the last estimated BatchNorm statistics, for evaluating one model on several splits
+    in turn.
 
     A model is recognised as the same tensor, unchanged since, without reading its bytes.
     """
 
     _row: ReferenceType[Tensor] | None = None
-    _when: tuple[int, int] = (-1, -1)  # version of the row's memory, which in-place changes increase; client
+    # version of the row's memory, which in-place changes increase; client
+    _when: tuple[int, int] = (
+        -1,
+        -1,
+    )
     _values: list[Tensor] = field(default_factory=list)
 
     def of(self, row: Tensor, client: int) -> list[Tensor] | None:
-        """Return the statistics of a model row (d,) for a client; None unless they are the last ones stored."""
+        """Return the statistics of a model row (d,) for a client; None unless they are the last
+        ones stored.
+        """
         same = self._row is not None and self._row() is row and self._when == (row._version, client)
         return self._values if same else None
 

@@ -1,9 +1,10 @@
 """Learning rate range test: brief federated averaging at several rates, compared by training loss.
 
-A range test (Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, section 3.3) trains briefly at
-growing rates and watches the loss. Here each rate starts from the run's initial model and gets a few short rounds of
-FedAvg on a few clients, so that the rate is tested as in a federation: local steps, then averaging. Only training
-samples are used. The best rate over a few steps can diverge later, so a rate next to one that diverged is not chosen.
+A range test (Smith, "Cyclical Learning Rates for Training Neural Networks", WACV 2017, section 3.3)
+trains briefly at growing rates and watches the loss. Here each rate starts from the run's initial
+model and gets a few short rounds of FedAvg on a few clients, so that the rate is tested as in a
+federation: local steps, then averaging. Only training samples are used. The best rate over a few
+steps can diverge later, so a rate next to one that diverged is not chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,16 @@ from pomona.objective.batches import Pass, View, ordinary
 from pomona.objective.objective import Objective
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # for SGD
-ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # for Adam, whose step length is the rate
+# for Adam, whose step length is the rate
+ADAPTIVE_RATES = (
+    0.0001,
+    0.0003,
+    0.001,
+    0.003,
+    0.01,
+    0.03,
+    0.1,
+)
 CLIENTS = 6  # maximum number of clients, evenly spaced by their number of samples
 ROUNDS = 6
 STEPS = 6  # local steps per client and round
@@ -36,15 +46,21 @@ class RangeTest:
 
     @property
     def chosen(self) -> float:
-        """Rate with the lowest loss that is not next to a diverged one; the smallest rate if there is none."""
+        """Rate with the lowest loss that is not next to a diverged one; the smallest rate if there
+        is none.
+        """
         above = (*self.losses[1:], self.losses[-1])
         safe = [
-            (loss, rate) for rate, loss, next_ in zip(self.rates, self.losses, above, strict=True) if not isinf(next_)
+            (loss, rate)
+            for rate, loss, next_ in zip(self.rates, self.losses, above, strict=True)
+            if not isinf(next_)
         ]
         return min(safe)[1] if safe else self.rates[0]
 
     def __str__(self) -> str:
-        tried = ", ".join(f"{rate:g}: {loss:.3g}" for rate, loss in zip(self.rates, self.losses, strict=True))
+        tried = ", ".join(
+            f"{rate:g}: {loss:.3g}" for rate, loss in zip(self.rates, self.losses, strict=True)
+        )
         return f"lr = {self.chosen:g}, chosen by a range test on training loss ({tried})"
 
 
@@ -66,7 +82,11 @@ class Steps:
 
 
 def range_test(
-    objective: Objective, w0: Tensor, sizes: Sequence[int], steps: Steps, rates: Sequence[float] = RATES
+    objective: Objective,
+    w0: Tensor,
+    sizes: Sequence[int],
+    steps: Steps,
+    rates: Sequence[float] = RATES,
 ) -> RangeTest:
     """Try learning rates for local steps, in ascending order until one diverges.
 
@@ -81,7 +101,9 @@ def range_test(
     some = {i: sizes[i] for i in _spaced(having, CLIENTS)}
     losses: list[float] = []
     for rate in rates:
-        losses.append(inf if losses and isinf(losses[-1]) else _loss(objective, w0, some, steps, rate))
+        losses.append(
+            inf if losses and isinf(losses[-1]) else _loss(objective, w0, some, steps, rate)
+        )
     return RangeTest(tuple(rates), tuple(losses))
 
 
@@ -92,7 +114,9 @@ def _spaced(ordered: Sequence[int], most: int) -> Sequence[int]:
     return [ordered[round(k * (len(ordered) - 1) / (most - 1))] for k in range(most)]
 
 
-def _loss(objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: Steps, rate: float) -> float:
+def _loss(
+    objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: Steps, rate: float
+) -> float:
     """Return the mean training loss per sample in the last round; infinite if training diverged."""
     weights = torch.tensor(list(sizes.values()), dtype=torch.float64)
     shares = (weights / weights.sum()).to(w0)
@@ -112,9 +136,21 @@ def _local(
     """Take a client's few steps from w (d,); return its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
     moments, losses = steps.moments(row), []
-    address = Pass(steps.seed, PURPOSE, number, client, Passes(STEPS), steps.batch_size, least=objective.least_batch)
-    for step, index in enumerate(islice(ordinary(objective.data.rows["train"][client], address), STEPS)):
-        loss, g = objective.gradient(row, [index], views=[View(client, steps.seed, number, PURPOSE, step)])
+    address = Pass(
+        steps.seed,
+        PURPOSE,
+        number,
+        client,
+        Passes(STEPS),
+        steps.batch_size,
+        least=objective.least_batch,
+    )
+    for step, index in enumerate(
+        islice(ordinary(objective.data.rows["train"][client], address), STEPS)
+    ):
+        loss, g = objective.gradient(
+            row, [index], views=[View(client, steps.seed, number, PURPOSE, step)]
+        )
         steps.descend(row, g, moments, rate)
         losses.append(loss[0])
     return row[0], torch.stack(losses).mean()

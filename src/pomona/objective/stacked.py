@@ -25,21 +25,24 @@ Named = dict[str, Tensor]
 class StackedObjective(TorchObjective):
     """Losses and gradients of rows W (n, d), all rows in one forward and one backward pass.
 
-    Equal to ``TorchObjective`` up to rounding, with the same arguments: rows of unequal batches are padded, and the
-    padding has no effect; networks that normalise over a batch are not padded, but computed in runs of rows with
-    equally long batches. Evaluation, whose batches are already large, and products with a Hessian are computed row by
-    row.
+    Equal to ``TorchObjective`` up to rounding, with the same arguments: rows of unequal batches are
+    padded, and the padding has no effect; networks that normalise over a batch are not padded, but
+    computed in runs of rows with equally long batches. Evaluation, whose batches are already large,
+    and products with a Hessian are computed row by row.
 
-    Dropout is drawn separately for each row, but from one generator for all of them, so results differ from the loop's.
-    ``torch.func.vmap`` must support the network: no branches on values, no ``.item()``.
+    Dropout is drawn separately for each row, but from one generator for all of them, so results
+    differ from the loop's. ``torch.func.vmap`` must support the network: no branches on values, no
+    ``.item()``.
 
     Args:
         module: the architecture; only its frozen values are used.
         space: the module's parameter space.
         data: the resident data; everything is computed on its device.
         criterion: (outputs (b, K), targets) -> per-sample losses (b,).
-        precision: ``bf16`` runs forward and backward under autocast; rows and gradients keep their dtype.
-        memory: approximate maximum bytes for the passes of a call; more rows are computed in chunks of at least one.
+        precision: ``bf16`` runs forward and backward under autocast; rows and gradients keep their
+            dtype.
+        memory: approximate maximum bytes for the passes of a call; more rows are computed in chunks
+            of at least one.
     """
 
     def __init__(
@@ -54,10 +57,14 @@ class StackedObjective(TorchObjective):
         super().__init__(module, space, data, criterion, precision)
         self._memory = memory
         fixed = frozen(module)
-        self._moving = [(k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed]
+        self._moving = [
+            (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
+        ]
         self._last = module.get_submodule(layers(module)[-1][0])
         kinds = nn.modules.batchnorm._BatchNorm
-        self._mixes_samples = space.has_statistics or any(isinstance(m, kinds) for _, m in active(module))
+        self._mixes_samples = space.has_statistics or any(
+            isinstance(m, kinds) for _, m in active(module)
+        )
         self._cost: tuple[int, int] | None = None
         for part in module.modules():
             if isinstance(part, nn.Embedding) and part.padding_idx is not None:
@@ -85,7 +92,9 @@ class StackedObjective(TorchObjective):
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
-        """Return the number of rows like those of W that are computed together on batches of this length."""
+        """Return the number of rows like those of W that are computed together on batches of this
+        length.
+        """
         if self._cost is None:
             two, four = (self._kept(W, length) for length in (2, 4))
             slope = (four - two) // 2
@@ -96,7 +105,13 @@ class StackedObjective(TorchObjective):
 
     def _chunks(self, W: Tensor, lengths: list[int]) -> Iterator[slice]:
         """Yield slices of the rows that are computed together."""
-        runs = [list(run) for _, run in groupby(lengths)] if self._mixes_samples else [lengths] if lengths else []
+        runs = (
+            [list(run) for _, run in groupby(lengths)]
+            if self._mixes_samples
+            else [lengths]
+            if lengths
+            else []
+        )
         start = 0
         for run in runs:
             stop, size = start + len(run), self.rows_at_once(W, max(run))
@@ -115,7 +130,9 @@ class StackedObjective(TorchObjective):
         """Return mean losses (m,) of a chunk's rows, and write their gradients into G (m, d)."""
         parameters, buffers = self._named(W)
         index, real = padded(indices)
-        outputs, features, y = self._stacked_forward(parameters, buffers, index, isinstance(criterion, list), views)
+        outputs, features, y = self._stacked_forward(
+            parameters, buffers, index, isinstance(criterion, list), views
+        )
         if isinstance(criterion, list):
             counts = [len(i) for i in indices]
             rows = zip(criterion, counts, outputs, y, features, strict=True)
@@ -123,7 +140,9 @@ class StackedObjective(TorchObjective):
         else:
             each = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, real.shape)
             losses = each.where(real, 0).sum(1) / real.sum(1)
-        wanted = self.space.parameters[sum(entry.stop <= above for entry in self.space.parameters[:-1]) :]
+        wanted = self.space.parameters[
+            sum(entry.stop <= above for entry in self.space.parameters[:-1]) :
+        ]
         leaves = [parameters[entry.name] for entry in wanted]
         parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
         for entry, part in zip(wanted, parts, strict=True):
@@ -133,24 +152,31 @@ class StackedObjective(TorchObjective):
         return losses.detach()
 
     def _named(self, W: Tensor) -> tuple[Named, Named]:
-        """Return stacked parameters, views of W and leaves of the graph; and stacked buffers, writable copies.
+        """Return stacked parameters, views of W and leaves of the graph; and stacked buffers,
+        writable copies.
 
-        Buffers that are not part of W are the module's own: in training nothing depends on BatchNorm's updates of them.
-        Frozen ones are not stacked.
+        Buffers that are not part of W are the module's own: in training nothing depends on
+        BatchNorm's updates of them. Frozen ones are not stacked.
         """
         parameters = {e.name: e.view(W).detach().requires_grad_() for e in self.space.parameters}
         loose = {k: b.expand(len(W), *b.shape) for k, b in self._moving}
         buffers = loose | {e.name: e.view(W) for e in self.space.statistics_in(W)}
-        return parameters, {k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()}
+        return parameters, {
+            k: b.detach().clone(memory_format=torch.contiguous_format) for k, b in buffers.items()
+        }
 
     def _stacked_forward(
         self, parameters: Named, buffers: Named, index: Tensor, features: bool, views: Views = None
     ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
-        """Return outputs (m, b, K), features (m, b, f) if wanted, and targets of m models on ``index`` (m, b)."""
+        """Return outputs (m, b, K), features (m, b, f) if wanted, and targets of m models on
+        ``index`` (m, b).
+        """
 
         def one(parameters: Named, buffers: Named, x: Tensor) -> tuple[Tensor, list[Tensor]]:
             seen: list[Tensor] = []
-            hook = self._last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1).float()))
+            hook = self._last.register_forward_pre_hook(
+                lambda _, inputs: seen.append(inputs[0].flatten(1).float())
+            )
             with hook if features else nullcontext():
                 outputs: Tensor = functional_call(self._module, parameters | buffers, (x,))
             return outputs.float(), seen[-1:]
@@ -161,11 +187,15 @@ class StackedObjective(TorchObjective):
             rows = [self.data.seen(own, view) for own, view in zip(index, views, strict=True)]
             x, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self._precision == "bf16"):
-            outputs, seen = vmap(one, randomness="different")(parameters, buffers, x.unflatten(0, index.shape))
+            outputs, seen = vmap(one, randomness="different")(
+                parameters, buffers, x.unflatten(0, index.shape)
+            )
         return outputs, seen[0] if seen else (), y.unflatten(0, index.shape)
 
     def _kept(self, W: Tensor, length: int) -> int:
-        """Return the bytes that the forward pass of one row on a batch of this length keeps for the backward pass."""
+        """Return the bytes that the forward pass of one row on a batch of this length keeps for the
+        backward pass.
+        """
         kept: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -182,9 +212,11 @@ class StackedObjective(TorchObjective):
 
 
 def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Stack the index lists of n rows to (n, b), b the longest, with a mask of the real entries, bool (n, b).
+    """Stack the index lists of n rows to (n, b), b the longest, with a mask of the real entries,
+    bool (n, b).
 
-    A row is padded with its own first sample, so that padding is finite if the row is, and zero times it is zero.
+    A row is padded with its own first sample, so that padding is finite if the row is, and zero
+    times it is zero.
     """
     index = pad_sequence(indices, batch_first=True, padding_value=-1)
     real = index >= 0
@@ -192,5 +224,7 @@ def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _stop_at(token: int, _: nn.Module, inputs: tuple[Tensor], embedded: Tensor) -> Tensor:
-    """Stop the gradient for padding tokens: ``vmap`` observes an embedding's ``padding_idx`` only in row 0."""
+    """Stop the gradient for padding tokens: ``vmap`` observes an embedding's ``padding_idx`` only
+    in row 0.
+    """
     return torch.where(torch.eq(inputs[0], token).unsqueeze(-1), embedded.detach(), embedded)

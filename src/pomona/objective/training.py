@@ -1,4 +1,6 @@
-"""Some clients in a round, as seen by a method: batches, gradients, losses, and models to evaluate."""
+"""Some clients in a round, as seen by a method: batches, gradients, losses, and models to
+evaluate.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,16 +31,19 @@ GLOBAL = "global"  # the model that all clients receive
 
 @dataclass
 class LocalTraining:
-    """The clients of one call, longest pass first; all of a method's tensors have a leading axis in this order.
+    """The clients of one call, longest pass first; all of a method's tensors have a leading axis in
+    this order.
 
     Attributes:
         clients: ids.
         roster: all members of the federation.
         round: the round's settings.
-        trains: False for a call that only evaluates: training passes are empty, and results are discarded.
-        watched: the moments evaluated in this call ("received", "trained"); a method may skip work that only serves an
-            evaluation when ``watches`` returns False.
-        statistics: BatchNorm statistics (n, b) as received with the global model; None if none are sent.
+        trains: False for a call that only evaluates: training passes are empty, and results are
+            discarded.
+        watched: the moments evaluated in this call ("received", "trained"); a method may skip work
+            that only serves an evaluation when ``watches`` returns False.
+        statistics: BatchNorm statistics (n, b) as received with the global model; None if none are
+            sent.
         measured: those statistics (n, b) after the training passes so far.
         observed: (model, when) -> rows (n, d), filled by ``observe``.
     """
@@ -54,7 +59,9 @@ class LocalTraining:
     observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
     _losses: list[float] = field(init=False)
     _samples: list[int] = field(init=False)
-    _unmeasured: int | None = None  # the step of the round's first training pass whose batch has not been measured yet
+    _unmeasured: int | None = (
+        None  # the step of the round's first training pass whose batch has not been measured yet
+    )
     _passed: bool = False
 
     def __post_init__(self) -> None:
@@ -79,11 +86,12 @@ class LocalTraining:
     def steps(
         self, passes: Passes | int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield each step's batch, with views of the given tensors cut to the clients that still have one.
+        """Yield each step's batch, with views of the given tensors cut to the clients that still
+        have one.
 
-        ``passes``: ``round_.passes``, or a number of epochs.
-        Clients have different numbers of steps; the views are prefixes, so in-place operations change the rows.
-        ``purpose`` names the random stream: two passes with the same purpose in a round have the same order. With a
+        ``passes``: ``round_.passes``, or a number of epochs. Clients have different numbers of
+        steps; the views are prefixes, so in-place operations change the rows. ``purpose`` names the
+        random stream: two passes with the same purpose in a round have the same order. With a
         ``share`` below 1 the passes use a random part of each client's samples, of that share.
         """
         r, least = self.round, self.objective.least_batch
@@ -113,10 +121,13 @@ class LocalTraining:
         above: int = 0,
         kept: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) of rows W on the batch, and gradients G (n, d). Raises DivergedError.
+        """Return mean losses (n,) of rows W on the batch, and gradients G (n, d).
 
-        A method that needs G only from a coordinate on passes it as ``above``: G may be 0 before it. If W below this
-        coordinate is also the same whenever the batch occurs, it passes ``kept``.
+        Raises DivergedError.
+
+        A method that needs G only from a coordinate on passes it as ``above``: G may be 0 before
+        it. If W below this coordinate is also the same whenever the batch occurs, it passes
+        ``kept``.
         """
         views = self._views(batch)
         losses, G = self._gradients(batch).gradient(W, batch.indices, criterion, above, views, kept)
@@ -134,15 +145,17 @@ class LocalTraining:
     ) -> None:
         """Take one step of the round's optimizer on rows W (n, d), in place. Raises DivergedError.
 
-        ``pull`` is added to the gradient. If ``part`` is given, which must end at a layer boundary, only this part of W
-        moves; ``moments`` are those of it.
+        ``pull`` is added to the gradient. If ``part`` is given, which must end at a layer boundary,
+        only this part of W moves; ``moments`` are those of it.
         """
         views = self._views(batch)
         losses = self._gradients(batch).step(W, batch.indices, moments, round_, views, pull, part)
         self._count(losses, batch)
 
     def mixing_layout(self, copies: Tensor) -> Tensor:
-        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every step of a round."""
+        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every
+        step of a round.
+        """
         return self.objective.mixing_layout(copies)
 
     def mixtures(self, mixture: Mixture) -> Tensor:
@@ -154,13 +167,16 @@ class LocalTraining:
         return self.objective.products(mixture, G)
 
     def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor:
-        """Take a step on each client's own row of its mixture, in place; return the weights' slopes (n, N).
+        """Take a step on each client's own row of its mixture, in place; return the weights' slopes
+        (n, N).
 
-        The own row moves by its weight times the gradient at the mixture; slopes are the gradient's products with all
-        rows as they were mixed. Raises DivergedError.
+        The own row moves by its weight times the gradient at the mixture; slopes are the gradient's
+        products with all rows as they were mixed. Raises DivergedError.
         """
         views = self._views(batch)
-        losses, slopes = self._gradients(batch).mixed_step(mixture, batch.indices, moments, round_, views)
+        losses, slopes = self._gradients(batch).mixed_step(
+            mixture, batch.indices, moments, round_, views
+        )
         self._count(losses, batch)
         return slopes
 
@@ -177,7 +193,9 @@ class LocalTraining:
                 self._samples[k] += len(index)
 
     def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
-        """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the batch with vectors Z (n, d)."""
+        """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the batch with
+        vectors Z (n, d).
+        """
         return self.objective.hessian(W, batch.indices, Z, self._views(batch))
 
     def _views(self, batch: Batch) -> list[View]:
@@ -186,10 +204,11 @@ class LocalTraining:
         return [View(c, r.seed, r.number, batch.purpose, batch.step) for c in active]
 
     def _gradients(self, batch: Batch) -> GradientSource:
-        """Return what computes a batch's gradients: the objective, which may measure BatchNorm statistics beside them.
+        """Return what computes a batch's gradients: the objective, which may measure BatchNorm
+        statistics beside them.
 
-        A batch counts once, for the first model that uses it: in the first training pass of a round this is the
-        received model, or close to it.
+        A batch counts once, for the first model that uses it: in the first training pass of a round
+        this is the received model, or close to it.
         """
         if self.measured is None or (batch.purpose, batch.step) != (TRAINING, self._unmeasured):
             return self.objective
@@ -197,15 +216,21 @@ class LocalTraining:
         return _Measuring(self.objective, self.measured)
 
     def loss(self, W: Tensor, split: str) -> Tensor:
-        """Return mean losses (n,) of rows W on each client's whole split; NaN if a client has no such samples."""
-        each = (self.objective.losses(row, c, split).mean() for row, c in zip(W, self.clients, strict=True))
+        """Return mean losses (n,) of rows W on each client's whole split; NaN if a client has no
+        such samples.
+        """
+        each = (
+            self.objective.losses(row, c, split).mean()
+            for row, c in zip(W, self.clients, strict=True)
+        )
         return torch.stack(list(each))
 
     def class_counts(self, client: int) -> Tensor | None:
-        """Return a client's number of training samples (pixels, of masks) in each class; None for other targets.
+        """Return a client's number of training samples (pixels, of masks) in each class; None for
+        other targets.
 
-        Counts (k,) end with the client's last class. They are not covered by privacy: using them is a release on the
-        method's card.
+        Counts (k,) end with the client's last class. They are not covered by privacy: using them is
+        a release on the method's card.
         """
         return self.objective.data.class_counts(client)
 
@@ -214,16 +239,20 @@ class LocalTraining:
         return when in self.watched
 
     def observe(self, model: str, W: Tensor, when: When) -> None:
-        """Set the rows W (n, d) to evaluate under a name; this determines which models are evaluated for a method.
+        """Set the rows W (n, d) to evaluate under a name; this determines which models are
+        evaluated for a method.
 
-        The global model is evaluated with the statistics that it was sent with, any other with the client's own.
+        The global model is evaluated with the statistics that it was sent with, any other with the
+        client's own.
         """
         if self.watches(when):
             beside = [self.statistics] if model == GLOBAL and self.statistics is not None else []
             self.observed[model, when] = torch.cat([W, *beside], 1)
 
     def training_losses(self) -> list[float | None]:
-        """Return each client's mean training loss over the steps so far; None before the first, or if hidden."""
+        """Return each client's mean training loss over the steps so far; None before the first, or
+        if hidden.
+        """
         if not self.objective.shows_losses:
             return [None] * len(self.clients)
         return [s / n if n else None for s, n in zip(self._losses, self._samples, strict=True)]
@@ -231,7 +260,9 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class _Measuring(GradientSource):
-    """An objective that also updates BatchNorm statistics (n, b), in place, with each batch as seen by the rows."""
+    """An objective that also updates BatchNorm statistics (n, b), in place, with each batch as seen
+    by the rows.
+    """
 
     objective: Objective
     statistics: Tensor

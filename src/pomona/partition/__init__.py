@@ -19,13 +19,27 @@ from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, hol
 
 RECIPES: dict[str, type[Settings]] = {
     kind.model_fields["name"].default: kind
-    for kind in (Iid, Pathological, Classes, Practical, Groups, Dirichlet, Latent, Natural, FromFile)
+    for kind in (
+        Iid,
+        Pathological,
+        Classes,
+        Practical,
+        Groups,
+        Dirichlet,
+        Latent,
+        Natural,
+        FromFile,
+    )
 }
 
 
 def _chosen(value: Any) -> Any:
     """Validate a section as the recipe that its name selects."""
-    return RECIPES[require_name(value, RECIPES)].model_validate(value) if isinstance(value, Mapping) else value
+    return (
+        RECIPES[require_name(value, RECIPES)].model_validate(value)
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 PartitionSettings = Annotated[
@@ -33,7 +47,14 @@ PartitionSettings = Annotated[
     BeforeValidator(_chosen),
 ]
 
-DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}  # those that affect it
+# those that affect it
+DATA_KEYS = {
+    "split",
+    "test_share",
+    "validation_share",
+    "train_limit",
+    "test_limit",
+}
 
 
 def usual(dataset: Dataset) -> Natural | Iid:
@@ -42,7 +63,11 @@ def usual(dataset: Dataset) -> Natural | Iid:
 
 
 def divide(
-    dataset: Dataset, data: DataSettings, partition: PartitionSettings | None, clients: int, seed: int
+    dataset: Dataset,
+    data: DataSettings,
+    partition: PartitionSettings | None,
+    clients: int,
+    seed: int,
 ) -> Partition:
     """Divide a data set among clients.
 
@@ -66,8 +91,13 @@ def divide(
     if isinstance(partition, FromFile):
         return partition.read(dataset, clients)
     if partition.by_class and dataset.targets != "classes":
-        fit = ", ".join(sorted(name for name, kind in RECIPES.items() if not getattr(kind, "by_class", False)))
-        raise ConfigError(f"partition {partition.name!r} needs classes, {dataset.name} has none; use one of: {fit}")
+        fit = ", ".join(
+            sorted(name for name, kind in RECIPES.items() if not getattr(kind, "by_class", False))
+        )
+        raise ConfigError(
+            f"partition {partition.name!r} needs classes, {dataset.name} has none; use one of: "
+            f"{fit}"
+        )
     turns = turn_groups(dataset, clients, partition.turn_groups)
     task = open_task(dataset, data, partition.by_owner, clients, seed)
     plan = partition.plan(task)
@@ -90,13 +120,17 @@ def divide(
     return made
 
 
-def _client_rows(plan: PartitionPlan | GivenRows, task: PartitionTask, share: float) -> tuple[ClientRows, ...]:
+def _client_rows(
+    plan: PartitionPlan | GivenRows, task: PartitionTask, share: float
+) -> tuple[ClientRows, ...]:
     train, test = plan.dealt(task)
     given = [np.intersect1d(rows, task.validation) for rows in train]
     validation = [
         own
         if len(own)
-        else hold_out(rows, task.labels, share, task.stream("validation", i), task.groups, task.dataset.times)
+        else hold_out(
+            rows, task.labels, share, task.stream("validation", i), task.groups, task.dataset.times
+        )
         for i, (own, rows) in enumerate(zip(given, train, strict=True))
     ]
     kept = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
@@ -105,7 +139,9 @@ def _client_rows(plan: PartitionPlan | GivenRows, task: PartitionTask, share: fl
 
 
 def _both(groups: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
-    """Return each client's hidden group: from the recipe, from the turns, or a number for each pair of both."""
+    """Return each client's hidden group: from the recipe, from the turns, or a number for each pair
+    of both.
+    """
     if not (groups and turns):
         return groups or turns
     pairs = list(zip(groups, turns, strict=True))

@@ -1,4 +1,6 @@
-"""Conversion of shares to rows: two random draws for all partitions, both within one row of the exact share."""
+"""Conversion of shares to rows: two random draws for all partitions, both within one row of the
+exact share.
+"""
 
 from typing import Any
 
@@ -14,10 +16,11 @@ Shares = NDArray[np.float64]
 def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Generator) -> list[Rows]:
     """Deal rows to clients by a table of shares.
 
-    The rows of a class are shuffled and cut at ``floor(cumsum(shares[:, c]) * count + u)``, with one offset u ~ U[0, 1)
-    per class. Every client is within one row of its exact share of every class; no row is dealt twice; all rows of a
-    class are used if its shares sum to 1. The offset makes the expected number of rows exact; without it, rounding
-    would favour the same clients in every class.
+    The rows of a class are shuffled and cut at ``floor(cumsum(shares[:, c]) * count + u)``, with
+    one offset u ~ U[0, 1) per class. Every client is within one row of its exact share of every
+    class; no row is dealt twice; all rows of a class are used if its shares sum to 1. The offset
+    makes the expected number of rows exact; without it, rounding would favour the same clients in
+    every class.
 
     Args:
         labels: (N,) class numbers in [0, n_classes).
@@ -35,7 +38,8 @@ def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Genera
     pieces: list[list[Rows]] = [[] for _ in shares]
     for c, column in enumerate(shares.T):
         rows = rng.permutation(np.flatnonzero(labels == c))
-        exact = np.round(np.cumsum(column) * len(rows), 6)  # 0.91 * 100 is 91, not 91.00000000000001
+        # 0.91 * 100 is 91, not 91.00000000000001
+        exact = np.round(np.cumsum(column) * len(rows), 6)
         cuts = np.minimum(np.floor(exact + rng.random()), len(rows)).astype(np.int64)
         starts = np.concatenate(([0], cuts[:-1]))
         for i in np.flatnonzero(cuts > starts):
@@ -44,10 +48,11 @@ def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Genera
 
 
 def sample(labels: NDArray[np.integer[Any]], size: int, rng: np.random.Generator) -> Rows:
-    """Draw exactly ``size`` rows without replacement, stratified: each class within one row of its exact share.
+    """Draw exactly ``size`` rows without replacement, stratified: each class within one row of its
+    exact share.
 
-    Systematic sampling: every (N / size)-th row of the shuffled rows in class order, from a random start, so that all
-    rows have the same probability.
+    Systematic sampling: every (N / size)-th row of the shuffled rows in class order, from a random
+    start, so that all rows have the same probability.
 
     Args:
         labels: (N,) class numbers.

@@ -20,9 +20,9 @@ MANY = 30  # rows after which measured integers repeat
 def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
     """Return warnings about problems that metrics would hide, one line each.
 
-    Covers skipped files; a single class, classes without rows or with few, class names that differ only in spelling, as
-    many classes as a measurement has values; masks without a class; constant flags; columns that look like an
-    identifier; clients without test rows.
+    Covers skipped files; a single class, classes without rows or with few, class names that differ
+    only in spelling, as many classes as a measurement has values; masks without a class; constant
+    flags; columns that look like an identifier; clients without test rows.
 
     Args:
         dataset: the data.
@@ -30,7 +30,13 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
         names: of the clients.
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
-    found = [*_classes(dataset), *_unpainted(dataset), *_flags(dataset), *owners, *_identifiers(dataset)]
+    found = [
+        *_classes(dataset),
+        *_unpainted(dataset),
+        *_flags(dataset),
+        *owners,
+        *_identifiers(dataset),
+    ]
     return [*dataset.notes, *found, *_untested(partition, names)]
 
 
@@ -44,14 +50,20 @@ def _classes(dataset: Dataset) -> list[str]:
     rare = [f"{name} ({n})" for name, n in zip(classes, counts, strict=True) if 0 < n < RARE]
     lines = []
     if len(found) == 1:
-        lines.append(f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %")
+        lines.append(
+            f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %"
+        )
     if empty:
         lines.append(f"no row is of class {listed(empty)}; numbers of classes start at 0")
     if len(found) > 20 and 2 * len(found) > len(dataset):
-        lines.append(f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = regression")
+        lines.append(
+            f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = "
+            "regression"
+        )
     elif rare:
         lines.append(
-            f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not have them. If they "
+            f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not "
+            "have them. If they "
             "are typing errors, correct the rows"
         )
     return [*lines, *_alike("classes", found)]
@@ -62,7 +74,8 @@ def _alike(what: str, names: Sequence[str]) -> list[str]:
     same = csv_columns.alike(names)
     return (
         [
-            f"{what} that differ in capital letters, blanks or the form of characters only: {listed(same)}; write them "
+            f"{what} that differ in capital letters, blanks or the form of characters only: "
+            f"{listed(same)}; write them "
             "alike if they are one"
         ]
         if same
@@ -79,7 +92,12 @@ def _unpainted(dataset: Dataset) -> list[str]:
         counts += np.bincount(part.reshape(-1), minlength=len(counts))
     none = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
     return (
-        [f"no pixel of any mask is of class {listed(none)}; do masks hold 0, 1, 2, ... and were not saved as JPEG?"]
+        [
+            (
+                f"no pixel of any mask is of class {listed(none)}; do masks hold 0, 1, 2, ... and "
+                "were not saved as JPEG?"
+            )
+        ]
         if none
         else []
     )
@@ -90,8 +108,16 @@ def _flags(dataset: Dataset) -> list[str]:
     if dataset.targets != "multilabel":
         return []
     names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
-    same = [name for name, column in zip(names, dataset.y.T, strict=True) if column.min() == column.max()]
-    return [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"] if same else []
+    same = [
+        name
+        for name, column in zip(names, dataset.y.T, strict=True)
+        if column.min() == column.max()
+    ]
+    return (
+        [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"]
+        if same
+        else []
+    )
 
 
 def _identifiers(dataset: Dataset) -> list[str]:
@@ -111,18 +137,32 @@ def _identifiers(dataset: Dataset) -> list[str]:
 def _numbered(column: NDArray[np.generic]) -> bool:
     """Return whether all numbers are distinct integers; the first rows rule out most columns."""
     return all(
-        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all()) and len(np.unique(rows)) == len(rows)
+        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all())
+        and len(np.unique(rows)) == len(rows)
         for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))
     )
 
 
 def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
-    without = [name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)]
+    without = [
+        name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)
+    ]
     if not without:
         return []
     if len(without) == len(names):
-        return ["no client has test rows, so no test figures; give more rows a client, or test rows of their own"]
-    return [f"{len(without)} of {len(names)} clients have no test rows and are in no mean: {listed(without)}"]
+        return [
+            (
+                "no client has test rows, so no test figures; give more rows a client, or test "
+                "rows "
+                "of their own"
+            )
+        ]
+    return [
+        (
+            f"{len(without)} of {len(names)} clients have no test rows and are in no mean: "
+            f"{listed(without)}"
+        )
+    ]
 
 
 Counts = NDArray[np.int64]
@@ -131,8 +171,13 @@ Measure = NDArray[np.float64]
 
 def label_counts(partition: Partition, dataset: Dataset, part: Split = "train") -> Counts:
     """Return (n, C) each client's rows of each class; C is 1 if the targets are not classes."""
-    labels, width = class_numbers(dataset), len(dataset.classes) if dataset.targets == "classes" else 1
-    return np.stack([np.bincount(labels[getattr(c, part)], minlength=width) for c in partition.clients])
+    labels, width = (
+        class_numbers(dataset),
+        len(dataset.classes) if dataset.targets == "classes" else 1,
+    )
+    return np.stack(
+        [np.bincount(labels[getattr(c, part)], minlength=width) for c in partition.clients]
+    )
 
 
 def distributions(counts: Counts) -> Measure:
@@ -145,16 +190,23 @@ def distributions(counts: Counts) -> Measure:
 def emd(counts: Counts) -> Measure:
     """Return (n,) each client's distance to the federation, sum_y |p_i(y) - p(y)|, in [0, 2).
 
-    The earth mover's distance of Zhao et al. 2018, with unit cost; p is the distribution of all clients' rows together.
+    The earth mover's distance of Zhao et al. 2018, with unit cost; p is the distribution of all
+    clients' rows together.
     """
-    distances: Measure = np.abs(distributions(counts) - distributions(counts.sum(axis=0, keepdims=True))).sum(axis=1)
+    distances: Measure = np.abs(
+        distributions(counts) - distributions(counts.sum(axis=0, keepdims=True))
+    ).sum(axis=1)
     return distances
 
 
 def effective_classes(counts: Counts) -> Measure:
-    """Return (n,) exp of the label entropy, the effective number of classes; NaN for a client without rows."""
+    """Return (n,) exp of the label entropy, the effective number of classes; NaN for a client
+    without rows.
+    """
     return np.exp(_entropy(distributions(counts)))
 
 
 def _entropy(rates: Measure) -> Measure:
-    return np.asarray(-(rates * np.log(np.where(rates > 0, rates, 1))).sum(axis=1), dtype=np.float64)
+    return np.asarray(
+        -(rates * np.log(np.where(rates > 0, rates, 1))).sum(axis=1), dtype=np.float64
+    )

@@ -1,4 +1,6 @@
-"""Groups of similar clients: with dominating classes (FedAMP, section 7), or with images rotated by quarter turns."""
+"""Groups of similar clients: with dominating classes (FedAMP, section 7), or with images rotated by
+quarter turns.
+"""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -18,11 +20,15 @@ from pomona.storage.mapped_array import allocate
 def check_turnable(dataset: Dataset) -> None:
     """Raise ConfigError unless the data are square images, not volumes."""
     if dataset.kind != "image" or dataset.x.ndim != 4 or dataset.x.shape[1] != dataset.x.shape[2]:
-        raise ConfigError(f"only square images can be turned, {dataset.name} has none; set partition.turn_groups = 0")
+        raise ConfigError(
+            f"only square images can be turned, {dataset.name} has none; set "
+            "partition.turn_groups = 0"
+        )
 
 
 def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
-    """Return (n,) each client's group, consecutive and of equal size, which is also its number of quarter turns.
+    """Return (n,) each client's group, consecutive and of equal size, which is also its number of
+    quarter turns.
 
     Raises:
         ConfigError: the data are not square images, or the clients cannot be split equally.
@@ -31,15 +37,22 @@ def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
         return ()
     check_turnable(dataset)
     if clients % groups:
-        raise ConfigError(f"{clients} clients make no {groups} groups of equal size; change clients or turn_groups")
+        raise ConfigError(
+            f"{clients} clients make no {groups} groups of equal size; change clients or "
+            "turn_groups"
+        )
     return tuple(i * groups // clients for i in range(clients))
 
 
 def apply_turns(dataset: Dataset, partition: Partition) -> Dataset:
-    """Rotate each client's images: a copy (on disk if the images are), or the data set itself without turns."""
+    """Rotate each client's images: a copy (on disk if the images are), or the data set itself
+    without turns.
+    """
     if not any(partition.turns):
         return dataset
-    x = allocate(dataset.x.shape, dataset.x.dtype, memory_share=float(not isinstance(dataset.x, np.memmap)))
+    x = allocate(
+        dataset.x.shape, dataset.x.dtype, memory_share=float(not isinstance(dataset.x, np.memmap))
+    )
     x[:] = dataset.x
     masks = dataset.targets == "segmentation"
     y = dataset.y.copy() if masks else dataset.y
@@ -58,12 +71,18 @@ class Group(Settings):
     """One group of clients."""
 
     clients: int = Field(ge=1, le=10**4, description="number of clients in the group")
-    classes: tuple[ClassNumber, ...] = Field(min_length=1, description="numbers of the dominating classes")
-    n_train: int = Field(ge=1, lt=2**53, description="training rows of each client, those for validation included")
+    classes: tuple[ClassNumber, ...] = Field(
+        min_length=1, description="numbers of the dominating classes"
+    )
+    n_train: int = Field(
+        ge=1, lt=2**53, description="training rows of each client, those for validation included"
+    )
 
 
 def spread(total: int, bins: Labels, width: int, rng: np.random.Generator) -> Labels:
-    """Spread ``total`` evenly over the given bins, (width,) counts; the remainder is placed at random."""
+    """Spread ``total`` evenly over the given bins, (width,) counts; the remainder is placed at
+    random.
+    """
     counts = np.zeros(width, dtype=np.int64)
     if len(bins):
         counts[bins] = total // len(bins)
@@ -72,18 +91,24 @@ def spread(total: int, bins: Labels, width: int, rng: np.random.Generator) -> La
 
 
 class Groups(Recipe):
-    """Clients in groups: most of a client's rows are from its group's dominating classes, the rest from all others.
+    """Clients in groups: most of a client's rows are from its group's dominating classes, the rest
+    from all others.
 
-    FedAMP's practical setting. The paper samples uniformly from both sets of classes; here the rows are spread evenly,
-    which keeps the sizes exact. For its EMNIST experiment: 10 clients with the digits and 1000 training rows, 26 with
-    the capital letters and 700, 26 with the small letters and 400, and 100 test rows each. The groups for the paper's
-    other data sets are in an appendix that was not available to us.
+    FedAMP's practical setting. The paper samples uniformly from both sets of classes; here the rows
+    are spread evenly, which keeps the sizes exact. For its EMNIST experiment: 10 clients with the
+    digits and 1000 training rows, 26 with the capital letters and 700, 26 with the small letters
+    and 400, and 100 test rows each. The groups for the paper's other data sets are in an appendix
+    that was not available to us.
     """
 
     name: Literal["groups"] = "groups"
-    groups: tuple[Group, ...] = Field(min_length=1, description="the groups in client order: clients, classes, n_train")
+    groups: tuple[Group, ...] = Field(
+        min_length=1, description="the groups in client order: clients, classes, n_train"
+    )
     n_test: int = Field(default=100, ge=0, lt=2**53, description="test rows of each client")
-    dominating: float = Field(default=0.8, ge=0, le=1, description="share of the rows from the dominating classes")
+    dominating: float = Field(
+        default=0.8, ge=0, le=1, description="share of the rows from the dominating classes"
+    )
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
         """Return the requested counts as shares of the available rows.
@@ -106,11 +131,14 @@ class Groups(Recipe):
         )
 
     def _fits(self, task: PartitionTask) -> None:
-        """Raise ConfigError unless the groups have the run's number of clients, and classes of its data."""
+        """Raise ConfigError unless the groups have the run's number of clients, and classes of its
+        data.
+        """
         clients = sum(group.clients for group in self.groups)
         if clients != task.clients:
             raise ConfigError(
-                f"partition.groups have {clients} clients, the run has clients = {task.clients}; make them equal"
+                f"partition.groups have {clients} clients, the run has clients = {task.clients}; "
+                "make them equal"
             )
         for number, group in enumerate(self.groups):
             known = set(group.classes) & set(range(task.n_classes))
@@ -123,7 +151,9 @@ class Groups(Recipe):
     def _counts(self, group: Group, total: int, n_classes: int, rng: np.random.Generator) -> Labels:
         others = np.setdiff1d(np.arange(n_classes), group.classes)
         major = round(self.dominating * total) if len(others) else total
-        return spread(major, np.array(group.classes), n_classes, rng) + spread(total - major, others, n_classes, rng)
+        return spread(major, np.array(group.classes), n_classes, rng) + spread(
+            total - major, others, n_classes, rng
+        )
 
 
 def _shares(wanted: Labels, available: Labels, classes: tuple[str, ...], part: str) -> Shares:
@@ -132,7 +162,8 @@ def _shares(wanted: Labels, available: Labels, classes: tuple[str, ...], part: s
     if len(short):
         worst = short[np.argmax(needed[short] - available[short])]
         raise DataError(
-            f"{len(short)} classes have too few {part} rows for partition.groups; the worst is class {worst} "
+            f"{len(short)} classes have too few {part} rows for partition.groups; the worst is "
+            f"class {worst} "
             f"({classes[worst]}): {needed[worst]} needed, {available[worst]} available; "
             f"lower {'n_train' if part == 'training' else 'n_test'} or the number of clients"
         )

@@ -1,7 +1,7 @@
 """Partitions by class: independent rows, or clients that have few classes or uneven shares of them.
 
-Sources: ``dirichlet`` of Lin et al. 2020, and FedALA, section 5.1; ``classes`` of FedALA and PFLlib; ``pathological``
-and ``practical`` of APPLE, section 4.1.
+Sources: ``dirichlet`` of Lin et al. 2020, and FedALA, section 5.1; ``classes`` of FedALA and
+PFLlib; ``pathological`` and ``practical`` of APPLE, section 4.1.
 """
 
 from typing import Annotated, Literal
@@ -23,10 +23,11 @@ from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, Rec
 
 
 def shards(clients: int) -> Shares:
-    """Return (n,) shard sizes: 80 %, 10 %, and the last 10 % in n - 2 equal shards; 90 % and 10 % for two clients.
+    """Return (n,) shard sizes: 80 %, 10 %, and the last 10 % in n - 2 equal shards; 90 % and 10 %
+    for two clients.
 
-    A single client gets all. For APPLE's 12 clients these are the paper's ten shards of 1 %, one of 10 % and one of 80
-    %.
+    A single client gets all. For APPLE's 12 clients these are the paper's ten shards of 1 %, one of
+    10 % and one of 80 %.
     """
     if clients < 3:
         return np.array([1.0] if clients == 1 else [0.9, 0.1])
@@ -34,15 +35,17 @@ def shards(clients: int) -> Shares:
 
 
 class Practical(Recipe):
-    """Each class is cut into one large, one medium and many small shards, dealt to the clients at random.
+    """Each class is cut into one large, one medium and many small shards, dealt to the clients at
+    random.
 
-    Training and test rows use the same table (APPLE's practical setting, Figure 6). A shard of 1 % is empty for classes
-    with too few rows.
+    Training and test rows use the same table (APPLE's practical setting, Figure 6). A shard of 1 %
+    is empty for classes with too few rows.
     """
 
     name: Literal["practical"] = "practical"
     draw: Literal["own", "published"] = Field(
-        default="own", description="the run's own draw, or the one behind APPLE's table 1, whatever the seed"
+        default="own",
+        description="the run's own draw, or the one behind APPLE's table 1, whatever the seed",
     )
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
@@ -61,21 +64,30 @@ class Practical(Recipe):
 def check_classes_per_client(wanted: int, available: int) -> None:
     """Raise ConfigError if a client is to have more classes than the data have."""
     if wanted > available:
-        raise ConfigError(f"partition.classes_per_client = {wanted}, but the data has {available} classes; lower it")
+        raise ConfigError(
+            f"partition.classes_per_client = {wanted}, but the data has {available} classes; "
+            "lower it"
+        )
 
 
 def check_uneven(balanced: bool, draw: str) -> None:
     """Raise ConfigError for equal shares asked of a draw that has its own."""
     if balanced:
-        raise ConfigError(f"partition.draw = {draw} has shares of its own; leave out partition.balanced")
+        raise ConfigError(
+            f"partition.draw = {draw} has shares of its own; leave out partition.balanced"
+        )
 
 
 def pathological_table(
     clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator
 ) -> Shares:
-    """Return (n, n_classes) shares: client i takes places ik to ik + k - 1 of concatenated random permutations."""
+    """Return (n, n_classes) shares: client i takes places ik to ik + k - 1 of concatenated random
+    permutations.
+    """
     rounds = -(-clients * per_client // n_classes)
-    drawn = np.concatenate([rng.permutation(n_classes) for _ in range(rounds)])[: clients * per_client]
+    drawn = np.concatenate([rng.permutation(n_classes) for _ in range(rounds)])[
+        : clients * per_client
+    ]
     weight = np.ones(len(drawn)) if balanced else 1 - rng.random(len(drawn))
     table = np.zeros((clients, n_classes))
     np.add.at(table, (np.arange(len(drawn)) // per_client, drawn), weight)
@@ -86,36 +98,51 @@ def pathological_table(
 class Pathological(Recipe):
     """Each client draws a few classes; a class is shared among its owners in random proportions.
 
-    As in APPLE's published code: random permutations of the classes are concatenated and handed out, so that the
-    numbers of owners of any two classes differ by at most one; the owners of a class get u / sum(u) of its rows, u ~
-    U(0, 1), the same share of training and test rows. A class that no client drew is not used. If the number of classes
-    is not a multiple of ``classes_per_client``, a client's places can straddle two permutations and contain the same
+    As in APPLE's published code: random permutations of the classes are concatenated and handed
+    out, so that the numbers of owners of any two classes differ by at most one; the owners of a
+    class get u / sum(u) of its rows, u ~ U(0, 1), the same share of training and test rows. A class
+    that no client drew is not used. If the number of classes is not a multiple of
+    ``classes_per_client``, a client's places can straddle two permutations and contain the same
     class twice: that client then has one class less, with the weight of both places.
 
-    With ``balanced`` the owners get equal shares: the pathological setting of the FedAMP paper and of McMahan et al.,
-    with two classes per client and no groups of similar clients.
+    With ``balanced`` the owners get equal shares: the pathological setting of the FedAMP paper and
+    of McMahan et al., with two classes per client and no groups of similar clients.
     """
 
     name: Literal["pathological"] = "pathological"
-    classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client draws")
-    balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
+    classes_per_client: int = Field(
+        default=2, ge=1, le=10**6, description="number of classes that a client draws"
+    )
+    balanced: bool = Field(
+        default=False, description="equal instead of random shares for the owners of a class"
+    )
     draw: Literal["own", "published"] = Field(
-        default="own", description="the run's own draw, or the one behind APPLE's table 1, whatever the seed"
+        default="own",
+        description="the run's own draw, or the one behind APPLE's table 1, whatever the seed",
     )
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
-        """Return the table of drawn classes. Raises ConfigError if there are fewer classes than a client needs."""
+        """Return the table of drawn classes.
+
+        Raises ConfigError if there are fewer classes than a client needs.
+        """
         check_classes_per_client(self.classes_per_client, task.n_classes)
         if self.draw == "published":
             check_uneven(self.balanced, self.draw)
             return apple_pathological(task, self.classes_per_client)
         rng = task.stream("table")
-        table = pathological_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
+        table = pathological_table(
+            task.clients, task.n_classes, self.classes_per_client, self.balanced, rng
+        )
         return PartitionPlan(task.labels, table, table)
 
 
-def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator) -> Shares:
-    """Return (n, n_classes) shares: each class goes to the first ceil(n k / C) clients that still need classes."""
+def classes_table(
+    clients: int, n_classes: int, per_client: int, balanced: bool, rng: np.random.Generator
+) -> Shares:
+    """Return (n, n_classes) shares: each class goes to the first ceil(n k / C) clients that still
+    need classes.
+    """
     owners_wanted = -(-clients * per_client // n_classes)
     needs = np.full(clients, per_client)
     table = np.zeros((clients, n_classes))
@@ -125,7 +152,9 @@ def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool,
             break
         needs[owners] -= 1
         equal = 1 / len(owners)
-        shares = np.full(len(owners), equal) if balanced else rng.uniform(equal / 10, equal, len(owners))
+        shares = (
+            np.full(len(owners), equal) if balanced else rng.uniform(equal / 10, equal, len(owners))
+        )
         shares[-1] = 1 - shares[:-1].sum()
         table[owners, c] = shares
     return table
@@ -134,8 +163,10 @@ def classes_table(clients: int, n_classes: int, per_client: int, balanced: bool,
 PublishedDraw = Annotated[
     Literal["own", "pfllib", "niid-bench"],
     Field(
-        description="the run's own draw, or, whatever the seed, that of PFLlib's tables (rows of both splits, a "
-        "quarter of each client's for testing) or of Flower's niid_bench (equal parts of the test rows)"
+        description="the run's own draw, or, whatever the seed, that of PFLlib's tables (rows of "
+        "both splits, a "
+        "quarter of each client's for testing) or of Flower's niid_bench (equal parts of the test "
+        "rows)"
     ),
 ]
 
@@ -143,35 +174,50 @@ PublishedDraw = Annotated[
 class Classes(Recipe):
     """A fixed number of classes per client, assigned in class order.
 
-    The pathological setting of the FedALA paper, as in PFLlib: with 20 clients, 10 classes and 2 classes per client,
-    clients 0 to 3 share classes 0 and 1, clients 4 to 7 classes 2 and 3, and so on. Of the m owners of a class, all but
-    the last get a share uniform in [1/(10 m), 1/m], and the last the rest; with ``balanced`` all get 1/m. PFLlib draws
-    the same sizes in rows instead of shares. Unless k divides the number of classes C, and C divides n k, the last
-    clients may get fewer classes, or the last classes no client (ceil(n k / C) owners per class).
+    The pathological setting of the FedALA paper, as in PFLlib: with 20 clients, 10 classes and 2
+    classes per client, clients 0 to 3 share classes 0 and 1, clients 4 to 7 classes 2 and 3, and so
+    on. Of the m owners of a class, all but the last get a share uniform in [1/(10 m), 1/m], and the
+    last the rest; with ``balanced`` all get 1/m. PFLlib draws the same sizes in rows instead of
+    shares. Unless k divides the number of classes C, and C divides n k, the last clients may get
+    fewer classes, or the last classes no client (ceil(n k / C) owners per class).
     """
 
     name: Literal["classes"] = "classes"
-    classes_per_client: int = Field(default=2, ge=1, le=10**6, description="number of classes that a client is given")
-    balanced: bool = Field(default=False, description="equal instead of random shares for the owners of a class")
+    classes_per_client: int = Field(
+        default=2, ge=1, le=10**6, description="number of classes that a client is given"
+    )
+    balanced: bool = Field(
+        default=False, description="equal instead of random shares for the owners of a class"
+    )
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
-        """Return the table of classes in order. Raises ConfigError if there are fewer classes than a client needs."""
+        """Return the table of classes in order.
+
+        Raises ConfigError if there are fewer classes than a client needs.
+        """
         check_classes_per_client(self.classes_per_client, task.n_classes)
         if self.draw != "own":
             check_uneven(self.balanced, self.draw)
-            return (pfllib_classes if self.draw == "pfllib" else niid_classes)(task, self.classes_per_client)
+            return (pfllib_classes if self.draw == "pfllib" else niid_classes)(
+                task, self.classes_per_client
+            )
         rng = task.stream("table")
-        table = classes_table(task.clients, task.n_classes, self.classes_per_client, self.balanced, rng)
+        table = classes_table(
+            task.clients, task.n_classes, self.classes_per_client, self.balanced, rng
+        )
         return PartitionPlan(task.labels, table, table)
 
 
 class Iid(Recipe):
-    """Every client gets the same share of every class (McMahan et al. 2017; the IID setting of the FedAMP paper)."""
+    """Every client gets the same share of every class (McMahan et al. 2017; the IID setting of the
+    FedAMP paper).
+    """
 
     by_class = False
     remedy = (
-        "every class is dealt out in equal shares, so use at most as many clients as the largest class has training "
+        "every class is dealt out in equal shares, so use at most as many clients as the largest "
+        "class has training "
         "rows, or more data (data.train_limit)"
     )
     name: Literal["iid"] = "iid"
@@ -182,12 +228,15 @@ class Iid(Recipe):
         return PartitionPlan(task.labels, table, table)
 
 
-def dirichlet_table(clients: int, counts: Labels, beta: float, cap: bool, rng: np.random.Generator) -> Shares:
+def dirichlet_table(
+    clients: int, counts: Labels, beta: float, cap: bool, rng: np.random.Generator
+) -> Shares:
     """Draw (n, n_classes) shares, each column from Dirichlet(beta * 1).
 
-    With ``cap``, clients that already hold 1/n of all rows get none of the next class. PFLlib sets their shares to zero
-    and rescales the others; a rescaled part of a Dirichlet vector is Dirichlet distributed, so drawing over the
-    remaining clients has the same distribution and never divides 0 by 0.
+    With ``cap``, clients that already hold 1/n of all rows get none of the next class. PFLlib sets
+    their shares to zero and rescales the others; a rescaled part of a Dirichlet vector is Dirichlet
+    distributed, so drawing over the remaining clients has the same distribution and never divides 0
+    by 0.
     """
     table = np.zeros((clients, len(counts)))
     held = np.zeros(clients)
@@ -200,35 +249,49 @@ def dirichlet_table(clients: int, counts: Labels, beta: float, cap: bool, rng: n
 
 
 class Dirichlet(Recipe):
-    """Each class is divided by a draw from a symmetric Dirichlet distribution; small beta means strong skew.
+    """Each class is divided by a draw from a symmetric Dirichlet distribution; small beta means
+    strong skew.
 
-    As in PFLlib, the whole table is redrawn until every client has enough training rows; here the number of tries is
-    limited. Training and test rows use the same table. If targets are not classes, all rows count as one class, and
-    only the quantity is skewed.
+    As in PFLlib, the whole table is redrawn until every client has enough training rows; here the
+    number of tries is limited. Training and test rows use the same table. If targets are not
+    classes, all rows count as one class, and only the quantity is skewed.
     """
 
     by_class = False
     name: Literal["dirichlet"] = "dirichlet"
     beta: float = Field(
-        default=0.1, gt=0, le=1e9, description="concentration: 0.1 is strong label skew, 100 nearly none"
+        default=0.1,
+        gt=0,
+        le=1e9,
+        description="concentration: 0.1 is strong label skew, 100 nearly none",
     )
     min_size: int | None = Field(
         default=None,
         ge=1,
-        description="smallest number of training rows of a client; by default 30, or half the mean if less (PFLlib)",
+        description=(
+            "smallest number of training rows of a client; by default 30, or half the "
+            "mean if less (PFLlib)"
+        ),
     )
-    tries: int = Field(default=1000, ge=1, le=10**6, description="number of tables drawn before giving up")
+    tries: int = Field(
+        default=1000, ge=1, le=10**6, description="number of tables drawn before giving up"
+    )
     balance_cap: bool = Field(
-        default=True, description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)"
+        default=True,
+        description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)",
     )
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
-        """Return the first table that gives every client enough rows. Raises DataError after the last try."""
+        """Return the first table that gives every client enough rows.
+
+        Raises DataError after the last try.
+        """
         if self.draw != "own":
             if not self.balance_cap or self.min_size is not None:
                 raise ConfigError(
-                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; leave out "
+                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; "
+                    "leave out "
                     "partition.balance_cap and partition.min_size"
                 )
             return (pfllib_dirichlet if self.draw == "pfllib" else niid_dirichlet)(task, self.beta)
@@ -243,7 +306,8 @@ class Dirichlet(Recipe):
                 return PartitionPlan(task.labels, table, table)
             best = max(best, smallest)
         raise DataError(
-            f"in {self.tries} tries no Dirichlet({self.beta:g}) partition of {len(task.train)} training rows gave each "
+            f"in {self.tries} tries no Dirichlet({self.beta:g}) partition of {len(task.train)} "
+            "training rows gave each "
             f"of {task.clients} clients {needed} rows (best try: smallest client with {best}); "
             f"raise partition.beta, or lower clients or partition.min_size"
         )

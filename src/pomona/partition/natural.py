@@ -35,12 +35,14 @@ class FromFile(Settings):
         made_from = partition.recipe.get("fingerprint")
         if made_from != dataset.fingerprint:
             raise DataError(
-                f"{self.path} was made from other data (fingerprint {str(made_from)[:12]}, {dataset.name} has "
+                f"{self.path} was made from other data (fingerprint {str(made_from)[:12]}, "
+                f"{dataset.name} has "
                 f"{dataset.fingerprint[:12]}); use the same data, or make the partition again"
             )
         if len(partition.clients) != clients:
             raise ConfigError(
-                f"{self.path} has {len(partition.clients)} clients, the run has clients = {clients}; "
+                f"{self.path} has {len(partition.clients)} clients, the run has clients = "
+                f"{clients}; "
                 f"set clients = {len(partition.clients)}, or name another file"
             )
         check(partition, dataset, str(self.path))
@@ -52,8 +54,9 @@ class FromFile(Settings):
 class Natural(Recipe):
     """Every row stays with its owner (hospital, writer, site) and in its split, as the data say.
 
-    An owner without test or validation rows has them drawn from its training rows, by the shares of the data settings.
-    A single client holds the rows of all owners, as a silo does, or a run on pooled data.
+    An owner without test or validation rows has them drawn from its training rows, by the shares of
+    the data settings. A single client holds the rows of all owners, as a silo does, or a run on
+    pooled data.
     """
 
     by_class = False
@@ -63,12 +66,16 @@ class Natural(Recipe):
     name: Literal["natural"] = "natural"
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
-        """Return the identity table over owners. Raises ConfigError if their number is not ``clients``, nor that 1."""
+        """Return the identity table over owners.
+
+        Raises ConfigError if their number is not ``clients``, nor that 1.
+        """
         owners = task.dataset.owners
         assert owners is not None, "a task by owner has owners"
         if task.clients not in {1, len(owners.names)}:
             raise ConfigError(
-                f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} clients; "
+                f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} "
+                "clients; "
                 f"set clients = {len(owners.names)}"
             )
         table = np.eye(len(owners.names)) if task.clients > 1 else np.ones((1, len(owners.names)))

@@ -41,9 +41,12 @@ class Partition:
     Attributes:
         clients: one ClientRows per client, in id order.
         recipe: its origin (name, settings, seed, fingerprint of the data).
-        groups: (n,) the hidden group of each client, if the recipe has groups; never shown to a method.
-        turns: (n,) quarter turns applied to a client's images, () for none (e.g. a scanner mounted differently).
-        targets: (n,) the client whose validation and test rows each client gets, () if each keeps its own.
+        groups: (n,) the hidden group of each client, if the recipe has groups; never shown to a
+            method.
+        turns: (n,) quarter turns applied to a client's images, () for none (e.g. a scanner mounted
+            differently).
+        targets: (n,) the client whose validation and test rows each client gets, () if each keeps
+            its own.
     """
 
     clients: tuple[ClientRows, ...]
@@ -55,7 +58,13 @@ class Partition:
     def text(self) -> str:
         """The canonical JSON form."""
         clients = [{k: getattr(c, k).tolist() for k in SPLITS} for c in self.clients]
-        body = {"format": FORMAT, "recipe": self.recipe, "groups": self.groups, "turns": self.turns, "clients": clients}
+        body = {
+            "format": FORMAT,
+            "recipe": self.recipe,
+            "groups": self.groups,
+            "turns": self.turns,
+            "clients": clients,
+        }
         if self.targets:  # omitted if empty, so that existing partitions keep their text and hash
             body["targets"] = self.targets
         return json.dumps(body, sort_keys=True, separators=(",", ":"))
@@ -67,7 +76,9 @@ class Partition:
 
     @property
     def target_groups(self) -> tuple[int, ...]:
-        """(n,) the hidden group whose samples each client is evaluated on; () if its own, or unknown."""
+        """(n,) the hidden group whose samples each client is evaluated on; () if its own, or
+        unknown.
+        """
         return tuple(self.groups[t] for t in self.targets) if self.groups else ()
 
     def save(self, path: Path) -> None:
@@ -79,20 +90,30 @@ class Partition:
         """Read a file written by ``save``. Raises DataError with its name if it is invalid."""
 
         def fault(what: str) -> DataError:
-            return DataError(f"{path} is not a partition file ({what}); make one with `pomona data show --save`")
+            return DataError(
+                f"{path} is not a partition file ({what}); make one with `pomona data show --save`"
+            )
 
         try:
-            saved = _Saved.model_validate(bounds.parse(files.content(path, MOST_BYTES), fault, MOST_BYTES))
+            saved = _Saved.model_validate(
+                bounds.parse(files.content(path, MOST_BYTES), fault, MOST_BYTES)
+            )
         except OSError as wrong:
             raise fault(str(wrong)) from wrong
         except ValidationError as wrong:
             first = wrong.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))} = {reprlib.repr(first['input'])}: {first['msg']}"
+            reason = (
+                f"{'.'.join(map(str, first['loc']))} = {reprlib.repr(first['input'])}: "
+                f"{first['msg']}"
+            )
             raise fault(bounds.plain(reason, 200)) from None
         clients = tuple(
-            ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test))) for c in saved.clients
+            ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test)))
+            for c in saved.clients
         )
-        return cls(clients, saved.recipe, tuple(saved.groups), tuple(saved.turns), tuple(saved.targets))
+        return cls(
+            clients, saved.recipe, tuple(saved.groups), tuple(saved.turns), tuple(saved.targets)
+        )
 
 
 Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
@@ -117,12 +138,17 @@ ANEW = "make the partition again"
 
 
 def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
-    """Mark rows as taken. Raises DataError unless they ascend, are among those of the data, and free."""
+    """Mark rows as taken.
+
+    Raises DataError unless they ascend, are among those of the data, and free.
+    """
     if np.any(np.diff(rows) <= 0):
         raise DataError(f"{where}: row numbers are not in ascending order; {ANEW}")
     if len(rows) and (rows[0] < 0 or rows[-1] >= len(taken)):
         outside = rows[0] if rows[0] < 0 else rows[-1]
-        raise DataError(f"{where}: row {outside} is not among the {len(taken)} rows of {name}; {ANEW}")
+        raise DataError(
+            f"{where}: row {outside} is not among the {len(taken)} rows of {name}; {ANEW}"
+        )
     if taken[rows].any():
         raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; {ANEW}")
     taken[rows] = True
@@ -131,8 +157,9 @@ def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
 def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
     """Raise DataError unless the partition fits this data set.
 
-    Row numbers must be within the data and ascending, and occur only once; every client must have training rows; groups
-    and turns, if any, must have one number per client, and targets must name each client once.
+    Row numbers must be within the data and ascending, and occur only once; every client must have
+    training rows; groups and turns, if any, must have one number per client, and targets must name
+    each client once.
 
     Args:
         partition: the partition to check.
@@ -150,7 +177,10 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANE
             _take(getattr(client, part), taken, f"{source}: client {i}, {part}", dataset.name)
     for what, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
-            raise DataError(f"{source}: {what} has {len(values)} entries for {len(partition.clients)} clients; {ANEW}")
+            raise DataError(
+                f"{source}: {what} has {len(values)} entries for {len(partition.clients)} "
+                f"clients; {ANEW}"
+            )
     if partition.targets and sorted(partition.targets) != list(range(len(partition.clients))):
         raise DataError(f"{source}: targets must name each client once; {ANEW}")
     if not set(partition.turns) <= set(range(4)):

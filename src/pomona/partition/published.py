@@ -1,9 +1,11 @@
-"""Draws of clients behind published tables, row by row, from the generators and seeds of their programs.
+"""Draws of clients behind published tables, row by row, from the generators and seeds of their
+programs.
 
-``apple_*``: table 1 of APPLE (Luo and Wu, IJCAI 2022). ``pfllib_*``: the tables of PFLlib, FedALA, FedCP, GPFL and
-FedDBE. ``niid_*``: the table of Flower's baseline niid_bench. Levels of two draws cannot be compared, so a table is
-compared on its own. The order of calls to the generator determines the rows; tests compare them with those that the
-programs give. A run's seed changes nothing here.
+``apple_*``: table 1 of APPLE (Luo and Wu, IJCAI 2022). ``pfllib_*``: the tables of PFLlib, FedALA,
+FedCP, GPFL and FedDBE. ``niid_*``: the table of Flower's baseline niid_bench. Levels of two draws
+cannot be compared, so a table is compared on its own. The order of calls to the generator
+determines the rows; tests compare them with those that the programs give. A run's seed changes
+nothing here.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,10 @@ Held = list[list[Rows]]  # blocks of rows by client
 
 
 def apple_practical(task: PartitionTask) -> GivenRows:
-    """Deal each class in shards of 80 %, 10 % and ten of 1 %. Raises ConfigError unless there are 12 clients."""
+    """Deal each class in shards of 80 %, 10 % and ten of 1 %.
+
+    Raises ConfigError unless there are 12 clients.
+    """
     if task.clients != len(APPLE_COLUMN):
         raise ConfigError(
             f"partition.draw = published has {len(APPLE_COLUMN)} clients, the run {task.clients}; "
@@ -42,7 +47,9 @@ def apple_practical(task: PartitionTask) -> GivenRows:
 
 
 def apple_pathological(task: PartitionTask, per_client: int) -> GivenRows:
-    """Deal random permutations of the classes, ``per_client`` places to a client; owners share a class at random."""
+    """Deal random permutations of the classes, ``per_client`` places to a client; owners share a
+    class at random.
+    """
     rng, places = RandomState(APPLE_SEED), task.clients * per_client
     permutations = [rng.permutation(task.n_classes) for _ in range(-(-places // task.n_classes))]
     drawn = np.concatenate(permutations)[:places]
@@ -55,7 +62,10 @@ def apple_pathological(task: PartitionTask, per_client: int) -> GivenRows:
 
 
 def _by_shares(task: PartitionTask, table: Shares, rng: RandomState) -> GivenRows:
-    """Deal the training rows, then the test rows, by one table. Rows left over by rounding go to nobody."""
+    """Deal the training rows, then the test rows, by one table.
+
+    Rows left over by rounding go to nobody.
+    """
 
     def dealt(pool: Rows) -> tuple[Rows, ...]:
         held: Held = [[] for _ in table]
@@ -68,18 +78,28 @@ def _by_shares(task: PartitionTask, table: Shares, rng: RandomState) -> GivenRow
 
 
 def pfllib_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
-    """Divide class by class by Dirichlet(beta). Raises DataError if no draw gives every client enough rows."""
+    """Divide class by class by Dirichlet(beta).
+
+    Raises DataError if no draw gives every client enough rows.
+    """
     rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
     return _split(_capped(task, pool, beta, rng, _least(task, pool)), rng)
 
 
 def niid_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
-    """Divide as PFLlib does, but training rows alone. Raises DataError if no draw gives every client enough rows."""
-    return _beside_test(task, _capped(task, task.train, beta, np.random.default_rng(NIID_SEED), NIID_LEAST))
+    """Divide as PFLlib does, but training rows alone.
+
+    Raises DataError if no draw gives every client enough rows.
+    """
+    return _beside_test(
+        task, _capped(task, task.train, beta, np.random.default_rng(NIID_SEED), NIID_LEAST)
+    )
 
 
 def niid_classes(task: PartitionTask, per_client: int) -> GivenRows:
-    """Divide each class equally among its owners: client i has class i, modulo their number, and others at random."""
+    """Divide each class equally among its owners: client i has class i, modulo their number, and
+    others at random.
+    """
     rng = np.random.default_rng(NIID_SEED)
     classes = [[i % task.n_classes] for i in range(task.clients)]
     for own in classes:
@@ -101,8 +121,11 @@ def _beside_test(task: PartitionTask, held: Held) -> GivenRows:
     return GivenRows(train, tuple(np.array_split(task.test, task.clients)))
 
 
-def _capped(task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Generator, least: int) -> Held:
-    """Divide a pool class by class by Dirichlet(beta), where a client with 1/n of all rows gets no more.
+def _capped(
+    task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Generator, least: int
+) -> Held:
+    """Divide a pool class by class by Dirichlet(beta), where a client with 1/n of all rows gets no
+    more.
 
     Raises:
         DataError: no draw gives every client enough rows.
@@ -111,7 +134,9 @@ def _capped(task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Gen
         held: Held = [[] for _ in range(task.clients)]
         for c in range(task.n_classes):
             rows = rng.permutation(pool[task.labels[pool] == c])
-            shares = rng.dirichlet(np.full(task.clients, beta)) * (_sizes(held) < len(pool) / task.clients)
+            shares = rng.dirichlet(np.full(task.clients, beta)) * (
+                _sizes(held) < len(pool) / task.clients
+            )
             if not shares.sum() > 0:  # all that may get rows have drawn nothing
                 break
             ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)
@@ -126,16 +151,22 @@ def _capped(task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Gen
 
 
 def pfllib_classes(task: PartitionTask, per_client: int) -> GivenRows:
-    """Divide each class in consecutive blocks of random sizes among the first clients that still need classes."""
+    """Divide each class in consecutive blocks of random sizes among the first clients that still
+    need classes.
+    """
     rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
     held: Held = [[] for _ in range(task.clients)]
     needs = np.full(task.clients, per_client)
     for c in range(task.n_classes):
         rows = pool[task.labels[pool] == c]
-        owners = np.flatnonzero(needs > 0)[: int(np.ceil(task.clients / task.n_classes * per_client))]
+        owners = np.flatnonzero(needs > 0)[
+            : int(np.ceil(task.clients / task.n_classes * per_client))
+        ]
         needs[owners] -= 1
         mean = len(rows) / max(len(owners), 1)
-        drawn = rng.randint(int(max(mean / 10, _least(task, pool) / task.n_classes)), int(mean), len(owners) - 1)
+        drawn = rng.randint(
+            int(max(mean / 10, _least(task, pool) / task.n_classes)), int(mean), len(owners) - 1
+        )
         _hand_out(rows, [*drawn, len(rows) - drawn.sum()], [held[i] for i in owners])
     return _split(held, rng)
 
@@ -158,5 +189,10 @@ def _least(task: PartitionTask, pool: Rows) -> int:
 
 def _split(held: Held, rng: RandomState) -> GivenRows:
     """Split each client's rows anew, whatever part of the data they are from."""
-    parts = [train_test_split(np.concatenate(blocks), train_size=TRAIN_SHARE, random_state=rng) for blocks in held]
-    return GivenRows(tuple(np.sort(train) for train, _ in parts), tuple(np.sort(test) for _, test in parts))
+    parts = [
+        train_test_split(np.concatenate(blocks), train_size=TRAIN_SHARE, random_state=rng)
+        for blocks in held
+    ]
+    return GivenRows(
+        tuple(np.sort(train) for train, _ in parts), tuple(np.sort(test) for _, test in parts)
+    )

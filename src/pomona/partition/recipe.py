@@ -21,7 +21,11 @@ from pomona.partition.partition import Rows
 
 def class_numbers(dataset: Dataset) -> Labels:
     """Return (N,) the class of every row; a single class if the targets are not classes."""
-    return dataset.y.astype(np.int64) if dataset.targets == "classes" else np.zeros(len(dataset), dtype=np.int64)
+    return (
+        dataset.y.astype(np.int64)
+        if dataset.targets == "classes"
+        else np.zeros(len(dataset), dtype=np.int64)
+    )
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class PartitionPlan:
     """Tables of shares: how many rows of each stratum each client gets.
 
     Attributes:
-        strata: (N,) the stratum of every row, indexing the tables' columns: its class, cluster or owner.
+        strata: (N,) the stratum of every row, indexing the tables' columns: its class, cluster or
+            owner.
         train, test: (n, n_strata) each client's share of each stratum's training and test rows.
         groups: (n,) hidden group of each client, () for none.
         targets: (n,) the client whose validation and test rows each client gets, () for its own.
@@ -86,20 +91,29 @@ class PartitionPlan:
         )
 
 
-def _dealt(pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None) -> list[Rows]:
-    """Deal a pool's rows to the clients; a group is dealt as one unit, in the stratum of most of its rows."""
+def _dealt(
+    pool: Rows, strata: Labels, shares: Shares, rng: np.random.Generator, groups: Labels | None
+) -> list[Rows]:
+    """Deal a pool's rows to the clients; a group is dealt as one unit, in the stratum of most of
+    its rows.
+    """
     if groups is None:
         return [pool[positions] for positions in deal(strata[pool], shares, rng)]
     units, place = np.unique(groups[pool], return_inverse=True)
-    return [pool[np.isin(place, dealt)] for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)]
+    return [
+        pool[np.isin(place, dealt)]
+        for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)
+    ]
 
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Rows that a published program gives: each client's training rows, from which validation is drawn, and test rows.
+    """Rows that a published program gives: each client's training rows, from which validation is
+    drawn, and test rows.
 
     Attributes:
-        train, test: (n,) ascending row numbers by client; a row may be in either, whatever part of the data it is from.
+        train, test: (n,) ascending row numbers by client; a row may be in either, whatever part of
+            the data it is from.
     """
 
     train: tuple[Rows, ...]
@@ -108,10 +122,14 @@ class GivenRows:
     targets: ClassVar[tuple[int, ...]] = ()
 
     def dealt(self, task: PartitionTask) -> tuple[list[Rows], list[Rows]]:
-        """Return the rows. Raises ConfigError if rows of the task belong together, which the program did not know."""
+        """Return the rows.
+
+        Raises ConfigError if rows of the task belong together, which the program did not know.
+        """
         if task.groups is not None or task.dataset.times is not None:
             raise ConfigError(
-                "a published draw splits rows one by one; set partition.draw = own for rows with groups or times"
+                "a published draw splits rows one by one; set partition.draw = own for rows with "
+                "groups or times"
             )
         return list(self.train), list(self.test)
 
@@ -119,7 +137,9 @@ class GivenRows:
 class Recipe(Settings):
     """Settings that every recipe has."""
 
-    by_class: ClassVar[bool] = True  # whether the recipe needs classes; if False, all rows may be one class
+    by_class: ClassVar[bool] = (
+        True  # whether the recipe needs classes; if False, all rows may be one class
+    )
     by_owner: ClassVar[bool] = False  # whether rows are split within each owner
     members: ClassVar[bool] = False  # whether the recipe determines the number of clients
     remedy: ClassVar[str] = (  # remedy if a client has no training rows
@@ -130,19 +150,26 @@ class Recipe(Settings):
         default=0,
         ge=0,
         le=4,
-        description="rotate the images of this many consecutive groups of clients by 0, 1, 2, 3 quarter turns; 0: none",
+        description=(
+            "rotate the images of this many consecutive groups of clients by 0, 1, 2, 3 "
+            "quarter turns; 0: none"
+        ),
     )
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role
 
 
-def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int, seed: int) -> PartitionTask:
-    """Split the data set into training and test rows, and keep a stratified sample of each within the limits.
+def open_task(
+    dataset: Dataset, data: DataSettings, by_owner: bool, clients: int, seed: int
+) -> PartitionTask:
+    """Split the data set into training and test rows, and keep a stratified sample of each within
+    the limits.
 
-    The default is the official split. All rows are split anew if the settings say so or the source has no training
-    rows; training rows are split if there are no test rows. With ``by_owner`` each owner's rows are split separately,
-    and rows that the data set assigns to validation stay there; otherwise the whole data set is split at once.
+    The default is the official split. All rows are split anew if the settings say so or the source
+    has no training rows; training rows are split if there are no test rows. With ``by_owner`` each
+    owner's rows are split separately, and rows that the data set assigns to validation stay there;
+    otherwise the whole data set is split at once.
 
     Raises:
         ConfigError: ``by_owner`` for data without owners.
@@ -153,14 +180,22 @@ def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int
     role = np.where(np.arange(len(dataset)) < dataset.n_train, TRAIN, TEST)
     if by_owner:
         if dataset.owners is None:
-            raise ConfigError(f"{dataset.name} names no owners of its rows; choose another partition")
+            raise ConfigError(
+                f"{dataset.name} names no owners of its rows; choose another partition"
+            )
         block, role = dataset.owners.client, dataset.owners.role.astype(np.int64)
     if data.split == "pooled" or not np.any(role == TRAIN):
         role = np.full(len(dataset), TRAIN)
-    groups = dataset.groups and dataset.groups.within(dataset.owners.client if by_owner and dataset.owners else None)
+    groups = dataset.groups and dataset.groups.within(
+        dataset.owners.client if by_owner and dataset.owners else None
+    )
     for b in np.setdiff1d(block, block[role == TEST]):
         free = np.flatnonzero((block == b) & (role == TRAIN))
-        role[hold_out(free, labels, data.test_share, stream(seed, "partition.split", b), groups, times)] = TEST
+        role[
+            hold_out(
+                free, labels, data.test_share, stream(seed, "partition.split", b), groups, times
+            )
+        ] = TEST
     _require_whole(dataset, groups, role)
     strata = block * (int(labels.max(initial=0)) + 1) + labels
     return PartitionTask(
@@ -168,14 +203,26 @@ def open_task(dataset: Dataset, data: DataSettings, by_owner: bool, clients: int
         clients=clients,
         seed=seed,
         labels=labels,
-        train=_limited(np.flatnonzero(role != TEST), strata, data.train_limit, stream(seed, "partition.limit.train")),
-        test=_limited(np.flatnonzero(role == TEST), strata, data.test_limit, stream(seed, "partition.limit.test")),
+        train=_limited(
+            np.flatnonzero(role != TEST),
+            strata,
+            data.train_limit,
+            stream(seed, "partition.limit.train"),
+        ),
+        test=_limited(
+            np.flatnonzero(role == TEST),
+            strata,
+            data.test_limit,
+            stream(seed, "partition.limit.test"),
+        ),
         validation=np.flatnonzero(role == VALIDATION),
         groups=groups,
     )
 
 
-def _require_whole(dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64]) -> None:
+def _require_whole(
+    dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64]
+) -> None:
     """Raise DataError if rows of one group are on both sides of a split."""
     if groups is None or not len(groups):
         return
@@ -185,8 +232,10 @@ def _require_whole(dataset: Dataset, groups: NDArray[np.int64] | None, role: NDA
     if len(torn):
         assert dataset.groups
         raise DataError(
-            f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of {dataset.groups.column} have rows in "
-            f"several of training, validation and test, first those of row {int((groups == torn[0]).argmax())}; keep "
+            f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of "
+            f"{dataset.groups.column} have rows in "
+            "several of training, validation and test, first those of row "
+            f"{int((groups == torn[0]).argmax())}; keep "
             "each together, or set data.split = pooled"
         )
 
@@ -208,29 +257,39 @@ def hold_out(
     Args:
         rows: ascending row numbers to choose from.
         labels: (N,) the class of every row of the data set.
-        share: share of the rows, rounded to whole rows. At least one row is left; unless the share is 0, at least one
-            is chosen if there are two.
+        share: share of the rows, rounded to whole rows. At least one row is left; unless the share
+            is 0, at least one is chosen if there are two.
         rng: the random stream.
-        groups: (N,) the group of every row of the data set. If given, whole groups are chosen: the share is one of
-            groups, and a group's class is that of most of its rows, as in scikit-learn's GroupShuffleSplit.
-        times: (N,) each row's time of measurement. If given, the latest rows are chosen, or groups by their latest row.
+        groups: (N,) the group of every row of the data set. If given, whole groups are chosen: the
+            share is one of groups, and a group's class is that of most of its rows, as in
+            scikit-learn's GroupShuffleSplit.
+        times: (N,) each row's time of measurement. If given, the latest rows are chosen, or groups
+            by their latest row.
 
     Returns:
         The chosen rows, ascending.
     """
-    units, place = (np.arange(len(rows)),) * 2 if groups is None else np.unique(groups[rows], return_inverse=True)
+    units, place = (
+        (np.arange(len(rows)),) * 2
+        if groups is None
+        else np.unique(groups[rows], return_inverse=True)
+    )
     size = min(max(round(share * len(units)), int(share > 0)), max(len(units) - 1, 0))
     if times is not None:
         latest = np.full(len(units), -np.inf)
         np.maximum.at(latest, place, times[rows])
         chosen = np.argsort(latest, kind="stable")[len(units) - size :]
     else:
-        chosen = sample(labels[rows] if groups is None else majority(place, labels[rows], len(units)), size, rng)
+        chosen = sample(
+            labels[rows] if groups is None else majority(place, labels[rows], len(units)), size, rng
+        )
     return rows[np.isin(place, chosen)]
 
 
 def majority(place: NDArray[np.int64], labels: Labels, units: int) -> Labels:
-    """Return (units,) the most frequent class of each unit's rows (n,); ties go to the lowest class."""
+    """Return (units,) the most frequent class of each unit's rows (n,); ties go to the lowest
+    class.
+    """
     counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
     np.add.at(counts, (place, labels), 1)
     most: Labels = counts.argmax(axis=1)

@@ -1,4 +1,6 @@
-"""Collecting personal models from the clients at the end of a run: into files with cards, or into memory."""
+"""Collecting personal models from the clients at the end of a run: into files with cards, or into
+memory.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -25,25 +27,34 @@ from pomona.scenario import Scenario
 def held_models(
     transport: LocalTransport, clients: int, headline: tuple[str, str], best: int = -1
 ) -> dict[int, Mapping[str, Tensor]]:
-    """Return the headline model of each client that has one; ``best``: the best common validation round.
+    """Return the headline model of each client that has one; ``best``: the best common validation
+    round.
 
-    The clients then drop theirs. Tensors with the same bytes, such as the global model's, share memory.
+    The clients then drop theirs. Tensors with the same bytes, such as the global model's, share
+    memory.
     """
     rows, held = SharedRows(), dict[int, Mapping[str, Tensor]]()
     for i in range(clients):
-        (model,) = transport.collect(partial(ClientRuntime.handed_over, of=headline, best=best), [i])
+        (model,) = transport.collect(
+            partial(ClientRuntime.handed_over, of=headline, best=best), [i]
+        )
         if model is not None:
             held[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
     return held
 
 
 def save_models(
-    folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
+    folder: Path,
+    transport: LocalTransport,
+    scenario: Scenario,
+    headline: tuple[str, str],
+    best: int = -1,
 ) -> None:
-    """Write one safetensors file per client with its headline model, and separately its private tensors.
+    """Write one safetensors file per client with its headline model, and separately its private
+    tensors.
 
-    ``best``: the best common validation round. One client at a time, since a federation's models may not fit into
-    memory.
+    ``best``: the best common validation round. One client at a time, since a federation's models
+    may not fit into memory.
     """
     (folder / "models").mkdir(exist_ok=True)
     personal.save_frozen(folder / "models", scenario.frozen)
@@ -58,7 +69,10 @@ def save_models(
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
-    """Write a card beside each client's model; ``best``: the best common validation round. Raises OSError."""
+    """Write a card beside each client's model; ``best``: the best common validation round.
+
+    Raises OSError.
+    """
     headline = (*scenario.config.method.method().card.headline, "test")
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
     spent = result.summary.get("privacy", {}).get("clients", {})
@@ -70,7 +84,14 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1)
             scenario,
             i,
             path,
-            next((f for f in result.final if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i)), {}),
+            next(
+                (
+                    f
+                    for f in result.final
+                    if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i)
+                ),
+                {},
+            ),
             _round(scenario.config.keep, evaluations, i, best),
             done,
             _sources(result, i),
@@ -88,9 +109,11 @@ def _round(keep: str, evaluations: Sequence[Evaluation], client: int, best: int)
 
 
 def _kept(scenario: Scenario, result: Result, client: int) -> str:
-    """Return the round and metrics of the model in a client's file, with ``keep = own_best``; empty if unknown.
+    """Return the round and metrics of the model in a client's file, with ``keep = own_best``; empty
+    if unknown.
 
-    A round that is not on record, of a cohort drawn between two evaluations, may be better: then it is unknown.
+    A round that is not on record, of a cohort drawn between two evaluations, may be better: then it
+    is unknown.
     """
     config = scenario.config
     drawn = config.participation < 1 or config.absence > 0
@@ -108,8 +131,15 @@ def _said(evaluations: Sequence[Evaluation], found: Best, client: int) -> str:
     """Describe a client's best round by the metric that chose it."""
     at = [e for e in evaluations if e.round == found.round]
     values = {e.split: _of(e, e.loss if found.metric is LOSS else e.value, client) for e in at}
-    known = [f"{split} {found.metric.number(value)}" for split, value in values.items() if value is not None]
-    return f"The file holds the model of round {found.round}, {found.metric.heading}: {', '.join(known)}."
+    known = [
+        f"{split} {found.metric.number(value)}"
+        for split, value in values.items()
+        if value is not None
+    ]
+    return (
+        f"The file holds the model of round {found.round}, {found.metric.heading}: "
+        f"{', '.join(known)}."
+    )
 
 
 def _of(evaluation: Evaluation, values: Sequence[float | None], client: int) -> float | None:
@@ -137,9 +167,14 @@ def _file(folder: Path, client: int) -> Path:
 
 
 def save_mask_examples(
-    folder: Path, transport: LocalTransport, scenario: Scenario, headline: tuple[str, str], best: int = -1
+    folder: Path,
+    transport: LocalTransport,
+    scenario: Scenario,
+    headline: tuple[str, str],
+    best: int = -1,
 ) -> None:
-    """Write the best and the worst mask of the first clients, with their images, for display; nothing without masks.
+    """Write the best and the worst mask of the first clients, with their images, for display;
+    nothing without masks.
 
     ``best``: the best common validation round.
     """

@@ -1,11 +1,12 @@
 """Export of a client's personal model: plain tensors, a PyTorch program, or ONNX.
 
-The program and the ONNX file accept samples as stored by their owner, in batches of any size: images (B, H, W, C) and
-volumes (B, D, H, W, C) of the training dtype, rows of a table (B, F) float32 without normalisation, texts (B, T) int32
-tokens. They include the training's normalisation. They return the network's outputs: logits of classes or flags (B, K),
-those of each pixel (B, K, *sides) for masks, logits of the hazards of time intervals (B, K), whose ends are given, or
-the values themselves (B, K). A network trained on patches accepts patches. The meaning of inputs and outputs is stored
-as JSON under the name ``pomona``, without paths of this machine.
+The program and the ONNX file accept samples as stored by their owner, in batches of any size:
+images (B, H, W, C) and volumes (B, D, H, W, C) of the training dtype, rows of a table (B, F)
+float32 without normalisation, texts (B, T) int32 tokens. They include the training's normalisation.
+They return the network's outputs: logits of classes or flags (B, K), those of each pixel (B, K,
+*sides) for masks, logits of the hazards of time intervals (B, K), whose ends are given, or the
+values themselves (B, K). A network trained on patches accepts patches. The meaning of inputs and
+outputs is stored as JSON under the name ``pomona``, without paths of this machine.
 """
 
 import json
@@ -62,8 +63,8 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
     Args:
         model: from ``models/`` of a run.
         path: the file; its folder must exist.
-        to: ``safetensors``: the network's ``state_dict``, with normalised inputs and outputs; ``pt2``: for
-            ``torch.export.load``; ``onnx``: for any ONNX runtime.
+        to: ``safetensors``: the network's ``state_dict``, with normalised inputs and outputs;
+            ``pt2``: for ``torch.export.load``; ``onnx``: for any ONNX runtime.
 
     Raises:
         ConfigError: PyTorch cannot trace the network, or the packages for ``onnx`` are missing.
@@ -97,15 +98,23 @@ def example(model: PersonalModel) -> Tensor:
 
 
 def traced(model: PersonalModel) -> ExportedProgram:
-    """Trace the network and its normalisation as a graph for batches of any size. Raises ConfigError if impossible."""
+    """Trace the network and its normalisation as a graph for batches of any size.
+
+    Raises ConfigError if impossible.
+    """
     try:
         with _quiet():
             program = torch.export.export(
-                Raw(model).eval(), (example(model),), dynamic_shapes=({0: Dim("batch")},), strict=False
+                Raw(model).eval(),
+                (example(model),),
+                dynamic_shapes=({0: Dim("batch")},),
+                strict=False,
             )
     except Exception as fault:  # tracing runs the user's own code, which may raise anything
         name, first = model.about.network.name, str(fault).partition("\n")[0]
-        raise ConfigError(f"model.name={name} cannot be traced ({first}); export it to safetensors") from fault
+        raise ConfigError(
+            f"model.name={name} cannot be traced ({first}); export it to safetensors"
+        ) from fault
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # contains paths of this machine
     return program
@@ -127,7 +136,11 @@ def _onnx(model: PersonalModel, path: Path) -> None:
         raise ConfigError(f"ONNX needs {' and '.join(missing)}; {with_extra('export')}")
     with _quiet():
         made = torch.onnx.export(
-            traced(model), dynamo=True, verbose=False, input_names=["inputs"], output_names=["outputs"]
+            traced(model),
+            dynamo=True,
+            verbose=False,
+            input_names=["inputs"],
+            output_names=["outputs"],
         )
         assert made is not None
         for node in made.model.graph.all_nodes():

@@ -31,17 +31,19 @@ from pomona.data.problem_report import listed, refuse
 from pomona.data.settings import CsvForm
 from pomona.record.model_metadata import ModelMetadata
 
-MEMORY_SHARE = 0.25  # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
+# of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
+MEMORY_SHARE = 0.25
 
 
 TABLES = {*client_files.TABLES, parquet.SUFFIX}
 
 
 class Samples(NamedTuple):
-    """Samples as in a data set: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training dtype.
+    """Samples as in a data set: x (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T) of the training
+    dtype.
 
-    ``note`` has assumptions made in reading, for display; empty if none. ``ids`` has a name for each sample, from the
-    requested column; empty if none was requested.
+    ``note`` has assumptions made in reading, for display; empty if none. ``ids`` has a name for
+    each sample, from the requested column; empty if none was requested.
     """
 
     x: NDArray[Any]
@@ -52,21 +54,24 @@ class Samples(NamedTuple):
 def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
     """Read the samples of a file as input for the model described by ``about``.
 
-    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read like the training table, with its
-    columns in any order if they have names; for a text model, a ``.txt`` file has one text per line; any other file is
-    an image or a volume, and a folder a DICOM series. Images are resized to the model's size and, if they have 8 bits
-    and the model takes gray images, converted to gray.
+    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read like the training
+    table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
+    one text per line; any other file is an image or a volume, and a folder a DICOM series. Images
+    are resized to the model's size and, if they have 8 bits and the model takes gray images,
+    converted to gray.
 
     ``id_column``: the column of a table with the samples' names; the model need not know it.
 
     Raises:
-        DataError: as the readers of training data, for samples that do not fit the model, and for a missing
-            ``id_column``.
+        DataError: as the readers of training data, for samples that do not fit the model, and for a
+            missing ``id_column``.
         ConfigError: a package needed to read them is missing.
     """
     suffix = path.suffix.lower()
     if id_column is not None and suffix not in TABLES:
-        raise DataError(f"{path} has no columns; leave out the column {id_column!r} that names each sample")
+        raise DataError(
+            f"{path} has no columns; leave out the column {id_column!r} that names each sample"
+        )
     match suffix:
         case ".npz":
             return Samples(_array(path, about))
@@ -74,7 +79,11 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
             with reading(path):
                 lines = content(file(path), LONG)
             try:
-                return Samples(encoded(lines.decode(csv_records.encoding(lines, about.form)).splitlines(), about))
+                return Samples(
+                    encoded(
+                        lines.decode(csv_records.encoding(lines, about.form)).splitlines(), about
+                    )
+                )
             except UnicodeError as fault:
                 raise DataError(f"{path}: {csv_records.misread(fault, about.form)}") from None
         case _ if suffix in TABLES:
@@ -84,26 +93,46 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
 
 
 def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
-    """Encode texts as token ids (n, T) int32, by the training vocabulary. Raises DataError if the model has none."""
+    """Encode texts as token ids (n, T) int32, by the training vocabulary.
+
+    Raises DataError if the model has none.
+    """
     if not about.words:
-        raise DataError("this model was not trained on words; give it arrays of what it was trained on")
+        raise DataError(
+            "this model was not trained on words; give it arrays of what it was trained on"
+        )
     index = {word: number for number, word in enumerate(about.words, start=2)}
     return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
 
 
 def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
     stored = npz.stored(path, "x")
-    row = (*stored.shape[1:], 1) if about.kind == "image" and len(stored.shape) == 3 else stored.shape[1:]
+    row = (
+        (*stored.shape[1:], 1)
+        if about.kind == "image" and len(stored.shape) == 3
+        else stored.shape[1:]
+    )
     if row != about.sample_shape:
-        raise DataError(f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}")
+        raise DataError(
+            f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}"
+        )
     if about.kind == "image":
-        return image_arrays.as_type(image_arrays.gathered([stored], MEMORY_SHARE), about.dtype, stored.where)
+        return image_arrays.as_type(
+            image_arrays.gathered([stored], MEMORY_SHARE), about.dtype, stored.where
+        )
     if about.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
-        return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(np.float32)
+        return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(
+            np.float32
+        )
     if stored.dtype.kind not in "iu":
-        raise DataError(f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to {about.vocabulary - 1}")
-    tokens = joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
+        raise DataError(
+            f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to "
+            f"{about.vocabulary - 1}"
+        )
+    tokens = (
+        joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
+    )
     validation.inputs(tokens, about.kind, about.vocabulary, str(path))
     return tokens
 
@@ -112,30 +141,42 @@ def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
     if about.kind != "image":
         raise DataError(
-            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, .csv or .parquet files"
+            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, "
+            ".csv or .parquet files"
         )
     file = image_stack.opened(path)
     if file.picture and channels not in {1, 3}:
-        raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give .npz files")
+        raise DataError(
+            f"{path}: the model takes images of shape {about.sample_shape}; give .npz files"
+        )
     if len(file.shape) != len(about.sample_shape) or (len(sides) == 3 and file.shape[:-1] != sides):
-        raise DataError(f"{path} has shape {file.shape}, the model takes {about.sample_shape}; bring it into that form")
+        raise DataError(
+            f"{path} has shape {file.shape}, the model takes {about.sample_shape}; bring it into "
+            "that form"
+        )
     x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, about.window)
     if (x.dtype == np.uint8) != (about.dtype == "uint8"):
         raise DataError(
-            f"{path} has {x.dtype} values, the model takes {about.dtype}; give files as those of the training"
+            f"{path} has {x.dtype} values, the model takes {about.dtype}; give files as those of "
+            "the training"
         )
     return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
 def _records(path: Path, about: ModelMetadata, id_column: str | None) -> Samples:
     if about.kind == "image":
-        raise DataError(f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz files")
+        raise DataError(
+            f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
+            "files"
+        )
     sheet = opened(path, about, id_column)
     ids = sheet.cells(id_column) if id_column is not None else ()
     if about.kind == "text":
         return Samples(encoded(sheet.texts(), about), sheet.note, ids)
     x, notes = sheet.numbers(about, MEMORY_SHARE)
-    return Samples(x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]), ids)
+    return Samples(
+        x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]), ids
+    )
 
 
 @dataclass(frozen=True)
@@ -161,7 +202,8 @@ class CsvSheet:
     note: str
 
     def numbers(self, about: ModelMetadata, memory_share: float) -> tuple[NDArray[Any], list[str]]:
-        """Return the model's features (n, F) float32, and remarks on categories that it does not know.
+        """Return the model's features (n, F) float32, and remarks on categories that it does not
+        know.
 
         Raises DataError for all columns with unreadable cells.
         """
@@ -170,7 +212,9 @@ class CsvSheet:
         raw, strays = table_cells.read(self._rows(), self.count, self.wanted, columns, memory_share)
         problems = [column.problem(self.count) for column in strays]
         refuse(
-            self.path, problems, ["use values like those in training; gaps are filled only if they were in training"]
+            self.path,
+            problems,
+            ["use values like those in training; gaps are filled only if they were in training"],
         )
         if about.preprocessing is None:
             return raw.x.astype(np.float32), []
@@ -178,7 +222,10 @@ class CsvSheet:
         return features, table_features.strangers(raw, about.preprocessing)
 
     def cells(self, name: str) -> list[str]:
-        """Return the cells of a column by name, as in the file. Raises DataError if there is none."""
+        """Return the cells of a column by name, as in the file.
+
+        Raises DataError if there is none.
+        """
         if name not in self.columns:
             raise DataError(f"{self.path} has no column {name!r}; {near(name, self.columns)}")
         number = self.columns.index(name)
@@ -195,8 +242,9 @@ class CsvSheet:
 def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
     """Open a file and match its columns to the model's.
 
-    Other columns of the training file (label, client) are ignored, so that the training file itself is accepted, as is
-    the column ``beside``; for texts all other columns are ignored, as in training.
+    Other columns of the training file (label, client) are ignored, so that the training file itself
+    is accepted, as is the column ``beside``; for texts all other columns are ignored, as in
+    training.
 
     Raises:
         DataError: not CSV, no rows, missing or unknown columns, or the wrong number of columns.
@@ -205,7 +253,9 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
     first = next(csv_records.records(path, form), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
-    header = parquet.is_parquet(path) or _names_columns([cell.strip() for cell in first.cells], about)
+    header = parquet.is_parquet(path) or _names_columns(
+        [cell.strip() for cell in first.cells], about
+    )
     columns = csv_records.heading(path, form, header)
     wanted, note = _matched(path, columns, header, about, beside)
     count = sum(1 for _ in csv_records.rows(path, form, header, columns))
@@ -227,9 +277,13 @@ def _matched(
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
-    """Return whether a first line is a header: it contains a name that the model knows, or no number."""
+    """Return whether a first line is a header: it contains a name that the model knows, or no
+    number.
+    """
     words = {cell for cell in cells if not _is_number(cell)}
-    if words & {*about.read_columns, *about.others} or (len(words) == len(cells) and not about.preprocessing):
+    if words & {*about.read_columns, *about.others} or (
+        len(words) == len(cells) and not about.preprocessing
+    ):
         return True
     return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
 
@@ -242,12 +296,18 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _by_name(path: Path, columns: Sequence[str], about: ModelMetadata, beside: str | None) -> tuple[int, ...]:
+def _by_name(
+    path: Path, columns: Sequence[str], about: ModelMetadata, beside: str | None
+) -> tuple[int, ...]:
     missing = [name for name in about.read_columns if name not in columns]
     known = {*about.read_columns, *about.others, beside}
     odd = [name for name in columns if about.kind == "table" and name not in known]
     if missing or odd:
-        wrong = [f"{what} {listed(names, 8)}" for what, names in (("missing", missing), ("unknown", odd)) if names]
+        wrong = [
+            f"{what} {listed(names, 8)}"
+            for what, names in (("missing", missing), ("unknown", odd))
+            if names
+        ]
         raise DataError(
             f"{path} has other columns than the model: {'; '.join(wrong)}; "
             f"the model takes {listed(about.read_columns, 12)}"
@@ -255,14 +315,22 @@ def _by_name(path: Path, columns: Sequence[str], about: ModelMetadata, beside: s
     return tuple(columns.index(name) for name in about.read_columns)
 
 
-def _by_order(path: Path, columns: Sequence[str], header: bool, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
+def _by_order(
+    path: Path, columns: Sequence[str], header: bool, about: ModelMetadata
+) -> tuple[tuple[int, ...], str]:
     known = about.read_columns
     takes = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
     names = f" ({listed(known, 12)})" if known else ""
     if len(columns) != takes:
         raise DataError(
             f"{path} has {len(columns)} columns, the model takes {takes}{names}; "
-            f"{'give a header with their names' if known else 'give these alone, in the order of the training'}"
+            + (
+                "give a header with their names"
+                if known
+                else "give these alone, in the order of the training"
+            )
         )
     nameless = "the model knows no names of columns" if header else "the file has no header"
-    return tuple(range(takes)), f"{path}: {nameless}; its columns are taken in the order of the training{names}"
+    return tuple(
+        range(takes)
+    ), f"{path}: {nameless}; its columns are taken in the order of the training{names}"

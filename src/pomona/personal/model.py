@@ -27,8 +27,13 @@ AT_ONCE = 2**24  # values of the samples in one batch of the network
 PIXELS_AT_ONCE = 2**20  # of the masks returned
 
 
-def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]) -> None:
-    """Write one model with all that is needed to use it: network, normalisation, names. Raises OSError."""
+def save(
+    path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]
+) -> None:
+    """Write one model with all that is needed to use it: network, normalisation, names.
+
+    Raises OSError.
+    """
     data, settings = scenario.dataset, scenario.config.data
     about = ModelMetadata(
         client=scenario.names[client],
@@ -53,7 +58,9 @@ def save(path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, 
         target_shift=data.target_shift,
         target_scale=data.target_scale,
         edges=data.edges,
-        preprocessing=data.preprocessing[client % len(data.preprocessing)] if data.preprocessing else None,
+        preprocessing=data.preprocessing[client % len(data.preprocessing)]
+        if data.preprocessing
+        else None,
     )
     model_file.write(path, model, about)
 
@@ -77,35 +84,43 @@ class PersonalModel:
 
         Args:
             path: the file; it need not be trusted.
-            own_code: whether to import and call the ``module:function`` in the file, if any; only for files that you
-                trust.
+            own_code: whether to import and call the ``module:function`` in the file, if any; only
+                for files that you trust.
 
         Raises:
-            StorageError: not a model file, a damaged one, or one whose own code is not allowed or not available.
+            StorageError: not a model file, a damaged one, or one whose own code is not allowed or
+                not available.
         """
         return cls(*model_file.read(Path(path), own_code))
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
-        """Return outputs (n, K) float32, logits or numbers in the units of the training data; for masks (n, K, *sides).
+        """Return outputs (n, K) float32, logits or numbers in the units of the training data; for
+        masks (n, K, *sides).
 
         Samples are as in a data set: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
         A network trained on patches runs on sliding windows over each sample.
 
         Raises:
-            DataError: samples of another kind, shape or dtype than in training, or outputs that are not finite.
+            DataError: samples of another kind, shape or dtype than in training, or outputs that are
+                not finite.
             ConfigError: windows are needed, and MONAI is not installed.
         """
         about = self.about
         validation.inputs(x, about.kind, about.vocabulary, "samples")
         if x.shape[1:] != about.sample_shape or x.dtype != about.dtype:
             takes = f"the model takes {about.dtype} {about.sample_shape}"
-            raise DataError(f"samples are {x.dtype} {x.shape[1:]}, {takes}; bring them into that form")
+            raise DataError(
+                f"samples are {x.dtype} {x.shape[1:]}, {takes}; bring them into that form"
+            )
         parts = [self._pass(torch.from_numpy(np.array(part))) for part in self._batches(x)]
         outputs = torch.cat(parts) if parts else torch.empty(0, *about.output_shape)
         if not outputs.isfinite().all():
-            raise DataError("the model's outputs are not finite; the samples lie too far from those of its training")
+            raise DataError(
+                "the model's outputs are not finite; the samples lie too far from those of its "
+                "training"
+            )
         return outputs
 
     def _batches(self, x: NDArray[np.generic]) -> Iterator[NDArray[np.generic]]:
@@ -121,18 +136,23 @@ class PersonalModel:
         outputs = whole(self.module, about.network.patch)(values)
         if not TASKS[about.targets].standardised:
             return outputs
-        return (outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)).float()
+        return (
+            outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)
+        ).float()
 
     def predict(self, x: NDArray[np.generic]) -> list[dict[str, Any]]:
         """Return one answer per sample.
 
         Returns:
-            For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags ``probabilities`` by
-            label; for numbers ``values`` by target; for masks ``mask`` (*sides) uint8, the class number of each pixel,
-            and ``pixels`` by class; for times ``survival`` beyond each edge, ``median`` and ``risk``.
+            For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags
+            ``probabilities`` by label; for numbers ``values`` by target; for masks ``mask``
+            (*sides) uint8, the class number of each pixel, and ``pixels`` by class; for times
+            ``survival`` beyond each edge, ``median`` and ``risk``.
 
         Raises:
             DataError: as ``outputs``.
         """
         predict = task_of(self.about.targets, self.about.edges).predict
-        return [a for part in self._batches(x) for a in predict(self.outputs(part), self.about.names)]
+        return [
+            a for part in self._batches(x) for a in predict(self.outputs(part), self.about.names)
+        ]

@@ -1,7 +1,8 @@
-"""A card beside each personal model: data, metrics, sources and hashes; uses and limits are written by people.
+"""A card beside each personal model: data, metrics, sources and hashes; uses and limits are written
+by people.
 
-Names on it come from others: each is limited to one line, with Markdown escaped. A card contains no time, so that a run
-that was interrupted ends with the same bytes.
+Names on it come from others: each is limited to one line, with Markdown escaped. A card contains no
+time, so that a run that was interrupted ends with the same bytes.
 """
 
 import re
@@ -54,7 +55,8 @@ class Sources:
     Attributes:
         received: whether any client ever received anything.
         members: names of the clients that took part in training.
-        weights: by title, (name of a client, weight) of all clients, as reported by the method for this client.
+        weights: by title, (name of a client, weight) of all clients, as reported by the method for
+            this client.
     """
 
     received: bool
@@ -99,9 +101,11 @@ def card_of(
         number: the round after which it was evaluated; None if it was not.
         done: rounds of training so far.
         sources: the clients from which it learned.
-        epsilon: the client's epsilon so far, None or infinite for no bound; ignored in a run without privacy.
+        epsilon: the client's epsilon so far, None or infinite for no bound; ignored in a run
+            without privacy.
         hashes: further hashes, by their subject.
-        kept: the round and metrics of the model in the file; empty for the last round, or if unknown.
+        kept: the round and metrics of the model in the file; empty for the last round, or if
+            unknown.
     """
     config = scenario.config
     title = config.method.method().card.presentation.title
@@ -110,7 +114,9 @@ def card_of(
         scenario.names[client],
         _about(scenario, path, done),
         [(part, *held(scenario.dataset, scenario.targets, getattr(rows, part))) for part in SPLITS],
-        _measured(config, number, kept) if metrics else "Not measured: this client has no test samples.",
+        _measured(config, number, kept)
+        if metrics
+        else "Not measured: this client has no test samples.",
         figures(metrics),
         _privacy(scenario, epsilon),
         _learnt(title, sources),
@@ -132,7 +138,10 @@ def _about(scenario: Scenario, path: Path, done: int) -> Rows:
         ("method", f"{method.card.presentation.title} ({config.method.name})"),
         ("task", f"{targets}: {outputs(scenario.dataset, targets)}"),
         ("network", f"{network}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
-        ("training", f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}"),
+        (
+            "training",
+            f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}",
+        ),
         ("seed", str(config.seed)),
         ("made with", f"Pomona {version('pomona')}"),
     ]
@@ -147,7 +156,9 @@ def _measured(config: Config, number: int | None, kept: str) -> str:
     said = f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}."
     if not own:
         return said
-    earlier = f"The file holds an earlier one where that was better on validation: keep = {config.keep}."
+    earlier = (
+        f"The file holds an earlier one where that was better on validation: keep = {config.keep}."
+    )
     return " ".join(filter(None, [said, earlier, kept]))
 
 
@@ -164,7 +175,9 @@ def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
 def relationships(
     info: Mapping[str, Sequence[float]], names: Sequence[str], shown: Presentation
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return the weights of all clients by title, for quantities in a client's ``info`` with one per client."""
+    """Return the weights of all clients by title, for quantities in a client's ``info`` with one
+    per client.
+    """
     of_each = {name: values for name, values in info.items() if len(values) == len(names)}
     words = {name: shown.quantity(name, len(names), len(names)) for name in of_each}
     return {
@@ -175,9 +188,16 @@ def relationships(
 
 
 def write(card: Card, path: Path) -> Path:
-    """Write a card beside its model's file, keeping what people wrote into an older one. Raises OSError."""
+    """Write a card beside its model's file, keeping what people wrote into an older one.
+
+    Raises OSError.
+    """
     beside = path.with_name(path.stem + SUFFIX)
-    publish(beside.parent, [_template().render(card=card, people=_people(beside)).encode()], lambda _: beside.name)
+    publish(
+        beside.parent,
+        [_template().render(card=card, people=_people(beside)).encode()],
+        lambda _: beside.name,
+    )
     return beside
 
 
@@ -186,7 +206,10 @@ def _template() -> Any:  # jinja2.Template
     from jinja2 import Environment, PackageLoader, StrictUndefined  # late: slow to import
 
     environment = Environment(  # noqa: S701 - Markdown, whose own characters ``harmless`` escapes
-        loader=PackageLoader("pomona", "personal"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("pomona", "personal"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["harmless"] = harmless
     return environment.get_template("card.md.jinja")
@@ -222,7 +245,10 @@ def _learnt(method: str, sources: Sources) -> str:
         return "None: no model was sent to any client."
     if sources.weights:
         return f"{method} reports a weight for each client; the {MOST} largest are shown."
-    return f"{method} reports no weight of a single client. Models of these took part: {listed(sources.members)}."
+    return (
+        f"{method} reports no weight of a single client. Models of these took part: "
+        f"{listed(sources.members)}."
+    )
 
 
 def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
@@ -242,7 +268,9 @@ def outputs(data: Dataset, targets: str) -> str:
 
 
 def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str]:
-    """Return the number of samples, and of those with each class, label or the event; empty for other targets."""
+    """Return the number of samples, and of those with each class, label or the event; empty for
+    other targets.
+    """
     match targets:
         case "classes":
             names = data.classes
@@ -254,7 +282,9 @@ def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str
             names, counts = ("events",), data.y[rows][:, 1:].sum(axis=0)
         case _:
             return f"{len(rows):,}", ""
-    return f"{len(rows):,}", listed([f"{name} {int(n):,}" for name, n in zip(names, counts, strict=True)])
+    return f"{len(rows):,}", listed(
+        [f"{name} {int(n):,}" for name, n in zip(names, counts, strict=True)]
+    )
 
 
 def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -268,7 +298,9 @@ def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     return [_figure(name, value, intervals.get(name)) for name, value in scalar.items()]
 
 
-def _figure(name: str, value: float | None, ends: Sequence[float | None] | None) -> tuple[str, str, str, str]:
+def _figure(
+    name: str, value: float | None, ends: Sequence[float | None] | None
+) -> tuple[str, str, str, str]:
     metric = metric_named(name) if is_own(name) else {**METRICS, **DETAILS}.get(name)
     number = metric.number if metric else "{:,}".format
     shown = "not defined" if value is None else number(value)

@@ -1,8 +1,10 @@
-"""Epsilon of a history of releases by Opacus' accountants, and that of a whole run before it starts.
+"""Epsilon of a history of releases by Opacus' accountants, and that of a whole run before it
+starts.
 
-k releases on one Poisson batch count as one release with noise multiplier sigma / sqrt(k): conditional on the batch,
-their composition is dominated by that single Gaussian (Dong, Roth and Su, Gaussian differential privacy, 2022), and
-sampling applies to the dominating pair (Zhu, Dong and Wang, AISTATS 2022).
+k releases on one Poisson batch count as one release with noise multiplier sigma / sqrt(k):
+conditional on the batch, their composition is dominated by that single Gaussian (Dong, Roth and Su,
+Gaussian differential privacy, 2022), and sampling applies to the dominating pair (Zhu, Dong and
+Wang, AISTATS 2022).
 """
 
 import math
@@ -18,13 +20,18 @@ from pomona.core.errors import ConfigError, with_extra
 from pomona.core.round import Passes
 from pomona.privacy.settings import Privacy
 
-CONFIDENT = 100.0  # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
+# beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
+CONFIDENT = 100.0
 ROUNDING = 1e-9  # relative tolerance for sums of epsilons and deltas
-PRV_ERROR = 0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
+PRV_ERROR = (
+    0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
+)
 
 
 def steps(n: int, size: int, share: float = 1.0) -> int:
-    """Return the number of steps in an epoch over a share of n samples; public, independent of the draws."""
+    """Return the number of steps in an epoch over a share of n samples; public, independent of the
+    draws.
+    """
     return math.ceil(share * n / size)
 
 
@@ -56,7 +63,8 @@ def epsilon(settings: Privacy, history: History) -> float:
     bound = _opacus("rdp", _renyi_epsilon, settings.delta, counts)
     if settings.accountant == "rdp" or bound > CONFIDENT:
         return bound
-    return min(bound, _opacus("prv", _numerical_epsilon, settings.delta, counts))  # both are upper bounds
+    # both are upper bounds
+    return min(bound, _opacus("prv", _numerical_epsilon, settings.delta, counts))
 
 
 def _renyi_epsilon(delta: float, counts: History) -> float:
@@ -67,7 +75,9 @@ def _renyi_epsilon(delta: float, counts: History) -> float:
 
 @lru_cache(1024)
 def _renyi(event: Event) -> Any:
-    """Return one release's Renyi divergences; cached, since they take 0.1 s and are needed at every batch."""
+    """Return one release's Renyi divergences; cached, since they take 0.1 s and are needed at every
+    batch.
+    """
     analysis = import_module("opacus.accountants.analysis.rdp")
     return analysis.compute_rdp(q=event.q, noise_multiplier=event.sigma, steps=1, orders=_orders())
 
@@ -82,11 +92,14 @@ def _numerical_epsilon(delta: float, counts: History) -> float:
     return float(accountant.get_epsilon(delta=delta))
 
 
-def _opacus(name: str, accounted: Callable[[float, History], float], delta: float, counts: History) -> float:
+def _opacus(
+    name: str, accounted: Callable[[float, History], float], delta: float, counts: History
+) -> float:
     """Compute with Opacus, turning its errors into one line."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # hints on the grid of orders, which affects tightness but not validity
+            # hints on the grid of orders, which affects tightness but not validity
+            warnings.simplefilter("ignore")
             return accounted(delta, counts)
     except ImportError as fault:
         raise ConfigError(f"privacy needs Opacus ({fault}); {with_extra('dp')}") from None
@@ -98,12 +111,16 @@ def _opacus(name: str, accounted: Callable[[float, History], float], delta: floa
 
 
 def with_room(settings: Privacy, most: float) -> float:
-    """Return a limit for parts of a history with epsilon ``most``, allowing for rounding and the grid of prv."""
+    """Return a limit for parts of a history with epsilon ``most``, allowing for rounding and the
+    grid of prv.
+    """
     return most * (1 + ROUNDING) + (PRV_ERROR if settings.accountant == "prv" else 0.0)
 
 
 def combined(sigmas: Iterable[float]) -> float:
-    """Return the noise multiplier of one Gaussian release equivalent to several on one batch; 0 if any has none."""
+    """Return the noise multiplier of one Gaussian release equivalent to several on one batch; 0 if
+    any has none.
+    """
     each = list(sigmas)
     return float(sum(s**-2 for s in each) ** -0.5) if all(each) else 0.0
 
@@ -112,8 +129,9 @@ def combined(sigmas: Iterable[float]) -> float:
 class Budget:
     """Budget check that avoids running the accountant at every release.
 
-    Epsilon grows with every count, so a history below one known to be within the budget is within it as well. The check
-    looks several releases ahead, and halves their number whenever that exceeds the budget.
+    Epsilon grows with every count, so a history below one known to be within the budget is within
+    it as well. The check looks several releases ahead, and halves their number whenever that
+    exceeds the budget.
     """
 
     settings: Privacy
@@ -123,13 +141,17 @@ class Budget:
     def allows(self, history: History) -> bool:
         """Return whether epsilon of the history is at most the budget."""
         limit = self.settings.epsilon_budget
-        if limit is None or all(count <= self._safe.get(event, 0) for event, count in history.items()):
+        if limit is None or all(
+            count <= self._safe.get(event, 0) for event, count in history.items()
+        ):
             return True
         if epsilon(self.settings, history) > limit:
             return False
         self._safe = dict(history)
         while self._stride * max(history.values()) >= 1:
-            ahead = {event: math.ceil(count * (1 + self._stride)) for event, count in history.items()}
+            ahead = {
+                event: math.ceil(count * (1 + self._stride)) for event, count in history.items()
+            }
             if epsilon(self.settings, ahead) <= limit:
                 self._safe = ahead
                 break
@@ -144,10 +166,13 @@ class Gradients:
     A method's card lists all types.
 
     Attributes:
-        per_batch: gradients on each batch; they reveal more about the same samples, not about newly drawn ones.
+        per_batch: gradients on each batch; they reveal more about the same samples, not about newly
+            drawn ones.
         purpose: the random stream of the batches; types with the same purpose use the same batches.
-        epochs: passes over the data per round; the run's ``local_epochs`` or ``local_steps`` if None.
-        evaluates: whether only evaluation takes them: as often as rounds are evaluated, and once after the last.
+        epochs: passes over the data per round; the run's ``local_epochs`` or ``local_steps`` if
+            None.
+        evaluates: whether only evaluation takes them: as often as rounds are evaluated, and once
+            after the last.
         once: whether they are taken in a single round of the run.
         noised: False for gradients that are not covered by privacy.
     """
@@ -160,7 +185,9 @@ class Gradients:
     noised: bool = True
 
     def batches(self, passes: Passes, per_epoch: int) -> int:
-        """Return the number of batches in a round, of a client with ``per_epoch`` in a pass over its data."""
+        """Return the number of batches in a round, of a client with ``per_epoch`` in a pass over
+        its data.
+        """
         return (passes if self.epochs is None else Passes(self.epochs)).batches(per_epoch)
 
     def batches_in_all(self, passes: Passes, per_epoch: int, rounds: int) -> int:
@@ -171,7 +198,8 @@ class Gradients:
 def projected(
     settings: Privacy, n: int, size: int, asked: Iterable[Gradients], passes: Passes, rounds: int
 ) -> Counter[Event]:
-    """Return the history of a method's gradients at a client with n samples and batches of ``size``.
+    """Return the history of a method's gradients at a client with n samples and batches of
+    ``size``.
 
     Evaluation that trains is included, as if every round and the last models were evaluated.
     """
@@ -179,7 +207,9 @@ def projected(
     kinds = defaultdict(list)
     for g in asked if n else ():
         batches = g.batches_in_all(passes, steps(n, size), rounds)
-        kinds[g.purpose].append((batches, [settings.noise_multiplier if g.noised else 0.0] * g.per_batch))
+        kinds[g.purpose].append(
+            (batches, [settings.noise_multiplier if g.noised else 0.0] * g.per_batch)
+        )
     for same in kinds.values():
         before = 0
         for batches in sorted({batches for batches, _ in same}):
@@ -193,5 +223,7 @@ def projected(
 def projected_epsilon(
     settings: Privacy, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
 ) -> float:
-    """Return the largest epsilon of a run for a client with n samples that takes part in every round."""
+    """Return the largest epsilon of a run for a client with n samples that takes part in every
+    round.
+    """
     return epsilon(settings, projected(settings, n, size, asked, passes, rounds))

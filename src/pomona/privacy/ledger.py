@@ -1,13 +1,14 @@
-"""A client's write-ahead privacy ledger: one hash-chained line per release, durable before its noise is used.
+"""A client's write-ahead privacy ledger: one hash-chained line per release, durable before its
+noise is used.
 
-    {"chain": HEX, "client": 3, "key": HEX, "test_seed": null}                                   the head
-    {"chain": HEX, "n": 500, "purpose": "training", "release": HEX, "round": 1, "sigma": 1.0, "size": 50, "step": 0}
+    {"chain": HEX, "client": 3, "key": HEX, "test_seed": null}   the head
+    {"chain": HEX, "n": 500, "purpose": "training", "release": HEX, "round": 1, ...}
 
-The format is that of ``storage.hash_chain``. Truncation is detected with a ``Position``, which a checkpoint stores. A
-last line that a kill left incomplete is removed: its release was never made.
+The format is that of ``storage.hash_chain``. Truncation is detected with a ``Position``, which a
+checkpoint stores. A last line that a kill left incomplete is removed: its release was never made.
 
-Entries are per release, not per round: the accountant then also counts the releases of interrupted rounds, and a
-release that is repeated bit for bit is recognised by its name and costs nothing.
+Entries are per release, not per round: the accountant then also counts the releases of interrupted
+rounds, and a release that is repeated bit for bit is recognised by its name and costs nothing.
 """
 
 import errno
@@ -49,7 +50,9 @@ class LedgerEntry:
 
     def line(self) -> dict[str, Any]:
         """Return the fields of its line, by name, in alphabetical order."""
-        return dict(sorted({**asdict(self.draw), "sigma": self.sigma, "release": self.release}.items()))
+        return dict(
+            sorted({**asdict(self.draw), "sigma": self.sigma, "release": self.release}.items())
+        )
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "LedgerEntry":
@@ -98,7 +101,8 @@ class Ledger:
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as fault:
             raise PrivacyError(
-                f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: restore it, or start over "
+                f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: "
+                "restore it, or start over "
                 "with a new folder and new data"
             ) from fault
         try:
@@ -114,7 +118,9 @@ class Ledger:
     def create(cls, path: Path, head: Head) -> None:
         """Write an empty ledger; only another empty one may be replaced."""
         line, _ = chained(START, asdict(head))
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        handle = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             os.write(handle, line)
             os.fsync(handle)
@@ -138,15 +144,21 @@ class Ledger:
         except OSError as fault:
             with suppress(OSError):
                 os.ftruncate(self._handle, end)
-            raise StorageError(f"cannot write {self.path} ({fault.strerror}); the release was not made") from fault
+            raise StorageError(
+                f"cannot write {self.path} ({fault.strerror}); the release was not made"
+            ) from fault
         self._take(entry, chain)
 
     def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
         """Return all releases so far as events, plus one more entry if given."""
-        return self._events if also is None or also.release in self._releases else self.planned([also])
+        return (
+            self._events if also is None or also.release in self._releases else self.planned([also])
+        )
 
     def planned(self, entries: Iterable[LedgerEntry]) -> Counter[Event]:
-        """Return the events of all releases so far and of further planned ones; repeated releases count once."""
+        """Return the events of all releases so far and of further planned ones; repeated releases
+        count once.
+        """
         events, batches = self._events.copy(), dict[Draw, list[float]]()
         for entry in entries:
             if entry.release in self._releases:
@@ -168,8 +180,10 @@ class Ledger:
         entries, chain = position
         if entries >= len(self._chains) or self._chains[entries] != chain:
             raise PrivacyError(
-                f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does not continue from the "
-                f"{entries} that the checkpoint knows: it was rolled back or replaced; restore the ledger"
+                f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does "
+                "not continue from the "
+                f"{entries} that the checkpoint knows: it was rolled back or replaced; restore "
+                "the ledger"
             )
 
     def _take(self, entry: LedgerEntry, chain: str) -> None:
@@ -197,7 +211,8 @@ class Ledger:
                     self._chains.append(chain)
             except (ValueError, KeyError, TypeError, AttributeError) as fault:
                 raise PrivacyError(
-                    f"{self.path}, line {number + 1}: the privacy ledger was changed or damaged ({fault}); restore it"
+                    f"{self.path}, line {number + 1}: the privacy ledger was changed or damaged "
+                    f"({fault}); restore it"
                 ) from None
         if not self._chains:
             raise PrivacyError(f"{self.path}: the privacy ledger is empty; restore it")

@@ -1,12 +1,12 @@
 """Key store of a client: its secret noise key, for sampling and noise, and its ledger of releases.
 
-    FOLDER/client-03/key            32 bytes in hex, drawn once from the operating system's entropy; mode 0600
+    FOLDER/client-03/key            32 bytes in hex, drawn once from the system's entropy; mode 0600
     FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600
 
-The address of the noise ends with the release's name, a keyed hash of everything that the release depends on: the
-batch, the model, the settings, and the clipped sum itself. Repeating a release gives the same noise and reveals nothing
-new; any other release has independent noise, also if a server asks twice about one round, so that no differences can be
-formed.
+The address of the noise ends with the release's name, a keyed hash of everything that the release
+depends on: the batch, the model, the settings, and the clipped sum itself. Repeating a release
+gives the same noise and reveals nothing new; any other release has independent noise, also if a
+server asks twice about one round, so that no differences can be formed.
 """
 
 import hashlib
@@ -44,30 +44,36 @@ class KeyStore:
         self._budget = Budget(self.settings)
 
     @classmethod
-    def open(cls, folder: Path, client: int, settings: Privacy, since: Position | None = None) -> "KeyStore":
+    def open(
+        cls, folder: Path, client: int, settings: Privacy, since: Position | None = None
+    ) -> "KeyStore":
         """Open a client's key store; create it if missing.
 
         Args:
             folder: of all clients' key stores.
             client: the client's id.
             settings: the run's privacy.
-            since: the ledger's position in a checkpoint; the ledger must then exist and continue from it.
+            since: the ledger's position in a checkpoint; the ledger must then exist and continue
+                from it.
 
         Raises:
-            PrivacyError: key or ledger is missing, damaged, or readable by others, or they do not belong together.
+            PrivacyError: key or ledger is missing, damaged, or readable by others, or they do not
+                belong together.
             ConfigError: the key store was created with another test seed, or without one.
             LockedError: another process has it open.
         """
         home = _home(folder, client)
         if since and not (home / "key").exists() and not (home / "ledger.jsonl").exists():
             raise PrivacyError(
-                f"{home}: key and ledger of client {client} are missing, but a checkpoint knows {since.entries} "
+                f"{home}: key and ledger of client {client} are missing, but a checkpoint knows "
+                f"{since.entries} "
                 "entries; restore both"
             )
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         key, ledger = home / "key", home / "ledger.jsonl"
         if not key.exists():
-            # The ledger is created first: without entries and without a key, it is an interrupted creation.
+            # The ledger is created first: without entries and without a key, it is an interrupted
+            # creation.
             if ledger.exists() and Ledger.open(ledger).position().entries:
                 raise PrivacyError(f"{key}: the key of a privacy ledger is missing; restore it")
             _make(key, ledger, client, settings.seed)
@@ -75,11 +81,14 @@ class KeyStore:
         account = Ledger.open(ledger)
         if account.head.test_seed != settings.seed:
             raise ConfigError(
-                f"privacy.seed = {settings.seed}, but {ledger} was begun with {account.head.test_seed}; a key "
+                f"privacy.seed = {settings.seed}, but {ledger} was begun with "
+                f"{account.head.test_seed}; a key "
                 "keeps its origin: give a new folder"
             )
         if account.head != Head(client, fingerprint(secret), settings.seed):
-            raise PrivacyError(f"{ledger} belongs to another client or key; restore key and ledger together")
+            raise PrivacyError(
+                f"{ledger} belongs to another client or key; restore key and ledger together"
+            )
         if since:
             account.require(since)
         return cls(client, settings, account, secret)
@@ -87,15 +96,22 @@ class KeyStore:
     def within(self, most: float) -> None:
         """Limit epsilon to the projected cost of the whole run; further releases are refused."""
         if isfinite(most):
-            self._whole = Budget(self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)}))
+            self._whole = Budget(
+                self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)})
+            )
 
     def batch(self, draw: Draw) -> Tensor:
-        """Return the Poisson sample at an address: positions (b,) int64 among the client's n rows, ascending."""
+        """Return the Poisson sample at an address: positions (b,) int64 among the client's n rows,
+        ascending.
+        """
         address = (draw.round, draw.step, draw.n, draw.size)
-        return torch.from_numpy(poisson(draw.n, draw.size, self._stream(f"sample {draw.purpose}", *address)))
+        return torch.from_numpy(
+            poisson(draw.n, draw.size, self._stream(f"sample {draw.purpose}", *address))
+        )
 
     def release(self, draw: Draw, question: Tensor, total: Tensor) -> Tensor:
-        """Return the clipped sum ``total`` (d,) with noise, float64, after recording it in the ledger.
+        """Return the clipped sum ``total`` (d,) with noise, float64, after recording it in the
+        ledger.
 
         Args:
             draw: its batch.
@@ -112,15 +128,22 @@ class KeyStore:
         return total + self.settings.noise_multiplier * self.settings.max_grad_norm * noise
 
     def unprotected(self, draw: Draw, question: Tensor) -> None:
-        """Record a release without noise; epsilon is infinite from here on. Raises as ``release`` does."""
+        """Record a release without noise; epsilon is infinite from here on.
+
+        Raises as ``release`` does.
+        """
         self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
-        """Return a 63-bit seed for dropout masks: secret, and the same when a release is repeated."""
+        """Return a 63-bit seed for dropout masks: secret, and the same when a release is
+        repeated.
+        """
         return int(self._name(draw, question, question)[:15], 16)
 
     def view_seed(self, draw: Draw) -> int:
-        """Return a 63-bit seed for a batch's augmentation: secret, and the same for all releases on the batch."""
+        """Return a 63-bit seed for a batch's augmentation: secret, and the same for all releases on
+        the batch.
+        """
         return int(self._name(draw)[:15], 16)
 
     def spent(self) -> float:
@@ -136,14 +159,18 @@ class KeyStore:
         history = self.ledger.history(entry)
         if self._whole and not self._whole.allows(history):
             raise BudgetError(
-                f"{where}: another release would exceed the projected highest cost ({self.spent():.4g} spent); "
-                "the server asks for more than the method's rounds take: ask its operator, or begin a new study"
+                f"{where}: another release would exceed the projected highest cost "
+                f"({self.spent():.4g} spent); "
+                "the server asks for more than the method's rounds take: ask its operator, or "
+                "begin a new study"
             )
         if not self._budget.allows(history):
             raise BudgetError(
                 f"{where}: another release would exceed "
-                f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} spent); "
-                "raise it and continue with --resume (in a silo: raise accept_epsilon too), or stop here"
+                f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} "
+                "spent); "
+                "raise it and continue with --resume (in a silo: raise accept_epsilon too), or "
+                "stop here"
             )
         self.ledger.append(entry)
 
@@ -152,7 +179,9 @@ class KeyStore:
 
     def _name(self, draw: Draw, *tensors: Tensor) -> str:
         name = hashlib.blake2b(key=self._key, digest_size=32)
-        name.update(repr((draw, self.settings.noise_multiplier, self.settings.max_grad_norm)).encode())
+        name.update(
+            repr((draw, self.settings.noise_multiplier, self.settings.max_grad_norm)).encode()
+        )
         for tensor in tensors:
             name.update(tensor.detach().cpu().contiguous().numpy().data)
         return name.hexdigest()
@@ -164,11 +193,14 @@ def fingerprint(key: bytes) -> str:
 
 
 def require_sole(folder: Path, client: int) -> None:
-    """Raise PrivacyError unless a folder has only this client's key store: one data set has one account."""
+    """Raise PrivacyError unless a folder has only this client's key store: one data set has one
+    account.
+    """
     others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
     if others:
         raise PrivacyError(
-            f"{folder} holds {', '.join(others)} beside {_home(folder, client).name}: what was spent there would not "
+            f"{folder} holds {', '.join(others)} beside {_home(folder, client).name}: what was "
+            "spent there would not "
             "count; find out who gave this silo another place, then move that account away"
         )
 
@@ -178,7 +210,11 @@ def _home(folder: Path, client: int) -> Path:
 
 
 def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
-    made = os.urandom(32) if seed is None else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
+    made = (
+        os.urandom(32)
+        if seed is None
+        else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
+    )
     Ledger.create(ledger, Head(client, fingerprint(made), seed))
     publish(key.parent, [made.hex().encode()], lambda _: key.name, "key.unfinished", 0o600)
 
@@ -186,7 +222,8 @@ def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
 def _secret(path: Path) -> bytes:
     if path.stat().st_mode & 0o077:
         raise PrivacyError(
-            f"{path} can be read by others; anyone who did can remove the noise: chmod 600, or start over"
+            f"{path} can be read by others; anyone who did can remove the noise: chmod 600, or "
+            "start over"
         )
     try:
         key = bytes.fromhex(text(path, 1000))

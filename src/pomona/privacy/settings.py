@@ -1,4 +1,6 @@
-"""Settings of privacy, and releases other than the noised gradients, each refused unless acknowledged by its name."""
+"""Settings of privacy, and releases other than the noised gradients, each refused unless
+acknowledged by its name.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +21,17 @@ class Privacy(Settings):
     noise_multiplier: float = Field(
         ge=0, le=1e6, description="noise by clipping norm (sigma); 0 clips only: no privacy"
     )
-    max_grad_norm: float = Field(ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)")
-    delta: float = Field(ge=1e-60, lt=1, description="probability that the bound does not hold (delta); below 1 / n")
+    max_grad_norm: float = Field(
+        ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)"
+    )
+    delta: float = Field(
+        ge=1e-60, lt=1, description="probability that the bound does not hold (delta); below 1 / n"
+    )
     epsilon_budget: float | None = Field(
-        None, gt=0, le=1e9, description="a client stops before it would spend more (epsilon); no limit if not set"
+        None,
+        gt=0,
+        le=1e9,
+        description="a client stops before it would spend more (epsilon); no limit if not set",
     )
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
@@ -34,14 +43,20 @@ class Privacy(Settings):
         None,
         ge=0,
         lt=2**63,
-        description="test only: seeds the noise; anyone who knows the seed can remove it, so there is no privacy",
+        description=(
+            "test only: seeds the noise; anyone who knows the seed can remove it, so "
+            "there is no privacy"
+        ),
     )
 
     @field_validator("noise_multiplier")
     @classmethod
     def _none_or_some(cls, sigma: float) -> float:
         if 0 < sigma < LEAST_NOISE:
-            raise ValueError(f"so little noise does not protect anyone; give {LEAST_NOISE} or more, or 0 for none")
+            raise ValueError(
+                f"so little noise does not protect anyone; give {LEAST_NOISE} or more, or 0 for "
+                "none"
+            )
         return sigma
 
     @property
@@ -58,8 +73,8 @@ class Privacy(Settings):
 class Release:
     """A release other than the noised gradients: its name, its content, and its remedy.
 
-    ``exact``: whether rounds reveal information on training records without noise, so that no epsilon bounds the run.
-    This is the default for releases that a method declares.
+    ``exact``: whether rounds reveal information on training records without noise, so that no
+    epsilon bounds the run. This is the default for releases that a method declares.
     """
 
     name: str
@@ -69,24 +84,42 @@ class Release:
 
 
 _WORDS = {
-    "sample-counts": "the number of samples of each client, which weighs its model and sets its sampling rate",
-    "metrics": "losses and accuracies on validation and test samples, and whatever is chosen by them",
-    "training-loss": "mean losses on training samples, of batches or of all; they also end FedALA's first stage",
-    "validation-losses": "losses of models on validation samples, by which a client mixes what it trains and uploads",
-    "output-criterion": "gradients of a loss on outputs or features, which are not clipped and get no noise",
+    "sample-counts": (
+        "the number of samples of each client, which weighs its model and sets its sampling rate"
+    ),
+    "metrics": (
+        "losses and accuracies on validation and test samples, and whatever is chosen by them"
+    ),
+    "training-loss": (
+        "mean losses on training samples, of batches or of all; they also end FedALA's first stage"
+    ),
+    "validation-losses": (
+        "losses of models on validation samples, by which a client mixes what it trains and uploads"
+    ),
+    "output-criterion": (
+        "gradients of a loss on outputs or features, which are not clipped and get no noise"
+    ),
     "shared-samples": "samples that every client receives as they are",
-    "feature-moments": "mean and standard deviation of each column over all clients' rows, and of a table with gaps or "
+    "feature-moments": "mean and standard deviation of each column over all clients' rows, and of "
+    "a table with gaps or "
     "categories what fills the gaps, and the names of the categories",
     "vocabulary": "the words of all clients' training texts",
-    "class-names": "the names of the classes, found in all clients' rows, those for testing included",
+    "class-names": (
+        "the names of the classes, found in all clients' rows, those for testing included"
+    ),
     "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",
 }
 
-_REMEDIES = {"class-names": "name them in data.classes", "unlimited-epsilon": "set privacy.epsilon_budget"}
-# The others reveal nothing about training records (counts are public), or were fixed before the run by an agreement.
+_REMEDIES = {
+    "class-names": "name them in data.classes",
+    "unlimited-epsilon": "set privacy.epsilon_budget",
+}
+# The others reveal nothing about training records (counts are public), or were fixed before the run
+# by an agreement.
 _EXACT = {"training-loss", "output-criterion", "shared-samples"}
 RELEASES: Mapping[str, Release] = {
-    name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT) for name, what in _WORDS.items()
+    name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT)
+    for name, what in _WORDS.items()
 }
 SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cover them"
 
@@ -104,7 +137,8 @@ def uncovered(
         settings: the run's privacy.
         own: those of the method.
         kind: of the data, as in ``Dataset``: "image", "table" or "text".
-        classes_found: whether the class names come from the data, and neither from the settings nor an agreement.
+        classes_found: whether the class names come from the data, and neither from the settings nor
+            an agreement.
         moments_found: whether images are normalised with numbers from the data.
     """
     general = {
@@ -138,7 +172,8 @@ def require_releases(
         moments_found: as in ``uncovered``.
 
     Raises:
-        ConfigError: names every release and its remedy; or delta is too large for a client, or a name is unknown.
+        ConfigError: names every release and its remedy; or delta is too large for a client, or a
+            name is unknown.
     """
     known = {*RELEASES, *(release.name for release in own)}
     for name in settings.acknowledge:
@@ -147,11 +182,14 @@ def require_releases(
     largest = max(sizes, default=0)
     if largest and settings.delta >= 1 / largest:
         raise ConfigError(
-            f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of the largest client; "
+            f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples "
+            "of the largest client; "
             f"set at most {0.1 / largest:.1g}"
         )
     missing = [
-        r for r in uncovered(settings, own, kind, classes_found, moments_found) if r.name not in settings.acknowledge
+        r
+        for r in uncovered(settings, own, kind, classes_found, moments_found)
+        if r.name not in settings.acknowledge
     ]
     if missing:
         accepted = [*settings.acknowledge, *(release.name for release in missing)]
@@ -177,5 +215,6 @@ def require_acknowledged(settings: Privacy, name: str) -> None:
     """Raise ConfigError unless a release is acknowledged."""
     if name not in settings.acknowledge:
         raise ConfigError(
-            f"not covered by privacy: {told(RELEASES[name])}. To accept it, add it to privacy.acknowledge"
+            f"not covered by privacy: {told(RELEASES[name])}. To accept it, add it to "
+            "privacy.acknowledge"
         )

@@ -1,6 +1,7 @@
 """The record of a run: a folder that is appended to during the run, and read back as a Result.
 
-``events.jsonl`` is the only source; ``rounds.csv``, ``clients.csv`` and ``summary.json`` are views of it.
+``events.jsonl`` is the only source; ``rounds.csv``, ``clients.csv`` and ``summary.json`` are views
+of it.
 
     config.toml       every setting, resolved
     events.jsonl      one JSON object per line

@@ -1,16 +1,37 @@
 """Types with bounds for the events of a record, by kind.
 
-Fields that readers compute with are defined here. Other keys are kept unchanged and never used in computations.
+Fields that readers compute with are defined here. Other keys are kept unchanged and never used in
+computations.
 """
 
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import from_json
 
-from pomona.core.bounds import HUGE, PLACES, Count, Label, Line, Measured, Number, Place, Seconds, Sha256, first
+from pomona.core.bounds import (
+    HUGE,
+    PLACES,
+    Count,
+    Label,
+    Line,
+    Measured,
+    Number,
+    Place,
+    Seconds,
+    Sha256,
+    first,
+)
 from pomona.core.samples import Targets
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
@@ -49,7 +70,9 @@ Counts = Annotated[list[list[Count]], AfterValidator(_even)]
 Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Group = Annotated[list[Measured], Field(min_length=3, max_length=3)]
 Edges = Annotated[list[Annotated[Measured, Field(gt=0)]], Field(max_length=1000)]
-MetricName = Annotated[str, StringConstraints(min_length=1, max_length=202, pattern=r"^[A-Za-z0-9 _.:+-]+$")]
+MetricName = Annotated[
+    str, StringConstraints(min_length=1, max_length=202, pattern=r"^[A-Za-z0-9 _.:+-]+$")
+]
 Names = Annotated[list[Line], Field(max_length=MOST)]
 
 
@@ -209,8 +232,23 @@ def _one_each(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
     if isinstance(row, RoundRow):
         columns = [row.cohort, row.loss, row.bytes_down, row.bytes_up, *row.info.values()]
     else:
-        columns = [row.clients, row.samples, row.loss, row.accuracy, row.value, row.interval or row.value]
-    if len({-1 if isinstance(column, np.ndarray) and not column.ndim else len(column) for column in columns}) > 1:
+        columns = [
+            row.clients,
+            row.samples,
+            row.loss,
+            row.accuracy,
+            row.value,
+            row.interval or row.value,
+        ]
+    if (
+        len(
+            {
+                -1 if isinstance(column, np.ndarray) and not column.ndim else len(column)
+                for column in columns
+            }
+        )
+        > 1
+    ):
         raise ValueError("there must be one value for each client")
     return row
 

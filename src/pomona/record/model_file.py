@@ -1,7 +1,8 @@
-"""Model files: safetensors with a note that contains a ``ModelMetadata`` and a hash over it and all tensors.
+"""Model files: safetensors with a note that contains a ``ModelMetadata`` and a hash over it and all
+tensors.
 
-Reading a file runs no code, and allocates memory only after all sizes in it have been checked against its length and
-against its network.
+Reading a file runs no code, and allocates memory only after all sizes in it have been checked
+against its length and against its network.
 """
 
 import hashlib
@@ -30,7 +31,10 @@ HASH = "sha256"
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> None:
-    """Write a complete and durable model file; on failure, the old one is unchanged. Raises OSError."""
+    """Write a complete and durable model file; on failure, the old one is unchanged.
+
+    Raises OSError.
+    """
     tree = about.model_dump(mode="json")
     note = json.dumps({**tree, HASH: seal(tree, tensors)})
     publish(path.parent, pieces(tensors, note), lambda _: path.name, f"{path.name}.unfinished")
@@ -38,7 +42,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> No
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 in hex over a file's metadata, in any order, and its tensors."""
-    text = json.dumps({k: v for k, v in tree.items() if k != HASH}, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(
+        {k: v for k, v in tree.items() if k != HASH},
+        sort_keys=True,
+        allow_nan=False,
+        ensure_ascii=False,
+    )
     return hashlib.sha256(f"{text}\n{digest(tensors)}".encode()).hexdigest()
 
 
@@ -50,13 +59,16 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
         own_code: whether a ``module:function`` in the file may be imported and called.
 
     Raises:
-        StorageError: not a model file, a damaged one, or one whose own code is not allowed or not available.
+        StorageError: not a model file, a damaged one, or one whose own code is not allowed or not
+            available.
     """
     with _opened(path) as (file, entries, tree):
         about = _about(tree, path)
         module = _network(about, path, own_code)
         still = frozen(module) if about.frozen_sha256 else {}
-        if wrong := mismatch(entries, _tensors(module, entries.keys() - still.keys(), still.keys())):
+        if wrong := mismatch(
+            entries, _tensors(module, entries.keys() - still.keys(), still.keys())
+        ):
             raise ValueError(wrong)
         _require_answer(module, about)
         tensors = fill(file, entries)
@@ -65,13 +77,20 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
             raise ValueError(wrong)
         if package(about.network.name):  # it may compute buffers that are not stored
             module = build(
-                about.network, about.input_shape, about.outputs, about.vocabulary, output_shape=about.output_shape
+                about.network,
+                about.input_shape,
+                about.outputs,
+                about.vocabulary,
+                output_shape=about.output_shape,
             )
         return _filled(module, tensors | _frozen(path, about, still)), about
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
-    """Return a model file's tensors by name, without its network. Raises StorageError if damaged or missing."""
+    """Return a model file's tensors by name, without its network.
+
+    Raises StorageError if damaged or missing.
+    """
     with _opened(path) as (file, entries, tree):
         found = fill(file, entries)
         _require_sealed(tree, found, path)
@@ -82,11 +101,14 @@ def tensors(path: Path) -> dict[str, Tensor]:
 def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]]:
     """Open a model file at its first tensor, with its layout and its note.
 
-    Raises StorageError if its header is not that of a model, and for errors raised inside the context.
+    Raises StorageError if its header is not that of a model, and for errors raised inside the
+    context.
     """
 
     def no_model(why: str) -> StorageError:
-        return StorageError(f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder")
+        return StorageError(
+            f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder"
+        )
 
     try:
         with files.opened(path) as file:
@@ -99,7 +121,9 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]
 def _require_sealed(tree: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise StorageError unless a note contains the hash of the file's content."""
     if not isinstance(tree, dict) or seal(tree, tensors) != tree.get(HASH):
-        raise StorageError(f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy")
+        raise StorageError(
+            f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy"
+        )
 
 
 def _about(tree: Any, path: Path) -> ModelMetadata:
@@ -108,7 +132,8 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
         raise ValueError("its metadata are not those of a personal model")
     if tree["format"] != FORMAT:
         raise StorageError(
-            f"{path} has the format {bounds.plain(tree['format'], 40)!r}, this version reads {FORMAT!r}; "
+            f"{path} has the format {bounds.plain(tree['format'], 40)!r}, this version reads "
+            f"{FORMAT!r}; "
             "make the run again, or export the model with the version that wrote it"
         )
     if not isinstance(tree.get(HASH), str):
@@ -120,7 +145,10 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
 
 
 def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
-    """Build a file's network: a registered one on the meta device, or by own code. Raises StorageError."""
+    """Build a file's network: a registered one on the meta device, or by own code.
+
+    Raises StorageError.
+    """
     name, sizes = about.network.name, (about.input_shape, about.outputs, about.vocabulary)
     if name in MODELS or package(name) or ":" not in name:
         return outline(about.network, *sizes)
@@ -128,15 +156,20 @@ def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
     where = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
     what = f"{path} is a model of own code, {bounds.plain(name, 80)}"
     if not own_code:
-        raise StorageError(f"{what}, which runs only if you say so: give --own-code (own_code=True), in {where}")
+        raise StorageError(
+            f"{what}, which runs only if you say so: give --own-code (own_code=True), in {where}"
+        )
     try:
         return build(about.network, *sizes)
     except ConfigError as fault:
-        raise StorageError(f"{what}, which fails here ({bounds.plain(str(fault))}); work in {where}") from None
+        raise StorageError(
+            f"{what}, which fails here ({bounds.plain(str(fault))}); work in {where}"
+        ) from None
 
 
 def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
-    """Raise ValueError if a sample would need too much memory, or if outputs differ from the file's metadata.
+    """Raise ValueError if a sample would need too much memory, or if outputs differ from the file's
+    metadata.
 
     A network by own code cannot be checked before it runs.
     """
@@ -150,11 +183,17 @@ def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
 
 
 def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:
-    """Return the forms of a network's tensors: parameters, moving statistics, and any other buffers in the file."""
+    """Return the forms of a network's tensors: parameters, moving statistics, and any other buffers
+    in the file.
+    """
     known = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     needed = {entry.name for entry in ParameterSpace(module, "average").entries}
     needed = (needed | {name for name, _ in module.named_parameters()}) - elsewhere
-    return {k: v.float() if v.is_floating_point() else v for k, v in known.items() if k in needed or k in there}
+    return {
+        k: v.float() if v.is_floating_point() else v
+        for k, v in known.items()
+        if k in needed or k in there
+    }
 
 
 def frozen_file(folder: Path, sha256: str) -> Path:
@@ -169,7 +208,8 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
     beside = frozen_file(path.parent, about.frozen_sha256)
     if not beside.exists():
         raise StorageError(
-            f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside it, from models/ of "
+            f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside "
+            "it, from models/ of "
             "the run, or export the model there"
         )
     try:
@@ -182,7 +222,9 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
             raise ValueError("another hash")
     except (OSError, ValueError, RecursionError, MemoryError) as fault:
         why = bounds.plain(str(fault))
-        raise StorageError(f"{beside} is not the frozen part of {path.name} ({why}); take it from a copy") from None
+        raise StorageError(
+            f"{beside} is not the frozen part of {path.name} ({why}); take it from a copy"
+        ) from None
     return found
 
 

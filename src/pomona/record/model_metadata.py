@@ -32,7 +32,8 @@ class ModelMetadata(Settings):
         client: the client whose model it is.
         model: model and moment in the round, as in reports.
         network: as in the run's settings.
-        kind: ``image`` samples (H, W, C) or (D, H, W, C), ``table`` (F,), ``text`` (T,), as in a data set.
+        kind: ``image`` samples (H, W, C) or (D, H, W, C), ``table`` (F,), ``text`` (T,), as in a
+            data set.
         dtype: of samples as stored by their owner.
         input_shape: of one sample as network input: (C, H, W), (C, D, H, W), (F,) or (T,).
         outputs: K, the width of the network's output.
@@ -41,15 +42,19 @@ class ModelMetadata(Settings):
         targets: type of the outputs: logits of classes, of flags, of hazards, or numbers.
         classes: names of the K classes; empty for flags and numbers.
         labels: names of the K flags or numbers, if known.
-        columns: names of the F columns of a table in order, or of the columns joined to texts, if known.
+        columns: names of the F columns of a table in order, or of the columns joined to texts, if
+            known.
         others: names of the training file's other columns: label, client, and dropped columns.
-        preprocessing: conversion of a table file's columns to the F columns of a sample, if they differ.
-        target_shift, target_scale: a number is the network's output times target_scale plus target_shift, by target.
+        preprocessing: conversion of a table file's columns to the F columns of a sample, if they
+            differ.
+        target_shift, target_scale: a number is the network's output times target_scale plus
+            target_shift, by target.
         edges: for times to an event, the ends of the K intervals of the hazards.
         frozen_sha256: hash of the frozen tensors, if they are in a separate file.
         form: CSV format of the training files as far as it was set; also used for files of samples.
         window: centre and width of the window that converted image values to 8 bits, if any.
-        shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis of x (not for text).
+        shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis
+            of x (not for text).
     """
 
     format: Literal["pomona-model-2"] = FORMAT
@@ -79,13 +84,19 @@ class ModelMetadata(Settings):
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Names of the columns required in a file of samples: those that become features, else ``columns``."""
+        """Names of the columns required in a file of samples: those that become features, else
+        ``columns``.
+        """
         return self.preprocessing.names if self.preprocessing else self.columns
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of one sample as stored by its owner: (H, W, C), (D, H, W, C), (F,) or (T,)."""
-        return (*self.input_shape[1:], self.input_shape[0]) if self.kind == "image" else self.input_shape
+        return (
+            (*self.input_shape[1:], self.input_shape[0])
+            if self.kind == "image"
+            else self.input_shape
+        )
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -114,10 +125,16 @@ class ModelMetadata(Settings):
         yield self.dtype in form.dtypes, "dtype is not that of its kind"
         yield prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"
         yield bool(self.vocabulary) == text, "a vocabulary is what texts have"
-        yield len(self.words) <= max(0, self.vocabulary - 2), "words are not those of the vocabulary"
+        yield (
+            len(self.words) <= max(0, self.vocabulary - 2),
+            "words are not those of the vocabulary",
+        )
         yield not table or len(self.columns) in {0, last}, "columns are not those of a sample"
         yield len(set(self.columns)) == len(self.columns), "two columns have one name"
-        yield {len(self.shift), len(self.scale)} <= {1, last}, "shift or scale is not that of a sample"
+        yield (
+            {len(self.shift), len(self.scale)} <= {1, last},
+            "shift or scale is not that of a sample",
+        )
         yield 0 not in self.scale, "a scale is 0"
         known = self.preprocessing
         yield known is None or (table and known.width == last), "preprocessing does not fit"
@@ -126,13 +143,19 @@ class ModelMetadata(Settings):
         """Yield what must hold for the outputs, and what is wrong if it does not."""
         k, patch = self.outputs, self.network.patch
         yield self.kind == "image" or self.targets != "segmentation", "masks are for images"
-        yield len(self.classes) == (k if self.targets in NAMED else 0), "classes are not the outputs"
+        yield (
+            len(self.classes) == (k if self.targets in NAMED else 0),
+            "classes are not the outputs",
+        )
         yield len(self.labels) in ({0} if self.classes else {0, k}), "labels are not the outputs"
         yield len(set(self.names)) == k, "two outputs have one name"
         sides = {len(self.target_shift), len(self.target_scale)}
         yield sides <= {1, k}, "target_shift or target_scale is not that of the outputs"
         yield 0 not in self.target_scale, "a scale is 0"
-        yield len(self.edges) == (k if self.targets == "survival" else 0), "edges are not the outputs"
+        yield (
+            len(self.edges) == (k if self.targets == "survival" else 0),
+            "edges are not the outputs",
+        )
         yield all(a < b for a, b in pairwise(self.edges)), "edges do not ascend"
         fits = patch is None or patch.misfit(self.input_shape, self.targets) is None
         yield fits, "patches do not fit the samples"

@@ -1,8 +1,9 @@
-"""Gain of a run over another on the same test samples, with paired intervals and a verdict (docs/statistics.md).
+"""Gain of a run over another on the same test samples, with paired intervals and a verdict
+(docs/statistics.md).
 
-Both runs predict the same samples, so that the difficulty of a sample cancels out. The clients are fixed, not a sample
-of others: an interval over clients is the uncertainty of their mean gain over test samples, and does not predict the
-gain of another federation.
+Both runs predict the same samples, so that the difficulty of a sample cancels out. The clients are
+fixed, not a sample of others: an interval over clients is the uncertainty of their mean gain over
+test samples, and does not predict the gain of another federation.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,8 @@ Verdict = Literal["better", "worse", "no difference that this data can show"]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A client that is excluded from a mean gain, because its samples do not define the metric or are too few.
+    """A client that is excluded from a mean gain, because its samples do not define the metric or
+    are too few.
 
     Attributes:
         client: its number.
@@ -45,9 +47,11 @@ class Gain:
     """A difference in a metric; positive is better.
 
     Attributes:
-        value: over all samples, in the unit of the metric; for accuracies, 0.01 is a percentage point.
+        value: over all samples, in the unit of the metric; for accuracies, 0.01 is a percentage
+            point.
         low, high: 95 % interval; both None if there are too few samples.
-        pairs: independent units that both runs predicted: test samples, or groups of them (patients) if known.
+        pairs: independent units that both runs predicted: test samples, or groups of them
+            (patients) if known.
         rows: test samples that both runs predicted.
         events: those with the rarer answer, or with an observed event; None if not applicable.
         p: two-sided p-value of no difference; None without an interval.
@@ -81,32 +85,38 @@ class Gain:
         return "better" if low > 0 else "worse"
 
 
-def gains(run: Result | Sequence[Result], base: Result | Sequence[Result]) -> tuple[list[Gain | None], Gain | None]:
+def gains(
+    run: Result | Sequence[Result], base: Result | Sequence[Result]
+) -> tuple[list[Gain | None], Gain | None]:
     """Return a run's gains over another in its metric: one per client in id order, and their mean.
 
-    For sequences of runs, one per seed in the same order, gains are means over seeds, and intervals include
-    the variation over samples and seeds.
+    For sequences of runs, one per seed in the same order, gains are means over seeds, and intervals
+    include the variation over samples and seeds.
 
     >>> import pomona
     >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
-    >>> run, alone = (pomona.run(pomona.Config(method=method, **shared)) for method in ("fedavg-ft", "separate"))
+    >>> methods = ("fedavg-ft", "separate")
+    >>> run, alone = (pomona.run(pomona.Config(method=m, **shared)) for m in methods)
     >>> clients, mean = pomona.gains(run, alone)
     >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
     (3, True, '...', ())
 
-    A client's gain is None if undefined: no test samples, no predictions on record, different samples in the two runs
-    (other targets, or other rows of the same data), or samples that do not define the metric. The mean is over the
-    other clients, except those with too few samples; it lists all excluded clients. For the metric ``loss``, all gains
-    are None if the loss is a user's own or the targets are numbers, since predictions do not determine it (use
-    ``mse``).
+    A client's gain is None if undefined: no test samples, no predictions on record, different
+    samples in the two runs (other targets, or other rows of the same data), or samples that do not
+    define the metric. The mean is over the other clients, except those with too few samples; it
+    lists all excluded clients. For the metric ``loss``, all gains are None if the loss is a user's
+    own or the targets are numbers, since predictions do not determine it (use ``mse``).
 
     Raises:
-        ConfigError: the sequences are empty or differ in length, or their seeds have different test samples.
+        ConfigError: the sequences are empty or differ in length, or their seeds have different test
+            samples.
         DataError: a file of predictions is damaged.
     """
     runs, bases = _each_seed(run), _each_seed(base)
     if not runs or len(runs) != len(bases):
-        raise ConfigError(f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side")
+        raise ConfigError(
+            f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side"
+        )
     first = runs[0]
     task, n = _task(first), len(first.about.get("clients") or ())
     if not _defined(first.metric, task, (*runs, *bases)):
@@ -137,12 +147,16 @@ def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
 
 
 def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
-    """Return verdicts of many clients that hold jointly at 95 %: Holm's correction of their p-values.
+    """Return verdicts of many clients that hold jointly at 95 %: Holm's correction of their
+    p-values.
 
-    Of 65 clients with equal models, about three are called better or worse by their individual intervals.
+    Of 65 clients with equal models, about three are called better or worse by their individual
+    intervals.
     """
     judged = [i for i, gain in enumerate(clients) if gain and gain.p is not None]
-    adjusted = dict(zip(judged, holm([gain.p for gain in clients if gain and gain.p is not None]), strict=True))
+    adjusted = dict(
+        zip(judged, holm([gain.p for gain in clients if gain and gain.p is not None]), strict=True)
+    )
     open_: Verdict = "no difference that this data can show"
     return [
         None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_
@@ -150,13 +164,17 @@ def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
     ]
 
 
-def _gain(known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Sequence[LeftOut] = ()) -> Gain:
+def _gain(
+    known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Sequence[LeftOut] = ()
+) -> Gain:
     """Return the mean gain of some clients, by their numbers, and the excluded clients."""
     found = mean_difference(known)
     low, high = found.interval or (None, None)
     counted = set(found.kept)
     kept = [known[i] for i in found.kept]
-    few = [LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in counted]
+    few = [
+        LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in counted
+    ]
     return Gain(
         found.value,
         low,
@@ -190,27 +208,41 @@ def _of_client(
     if not _same_samples(client, [*runs, *bases], answers):
         if len(runs) > 1:
             raise ConfigError(
-                f"client {client} has other test samples in other seeds, so there is no gain over seeds; look at the "
-                "gain of each, or give all seeds one partition (`pomona data show --save`, partition.name = file)"
+                f"client {client} has other test samples in other seeds, so there is no gain over "
+                "seeds; look at the "
+                "gain of each, or give all seeds one partition (`pomona data show --save`, "
+                "partition.name = file)"
             )
         return LeftOut(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))
     outputs = [task.natural(one) for one, _ in answers]
     pairs = zip(outputs[: len(runs)], outputs[len(runs) :], strict=True)
     each = [found for a, b in pairs if (found := evidence(metric, task, a, b, targets, groups))]
-    return over_seeds(each) if len(each) == len(runs) else LeftOut(client, len(targets), _events(task, targets))
+    return (
+        over_seeds(each)
+        if len(each) == len(runs)
+        else LeftOut(client, len(targets), _events(task, targets))
+    )
 
 
 def _groups(run: Result, client: int, samples: int) -> NDArray[np.int64] | None:
-    """Return the group of each test sample; None if unknown. Raises DataError if some are missing."""
+    """Return the group of each test sample; None if unknown.
+
+    Raises DataError if some are missing.
+    """
     groups = run.groups(client)
     if groups is not None and len(groups) != samples:
-        raise DataError(f"{run.folder}: the groups of client {client} do not fit its answers; run the federation again")
+        raise DataError(
+            f"{run.folder}: the groups of client {client} do not fit its answers; run the "
+            "federation again"
+        )
     return groups
 
 
 def _same_samples(client: int, runs: Sequence[Result], answers: Sequence[Answers]) -> bool:
-    """Return whether a client's predictions are for the same samples, by targets and by rows in the same data."""
+    """Return whether a client's predictions are for the same samples, by targets and by rows in the
+    same data.
+    """
     data = [(run.about.get("data") or {}).get("fingerprint") for run in runs]
     rows = {
         (one, row)
@@ -234,7 +266,8 @@ def evidence(
     targets: NDArray[Any],
     groups: NDArray[np.int64] | None = None,
 ) -> Evidence | None:
-    """Return the evidence of one client's test samples for the gain of a over b; None if they do not define the metric.
+    """Return the evidence of one client's test samples for the gain of a over b; None if they do
+    not define the metric.
 
     Args:
         metric: the headline metric.
@@ -242,7 +275,8 @@ def evidence(
         a: (n, K) predictions, see ``Task``.
         b: (n, K) those of the other run.
         targets: (n,) or (n, K).
-        groups: (n,) groups of samples, such as the rows of one patient; None if each sample is its own.
+        groups: (n,) groups of samples, such as the rows of one patient; None if each sample is its
+            own.
     """
     if not len(targets):
         return None
@@ -258,4 +292,6 @@ def evidence(
         gap = measure(a, truth, weights) - measure(b, truth, weights)
         return sign * np.where(np.abs(gap) <= SAME, 0.0, gap)
 
-    return of_function(difference, task.strata(targets), events, groups, bounded=metric.low > -np.inf)
+    return of_function(
+        difference, task.strata(targets), events, groups, bounded=metric.low > -np.inf
+    )

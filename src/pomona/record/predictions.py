@@ -1,19 +1,21 @@
 """Predictions on the test samples by each client's evaluated model, in ``predictions.npz``.
 
-    outputs-I  (n, K) float32, outputs of the network             targets-I  (n,) int64 or (n, K) float32
-    of masks   (n, 3C) float32, true positive, false positive     targets-I  (n, C) int64, true pixels of a class
-               and false negative pixels, by class
+    outputs-I  (n, K) float32, outputs of the network
+    of masks   (n, 3C) float32, true positive, false positive and false negative pixels, by class
+    targets-I  (n,) int64 or (n, K) float32; of masks (n, C) int64, true pixels by class
 
     groups-I   (n,) int64, if rows belong together: the same number for the rows of one patient
 
-of client I, in the order of its test rows. Two runs on one partition predict the same samples, so that their difference
-can be evaluated sample by sample.
+of client I, in the order of its test rows. Two runs on one partition predict the same samples, so
+that their difference can be evaluated sample by sample.
 
-Example masks of a few clients are in ``mask_examples.npz``: the test images with the best and the worst Dice.
+Example masks of a few clients are in ``mask_examples.npz``: the test images with the best and the
+worst Dice.
 
     image-I (2, H, W, c) uint8   truth-I, predicted-I (2, H, W) uint8   dice-I (2,) float64
 
-of client I, the best first. They are samples of the data: a simulation writes them, a federation does not.
+of client I, the best first. They are samples of the data: a simulation writes them, a federation
+does not.
 """
 
 import io
@@ -38,10 +40,20 @@ MOST_SIDE = 256  # pixels; larger images are subsampled
 Answers = tuple[NDArray[np.float32], NDArray[Any]]  # (outputs, targets)
 
 
-def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
-    """Write the predictions of some clients, and the groups of their rows; deterministic to the byte."""
+def save(
+    folder: Path,
+    answers: Mapping[int, Answers],
+    groups: Mapping[int, NDArray[np.int64]] | None = None,
+) -> None:
+    """Write the predictions of some clients, and the groups of their rows; deterministic to the
+    byte.
+    """
     packed = io.BytesIO()
-    arrays = {f"{part}-{i}": a for i, both in answers.items() for part, a in zip(_PARTS, both, strict=True)}
+    arrays = {
+        f"{part}-{i}": a
+        for i, both in answers.items()
+        for part, a in zip(_PARTS, both, strict=True)
+    }
     arrays |= {f"groups-{i}": numbers for i, numbers in (groups or {}).items()}
     np.savez(packed, allow_pickle=False, **arrays)
     publish(folder, [packed.getvalue()], lambda _: PREDICTIONS)
@@ -50,8 +62,8 @@ def save(folder: Path, answers: Mapping[int, Answers], groups: Mapping[int, NDAr
 class Kept:
     """The predictions in a record's folder.
 
-    The positions of all members are read once; searching for each client in turn would be quadratic in the number of
-    clients.
+    The positions of all members are read once; searching for each client in turn would be quadratic
+    in the number of clients.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,8 +83,8 @@ class Kept:
     def answers(self, client: int, targets_are: str = "classes") -> Answers | None:
         """Return a client's predictions; None if the record has none.
 
-        Raises DataError for a damaged file, or targets that do not match the record: a class count would allocate
-        memory for the largest number among them.
+        Raises DataError for a damaged file, or targets that do not match the record: a class count
+        would allocate memory for the largest number among them.
         """
         if f"{_PARTS[0]}-{client}" not in self._index:
             return None
@@ -85,7 +97,8 @@ class Kept:
             or not (_classes(outputs, targets) if targets_are == "classes" else targets.ndim == 2)
         ):
             raise DataError(
-                f"{self._path} has no answers of client {client} that fit their targets; run the federation again"
+                f"{self._path} has no answers of client {client} that fit their targets; run the "
+                "federation again"
             )
         return outputs, targets
 
@@ -98,7 +111,10 @@ class Kept:
             return None
         groups = self._array("groups", client)
         if groups.dtype != np.int64 or groups.ndim != 1:
-            raise DataError(f"{self._path} has no groups of client {client} that are numbers; run the federation again")
+            raise DataError(
+                f"{self._path} has no groups of client {client} that are numbers; run the "
+                "federation again"
+            )
         return groups
 
 
@@ -110,7 +126,9 @@ def _classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True)
 class MaskExamples:
-    """Images (k, H, W, c) uint8, c 1 or 3; true and predicted class numbers (k, H, W) uint8; and their Dice (k,)."""
+    """Images (k, H, W, c) uint8, c 1 or 3; true and predicted class numbers (k, H, W) uint8; and
+    their Dice (k,).
+    """
 
     image: NDArray[np.uint8]
     truth: NDArray[np.uint8]
@@ -121,11 +139,13 @@ class MaskExamples:
 Uint8 = NDArray[np.uint8]
 
 
-def example(x: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]) -> tuple[Uint8, Uint8, Uint8]:
+def example(
+    x: NDArray[Any], truth: NDArray[Any], predicted: NDArray[Any]
+) -> tuple[Uint8, Uint8, Uint8]:
     """Return a sample's image, truth and prediction for display.
 
-    For a volume (D, H, W, C), the slice with the most foreground pixels; grey values scaled from minimum to maximum;
-    only the first channel unless there are three.
+    For a volume (D, H, W, C), the slice with the most foreground pixels; grey values scaled from
+    minimum to maximum; only the first channel unless there are three.
     """
     if x.ndim == 4:
         most = int((truth > 0).sum(axis=(1, 2)).argmax())

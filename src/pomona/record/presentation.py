@@ -20,8 +20,8 @@ class Quantity:
 
     Attributes:
         name: the name in ``info``.
-        kind: type of figure: a clients-by-clients matrix, values per client (and layer), CFL's clusters, or one curve
-            per client over the epochs of a round.
+        kind: type of figure: a clients-by-clients matrix, values per client (and layer), CFL's
+            clusters, or one curve per client over the epochs of a round.
         title: heading of its main figure.
         symbol: label of its axis.
         meaning: continues "METHOD: ".
@@ -55,9 +55,13 @@ class Presentation:
     quantities: Annotated[tuple[Quantity, ...], Field(max_length=100), LISTED] = ()
 
     def quantity(self, name: str, columns: int, clients: int) -> Quantity:
-        """Return the presentation of a quantity for which records have ``columns`` numbers per client."""
+        """Return the presentation of a quantity for which records have ``columns`` numbers per
+        client.
+        """
         for known in self.quantities:
-            if known.name == name and columns == {"matrix": clients, "clusters": 1}.get(known.kind, columns):
+            if known.name == name and columns == {"matrix": clients, "clusters": 1}.get(
+                known.kind, columns
+            ):
                 return known
         return unknown(name, "matrix" if columns == clients > 1 else "values")
 
@@ -65,6 +69,10 @@ class Presentation:
 def unknown(name: str, kind: QuantityKind) -> Quantity:
     """Return a default presentation for a quantity that the method does not describe."""
     spoken = name.replace("_", " ")
-    shape = "the row of client i, the column of client j" if kind == "matrix" else "a value a client"
+    shape = (
+        "the row of client i, the column of client j" if kind == "matrix" else "a value a client"
+    )
     meaning = f"“{spoken}” as the method records it, {shape}."
-    return Quantity(name, kind, f"“{spoken}”", spoken, meaning, history=f"“{spoken}” over the rounds")
+    return Quantity(
+        name, kind, f"“{spoken}”", spoken, meaning, history=f"“{spoken}” over the rounds"
+    )

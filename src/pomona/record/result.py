@@ -28,7 +28,9 @@ NAME = re.compile(r"client-(\d{2,4})\.safetensors")
 
 
 class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
-    """Tensors by client and name, on the CPU, of each client's evaluated model. Empty until a run has ended.
+    """Tensors by client and name, on the CPU, of each client's evaluated model.
+
+    Empty until a run has ended.
 
     Access raises StorageError if a client's file is damaged.
     """
@@ -55,13 +57,15 @@ class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A run as plain lists and NumPy arrays; its ``repr`` has three lines, in a notebook it is a table.
+    """A run as plain lists and NumPy arrays; its ``repr`` has three lines, in a notebook it is a
+    table.
 
     Attributes:
         config: the resolved settings.
-        about: the start event: versions, seed, fingerprint of the data, names of clients and classes, sizes,
-            label counts (n, C) of the training part, a hash of each client's ``test_rows``, hidden groups if known,
-            parameter count, the ``metric``, and the metric of ``constant`` predictions.
+        about: the start event: versions, seed, fingerprint of the data, names of clients and
+            classes, sizes, label counts (n, C) of the training part, a hash of each client's
+            ``test_rows``, hidden groups if known, parameter count, the ``metric``, and the metric
+            of ``constant`` predictions.
         rounds, evaluations: in the order in which they happened.
         final: full metrics of the last models, one record per (model, split, client).
         summary: the figures of ``summary.json``.
@@ -69,8 +73,8 @@ class Result:
         folder: folder of the record, None if it was not kept.
         answers: predictions by client, while the record is in memory.
         test_groups: groups of test samples, likewise.
-        models: tensors of each client's evaluated model, by client and name; read from the folder on access, if any.
-            A client that never took part has none.
+        models: tensors of each client's evaluated model, by client and name; read from the folder
+            on access, if any. A client that never took part has none.
 
     >>> import pomona
     >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
@@ -109,7 +113,10 @@ class Result:
     def _title(self) -> str:
         parts = (self.config.get(section, {}).get("name", "?") for section in ("data", "partition"))
         clients = len(self.about.get("clients", ()))
-        return plain(f"{self.name} on {', '.join(map(str, parts))}, {clients} clients, {len(self.rounds)} rounds")
+        return plain(
+            f"{self.name} on {', '.join(map(str, parts))}, {clients} clients, {len(self.rounds)} "
+            "rounds"
+        )
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of ``clients.csv``: one row per client in each evaluation."""
@@ -119,10 +126,13 @@ class Result:
     def to_frame(self) -> Any:
         """Return ``columns`` as a pandas DataFrame. Raises PomonaError if pandas is not installed.
 
-        The column ``round`` is called ``round_number`` here, because in ``frame.query("round == 5")`` the name is a
-        function's and no row matches.
+        The column ``round`` is called ``round_number`` here, because in ``frame.query("round ==
+        5")`` the name is a function's and no row matches.
         """
-        named = {"round_number" if name == "round" else name: values for name, values in self.columns().items()}
+        named = {
+            "round_number" if name == "round" else name: values
+            for name, values in self.columns().items()
+        }
         return _frame(named)
 
     @property
@@ -138,7 +148,9 @@ class Result:
 
     @property
     def metric(self) -> Metric:
-        """Headline metric of the run; accuracy in older records, or loss if those have no accuracy."""
+        """Headline metric of the run; accuracy in older records, or loss if those have no
+        accuracy.
+        """
         name = str(self.about.get("metric"))
         if name in METRICS or is_own(name):
             return metric_named(name)
@@ -147,30 +159,37 @@ class Result:
 
     def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
         """Return all evaluations of one kind, by round."""
-        return sorted((e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round)
+        return sorted(
+            (e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round
+        )
 
     @cached_property
     def _kept(self) -> Kept | None:
         return Kept(self.folder) if self.folder else None
 
     def predictions(self, client: int) -> Answers | None:
-        """Return outputs of a client's evaluated model on its test samples after the last round, and the targets.
+        """Return outputs of a client's evaluated model on its test samples after the last round,
+        and the targets.
 
         Returns:
-            outputs (n, K) float32 from the network (logits, or numbers), and targets: (n,) class numbers or (n, K). For
-            masks, (n, 3C) true positive, false positive and false negative pixels by class, and (n, C) true pixels by
-            class. None for a client without test samples, and in old or unfinished records.
+            outputs (n, K) float32 from the network (logits, or numbers), and targets: (n,) class
+            numbers or (n, K). For masks, (n, 3C) true positive, false positive and false negative
+            pixels by class, and (n, C) true pixels by class. None for a client without test
+            samples, and in old or unfinished records.
 
         Raises:
             DataError: the file is damaged.
         """
         known = self.answers.get(client)
         return (
-            self._kept.answers(client, self.about.get("targets", "classes")) if known is None and self._kept else known
+            self._kept.answers(client, self.about.get("targets", "classes"))
+            if known is None and self._kept
+            else known
         )
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
-        """Return (n,) int64 the group of each of a client's test samples (e.g. rows of one patient); None if unknown.
+        """Return (n,) int64 the group of each of a client's test samples (e.g. rows of one
+        patient); None if unknown.
 
         Raises DataError for a damaged file.
         """
@@ -178,7 +197,9 @@ class Result:
         return self._kept.groups(client) if known is None and self._kept else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
-        """Return a quantity of the method's ``info`` over rounds, e.g. ``matrices("dr")``: (round, (n, N)) pairs."""
+        """Return a quantity of the method's ``info`` over rounds, e.g. ``matrices("dr")``: (round,
+        (n, N)) pairs.
+        """
         return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
 
 
@@ -205,12 +226,19 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
 _HEADER = ("model", "when", "last", "best on validation", "best on test", "worst client", "loss")
 
 
-def _text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], folder: Path | None) -> str:
-    """Return three lines: the run, its headline model's last test value, its folder; ``rounds`` are completed ones."""
+def _text(
+    title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], folder: Path | None
+) -> str:
+    """Return three lines: the run, its headline model's last test value, its folder; ``rounds`` are
+    completed ones.
+    """
     figures = summary.get("models", {}).get(summary.get("headline", ""))
     if figures and figures["last"]:
         last = figures["last"]
-        came = f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over clients"
+        came = (
+            f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over "
+            "clients"
+        )
         came = f"model {summary['headline']}: test {came}"
     else:
         came = "nothing was tested" if summary else f"unfinished, {rounds} rounds are done"
@@ -218,12 +246,17 @@ def _text(title: str, rounds: int, metric: Metric, summary: Mapping[str, Any], f
 
 
 def _html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
-    """Return an HTML table with one row per named model: its test metrics, averaged over clients."""
+    """Return an HTML table with one row per named model: its test metrics, averaged over
+    clients.
+    """
     rows = [_row(name, f, metric.text) for name, f in summary.get("models", {}).items()]
     head = "".join(f"<th>{escape(name)}</th>" for name in _HEADER)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
     caption = f"{title}: test {metric.title}, mean over clients (round)"
-    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    top = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+    return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
 def _frame(columns: Mapping[str, Sequence[Any]]) -> Any:
@@ -231,7 +264,9 @@ def _frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     try:
         pandas = import_module("pandas")
     except ImportError:
-        raise PomonaError("to_frame needs pandas, which is not installed; install it, or take columns()") from None
+        raise PomonaError(
+            "to_frame needs pandas, which is not installed; install it, or take columns()"
+        ) from None
     return pandas.DataFrame(columns)
 
 

@@ -94,7 +94,9 @@ class Evaluation:
         return (self.model, self.when, self.split)
 
     def by_client(self, values: Sequence[Any], clients: Iterable[int]) -> list[Any]:
-        """Return values of ``clients`` from those of ``self.clients``; None for one that was not evaluated."""
+        """Return values of ``clients`` from those of ``self.clients``; None for one that was not
+        evaluated.
+        """
         known = dict(zip(self.clients, values, strict=True))
         return [known.get(client) for client in clients]
 
@@ -107,7 +109,11 @@ class Evaluation:
     def pooled(self) -> float | None:
         """Mean of the metric over all samples; None if it is not a mean over samples."""
         pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
-        return sum(v * s for v, s in pairs) / sum(s for _, s in pairs) if pairs and self.judged.pools else None
+        return (
+            sum(v * s for v, s in pairs) / sum(s for _, s in pairs)
+            if pairs and self.judged.pools
+            else None
+        )
 
     @property
     def worst(self) -> float | None:
@@ -137,7 +143,9 @@ class RoundRow:
     refused: tuple[Line, ...] = ()
 
 
-def round_rows(rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]) -> Iterator[dict[str, Any]]:
+def round_rows(
+    rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each evaluation, with the training loss and the traffic of its round."""
     traffic = {r.round: r for r in rounds}
     for e in evaluations:
@@ -161,12 +169,19 @@ def round_rows(rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]) ->
 
 
 def client_rows(
-    names: Sequence[str], rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation], unseen: Sequence[Evaluation]
+    names: Sequence[str],
+    rounds: Sequence[RoundRow],
+    evaluations: Sequence[Evaluation],
+    unseen: Sequence[Evaluation],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each client in each evaluation, unseen clients last; ``names`` of all clients."""
+    """Yield a row for each client in each evaluation, unseen clients last; ``names`` of all
+    clients.
+    """
     never_trained = {c for e in unseen for c in e.clients}
     traffic = {
-        (r.round, c): (down, up) for r in rounds for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
+        (r.round, c): (down, up)
+        for r in rounds
+        for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
     }
     for e in (*evaluations, *unseen):
         for client, samples, loss, accuracy, value in zip(

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Line, Number, first, plain
-from pomona.core.errors import CheckpointError, ConfigError, DivergedError, LockedError, PomonaError, StorageError
+from pomona.core.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    LockedError,
+    PomonaError,
+    StorageError,
+)
 from pomona.core.files import opened, text
 from pomona.core.table import csv_text
 from pomona.core.toml import read_text
@@ -31,7 +38,9 @@ from pomona.storage.run_status import changed, read_status
 def require_free(folder: Path) -> None:
     """Raise LockedError if the folder already holds a run."""
     if any((folder / name).exists() for name in (EVENTS, "config.toml", "models", "private")):
-        raise LockedError(f"{folder} already holds a run; give another --out, or continue with --resume")
+        raise LockedError(
+            f"{folder} already holds a run; give another --out, or continue with --resume"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,17 +52,23 @@ class Mark:
 
 
 def committed_events(folder: Path, after: Mark) -> bytes:
-    """Return a run's events up to a mark. Raises CheckpointError if they differ from the marked ones."""
+    """Return a run's events up to a mark.
+
+    Raises CheckpointError if they differ from the marked ones.
+    """
     path = folder / EVENTS
     try:
         with opened(path) as file:
             counted = file.read(after.bytes)
         found = hashlib.sha256(counted).hexdigest()
     except OSError as fault:
-        raise CheckpointError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
+        raise CheckpointError(
+            f"{path} cannot be read ({fault.strerror}); restore it from a backup"
+        ) from None
     if found != after.sha256:
         raise CheckpointError(
-            f"{path} is not what its last committed round was recorded with; restore it from a backup, or start over "
+            f"{path} is not what its last committed round was recorded with; restore it from a "
+            "backup, or start over "
             "in another folder"
         )
     return counted
@@ -73,7 +88,9 @@ class RunRecord:
         StorageError: it cannot be written.
     """
 
-    def __init__(self, folder: Path | None, config: dict[str, Any], after: Mark | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, config: dict[str, Any], after: Mark | None = None
+    ) -> None:
         self.folder = folder
         self.config = config
         self.events: list[Event] = []
@@ -134,7 +151,10 @@ class RunRecord:
 
     def evaluation(self, evaluation: Evaluation, kind: str = "evaluation") -> None:
         """Append a named evaluation."""
-        self.event(kind, **{key: value for key, value in vars(evaluation).items() if key != "interval" or value})
+        self.event(
+            kind,
+            **{key: value for key, value in vars(evaluation).items() if key != "interval" or value},
+        )
 
     def unseen(self, evaluation: Evaluation) -> None:
         """Append the evaluation of a client that did not train."""
@@ -144,11 +164,20 @@ class RunRecord:
         """Append a round."""
         for name, values in row.info.items():
             if not np.isfinite(values).all():
-                raise DivergedError(f"round {row.round}: the method's {name} are not finite; lower its rates or lr")
-        self.event("round", **{**vars(row), "info": {name: values.tolist() for name, values in row.info.items()}})
+                raise DivergedError(
+                    f"round {row.round}: the method's {name} are not finite; lower its rates or lr"
+                )
+        self.event(
+            "round",
+            **{**vars(row), "info": {name: values.tolist() for name, values in row.info.items()}},
+        )
 
-    def answers(self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None) -> None:
-        """Store the evaluated models' predictions on the test samples by client, and the groups of these samples."""
+    def answers(
+        self, answers: Mapping[int, Answers], groups: Mapping[int, NDArray[np.int64]] | None = None
+    ) -> None:
+        """Store the evaluated models' predictions on the test samples by client, and the groups of
+        these samples.
+        """
         self._answers, self._groups = dict(answers), dict(groups or {})
         if self.folder:
             with writing(self.folder):
@@ -156,7 +185,11 @@ class RunRecord:
 
     def close(self) -> Result:
         """Write the views and return the Result."""
-        result = replace(gather(self.events, self.config, self.folder), answers=self._answers, test_groups=self._groups)
+        result = replace(
+            gather(self.events, self.config, self.folder),
+            answers=self._answers,
+            test_groups=self._groups,
+        )
         if self._file and self.folder:
             with writing(self.folder):
                 self._file.close()
@@ -169,7 +202,9 @@ def _write_views(result: Result, folder: Path) -> None:
     clients = client_rows(result.about["clients"], result.rounds, result.evaluations, result.unseen)
     (folder / "rounds.csv").write_text(csv_text([*rounds]), encoding="utf-8")
     (folder / "clients.csv").write_text(csv_text([*clients]), encoding="utf-8")
-    (folder / "summary.json").write_text(json.dumps(result.summary, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(
+        json.dumps(result.summary, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def load(folder: Path | str) -> Result:
@@ -206,7 +241,8 @@ def load(folder: Path | str) -> Result:
     except (OSError, ValueError, PomonaError) as fault:
         reason = first(fault) if isinstance(fault, ValidationError) else plain(str(fault), 200)
         raise StorageError(
-            f"{folder} holds no readable run ({where}: {reason}); give a folder that `pomona run` wrote"
+            f"{folder} holds no readable run ({where}: {reason}); give a folder that `pomona run` "
+            "wrote"
         ) from None
     return result
 
@@ -227,14 +263,19 @@ class _Told(BaseModel):
 def _require_known(result: Result) -> None:
     """Raise ValueError for unknown clients, and for repeated evaluations."""
     n = len(result.about.get("clients", ()))
-    named = [e.clients for e in (*result.evaluations, *result.unseen)] + [r.cohort for r in result.rounds]
+    named = [e.clients for e in (*result.evaluations, *result.unseen)] + [
+        r.cohort for r in result.rounds
+    ]
     highest = max((*chain(*named), *(f["client"] for f in result.final)), default=-1)
     if highest >= n:
         raise ValueError(f"it names client {highest}, but of {n} clients at its start")
     for rows in (result.evaluations, result.unseen):
         for (model, when, split, number), times in Counter((*e.key, e.round) for e in rows).items():
             if times > 1:
-                raise ValueError(f"{times} evaluations of the {model} model, {when}, on {split}, in round {number}")
+                raise ValueError(
+                    f"{times} evaluations of the {model} model, {when}, on {split}, in round "
+                    f"{number}"
+                )
 
 
 def require_unchanged(folder: Path, *names: str) -> None:
@@ -246,5 +287,6 @@ def require_unchanged(folder: Path, *names: str) -> None:
         raise StorageError(f"{folder} cannot be read ({fault}); restore it from a backup") from None
     if moved:
         raise StorageError(
-            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or run again"
+            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or "
+            "run again"
         )

@@ -11,21 +11,25 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 
 FAR = 10.0
-"""Factor over the initial loss, or over that of a constant prediction, from which training counts as diverging."""
+"""Factor over the initial loss, or over that of a constant prediction, from which training counts
+as diverging.
+"""
 
 
 def summarise(result: Result, seconds: float) -> dict[str, Any]:
     """Summarise a finished run.
 
-    ``metric`` is the metric of all values; ``minimised`` the name of the loss, without which losses cannot be compared.
-    ``models`` has one entry per named model ("personal, trained"): ``last``, ``best_validation`` (and its criterion,
-    ``chosen_by``), ``best_test`` (the papers' BMCTA) and ``best_test_pooled`` (BTA), each with its ``round``, the
-    metric on ``test`` after it and, except for BTA, on ``validation``, means over clients: a hyperparameter search
-    optimises ``["best_validation"]["validation"]``; ``clients``, the spread over clients, ``loss`` and ``accuracy``,
-    their means over clients, in the last round. ``stopped`` is the reason for an early end, otherwise empty.
-    ``diverging`` is the reason to consider the loss diverging, otherwise empty. ``unseen`` has the test values of
-    clients that did not train, by client and named model, and their mean. Bytes are those of training; downloads for
-    evaluation only are excluded.
+    ``metric`` is the metric of all values; ``minimised`` the name of the loss, without which losses
+    cannot be compared. ``models`` has one entry per named model ("personal, trained"): ``last``,
+    ``best_validation`` (and its criterion, ``chosen_by``), ``best_test`` (the papers' BMCTA) and
+    ``best_test_pooled`` (BTA), each with its ``round``, the metric on ``test`` after it and, except
+    for BTA, on ``validation``, means over clients: a hyperparameter search optimises
+    ``["best_validation"]["validation"]``; ``clients``, the spread over clients, ``loss`` and
+    ``accuracy``, their means over clients, in the last round. ``stopped`` is the reason for an
+    early end, otherwise empty. ``diverging`` is the reason to consider the loss diverging,
+    otherwise empty. ``unseen`` has the test values of clients that did not train, by client and
+    named model, and their mean. Bytes are those of training; downloads for evaluation only are
+    excluded.
     """
     n = len(result.about["clients"])
     named = sorted({(e.model, e.when) for e in result.evaluations})
@@ -64,11 +68,15 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     }
 
 
-def _held_out(validation: Evaluation | None, n: int) -> tuple[list[float | None], list[float | None]]:
+def _held_out(
+    validation: Evaluation | None, n: int
+) -> tuple[list[float | None], list[float | None]]:
     """Return values and losses of n clients; None without an evaluation."""
     if validation is None:
         return [None] * n, [None] * n
-    return validation.by_client(validation.value, range(n)), validation.by_client(validation.loss, range(n))
+    return validation.by_client(validation.value, range(n)), validation.by_client(
+        validation.loss, range(n)
+    )
 
 
 def stopped(result: Result) -> str:
@@ -79,7 +87,8 @@ def stopped(result: Result) -> str:
     stop = Stop.model_validate(said)
     model, when = headline(result)
     curve = result.curve(model, when, "validation")
-    known = [e for e in curve if e.round < last or when == "trained"]  # a received model is evaluated one round later
+    # a received model is evaluated one round later
+    known = [e for e in curve if e.round < last or when == "trained"]
     points = [Point(e.round, mean_of_known(e.value), mean_of_known(e.loss)) for e in known]
     found = best(points, result.metric, stop.min_gain)
     return reason(found, last) if found and found.since >= stop.patience else ""
@@ -94,8 +103,9 @@ def headline(result: Result) -> tuple[str, str]:
 def diverging(result: Result) -> str:
     """Return the reason to consider a run's loss diverging; otherwise empty.
 
-    Compares the mean training loss of the last round with that of the first, and the headline model's test loss with
-    its first value and with that of a constant prediction, all clients' most frequent class or mean.
+    Compares the mean training loss of the last round with that of the first, and the headline
+    model's test loss with its first value and with that of a constant prediction, all clients' most
+    frequent class or mean.
     """
     trained = _means(row.loss for row in result.rounds)
     tested = _means(e.loss for e in result.curve(*headline(result), "test"))
@@ -107,13 +117,18 @@ def diverging(result: Result) -> str:
         if losses and losses[-1] > FAR * losses[0] > 0:
             return f"the {what} ended at {losses[-1]:.4g}, from {losses[0]:.4g} {first}; lower lr"
     if tested and constant and tested[-1] > FAR * constant:
-        return f"the test loss ended at {tested[-1]:.4g}, where a constant answer has {constant:.4g}; lower lr"
+        return (
+            f"the test loss ended at {tested[-1]:.4g}, where a constant answer has "
+            f"{constant:.4g}; lower lr"
+        )
     return ""
 
 
 def _constant(result: Result) -> float | None:
     """Return the mean test loss of a constant prediction; None if it is not on record."""
-    found: float | None = ((result.about.get("constant") or {}).get("all", {}).get("loss") or {}).get("mean")
+    found: float | None = (
+        (result.about.get("constant") or {}).get("all", {}).get("loss") or {}
+    ).get("mean")
     return found
 
 
@@ -128,4 +143,7 @@ def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         name: {str(e.clients[0]): e.value[0] for e in tests if f"{e.model}, {e.when}" == name}
         for name in sorted({f"{e.model}, {e.when}" for e in tests})
     }
-    return {name: {"clients": each, "mean": mean_of_known(list(each.values()))} for name, each in values.items()}
+    return {
+        name: {"clients": each, "mean": mean_of_known(list(each.values()))}
+        for name, each in values.items()
+    }

@@ -1,4 +1,6 @@
-"""A bench's results beside reference numbers: one record per scenario and method, from which the tables are built."""
+"""A bench's results beside reference numbers: one record per scenario and method, from which the
+tables are built.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,11 +93,15 @@ class ComparisonRow:
     printed: Printed
 
     def values(self, count: Average) -> list[float | None]:
-        """Return the metric of the method's headline model, one value per seed, for one way of counting."""
+        """Return the metric of the method's headline model, one value per seed, for one way of
+        counting.
+        """
         return [_value(cell["figures"], self.metric, count) for cell in self.cells]
 
     def clients(self) -> dict[int, list[float | None]]:
-        """Return each client's metric by seed, in the best validation round, or in the last if there is none."""
+        """Return each client's metric by seed, in the best validation round, or in the last if
+        there is none.
+        """
         found = {}
         for cell in self.cells:
             own = _judged(cell["figures"])
@@ -106,7 +112,10 @@ class ComparisonRow:
     def curve(self) -> list[tuple[list[int], list[float | None]]]:
         """Return (rounds, mean over clients) of each seed."""
         curves = [cell["figures"]["curve"] for cell in self.cells]
-        return [(c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"]) for c in curves]
+        return [
+            (c["round"], c["test_accuracy" if self.metric == ACCURACY else "test_value"])
+            for c in curves
+        ]
 
 
 def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,12 +143,18 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float 
 
 
 def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
-    """Return the metric of a result's numbers. Raises ConfigError if they cannot be compared with the reference's."""
-    named = next((cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), ACCURACY.name)
+    """Return the metric of a result's numbers.
+
+    Raises ConfigError if they cannot be compared with the reference's.
+    """
+    named = next(
+        (cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), ACCURACY.name
+    )
     wanted = reference.metric if reference else named
     if wanted not in (named, ACCURACY.name):
         raise ConfigError(
-            f"the reference numbers are of {wanted}, those of {result['method']} in {result['scenario']} of {named}; "
+            f"the reference numbers are of {wanted}, those of {result['method']} in "
+            f"{result['scenario']} of {named}; "
             "give numbers of the same metric"
         )
     return metric_named(wanted)
@@ -153,8 +168,8 @@ class Comparison:
         bench: the results.
         reference: the numbers' file.
         entries: one per scenario and method, in the suite's order.
-        count: how the reference counts; without one, the client mean in the best validation round, as in the
-            terminal and ``table.md``, or in the last round without validation samples.
+        count: how the reference counts; without one, the client mean in the best validation round,
+            as in the terminal and ``table.md``, or in the last round without validation samples.
     """
 
     bench: Bench
@@ -182,7 +197,9 @@ class Comparison:
         return [e for e in self.entries if e.scenario == scenario]
 
     def ours(self, entry: ComparisonRow) -> Spread | None:
-        """Return an entry's metric over seeds, by the reference's way of counting; None without a result."""
+        """Return an entry's metric over seeds, by the reference's way of counting; None without a
+        result.
+        """
         return spread(entry.values(self.count))
 
     def at(self, scenario: str, method: str) -> ComparisonRow | None:
@@ -191,11 +208,12 @@ class Comparison:
 
 
 def comparison(bench: Bench, reference: Reference | None = None) -> Comparison:
-    """Combine a bench's results with reference numbers: the given ones, or those that its suite names.
+    """Combine a bench's results with reference numbers: the given ones, or those that its suite
+    names.
 
     Raises:
-        ConfigError: the reference's numbers are of another metric than the bench's, or the given ones of none of its
-            scenarios and methods.
+        ConfigError: the reference's numbers are of another metric than the bench's, or the given
+            ones of none of its scenarios and methods.
     """
     results, given = bench.results, reference is not None
     if reference is None and results["reference"]:
@@ -216,11 +234,14 @@ def _require_known(entries: Sequence[ComparisonRow]) -> None:
         return
     columns, rows = (dict.fromkeys(getattr(e, key) for e in entries) for key in ("column", "row"))
     raise ConfigError(
-        f"no reference number is of this bench; its scenarios are {'; '.join(columns)}, its methods {'; '.join(rows)}"
+        f"no reference number is of this bench; its scenarios are {'; '.join(columns)}, its "
+        f"methods {'; '.join(rows)}"
     )
 
 
-def _entry(results: Mapping[str, Any], result: Mapping[str, Any], reference: Reference | None) -> ComparisonRow:
+def _entry(
+    results: Mapping[str, Any], result: Mapping[str, Any], reference: Reference | None
+) -> ComparisonRow:
     method = results["methods"][result["method"]]
     column = results["scenarios"][result["scenario"]]["title"] or result["scenario"]
     row = method["row"] or method.get("presentation", {}).get("title") or result["method"]

@@ -1,4 +1,6 @@
-"""Presentation of a run's gain over another: numbers with intervals, and a text on the clients that benefit."""
+"""Presentation of a run's gain over another: numbers with intervals, and a text on the clients that
+benefit.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,14 +46,19 @@ class Gained:
     def differences(self) -> dict[int, float]:
         """Client -> its gain, with or without an interval."""
         metric, floor = self.run.metric, self.base.values
-        return {c: metric.goodness(v) - metric.goodness(floor[c]) for c, v in self.run.values.items() if c in floor}
+        return {
+            c: metric.goodness(v) - metric.goodness(floor[c])
+            for c, v in self.run.values.items()
+            if c in floor
+        }
 
 
 @lru_cache(maxsize=64)
 def gained(run: Run, base: Run) -> Gained:
     """Compare two runs sample by sample; empty for runs that do not share scenario and metric.
 
-    Runs over the same seeds are compared seed by seed; a single run is compared with the other's run of its seed.
+    Runs over the same seeds are compared seed by seed; a single run is compared with the other's
+    run of its seed.
     """
     if len(run.seeds) != len(base.seeds):
         run, base = _one_seed(run, base), _one_seed(base, run)
@@ -68,7 +75,11 @@ def _one_seed(run: Run, other: Run) -> Run:
 
 def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
     """Return gains of the other runs on the base's scenario over it; empty without a base."""
-    return [gained(run, base) for run in runs if base and run is not base and run.scenario == base.scenario]
+    return [
+        gained(run, base)
+        for run in runs
+        if base and run is not base and run.scenario == base.scenario
+    ]
 
 
 def signed(metric: Metric, value: float) -> str:
@@ -91,7 +102,9 @@ def measured(metric: Metric, gain: Gain) -> str:
 
 
 def evidence(run: Run, gain: Gain) -> str:
-    """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded clients."""
+    """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded
+    clients.
+    """
     events = "" if gain.events is None else f", {gain.events:,} of them rarer answers or events"
     missing = [
         f"{run.client(out.client)} ({counted(out.rows, 'row')}"
@@ -99,22 +112,33 @@ def evidence(run: Run, gain: Gain) -> str:
         + ")"
         for out in gain.left_out
     ]
-    over = f"{gain.clients} of {gain.clients + len(missing)} clients" if missing else counted(gain.clients, "client")
+    over = (
+        f"{gain.clients} of {gain.clients + len(missing)} clients"
+        if missing
+        else counted(gain.clients, "client")
+    )
     few = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     names = f"{', '.join(missing)}" if not few else f"{', '.join(missing[:NAMED])}{few}"
     left = f"; left out, with too few test samples: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
-    groups = f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""
-    return f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of {over}{seeds}{left}."
+    groups = (
+        f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""
+    )
+    return (
+        f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of {over}{seeds}{left}."
+    )
 
 
 def of_fewer(found: Gained) -> str:
-    """Note that a gain's mean is over fewer clients than a run's other means; empty if it is not."""
+    """Note that a gain's mean is over fewer clients than a run's other means; empty if it is
+    not.
+    """
     missing = [out.client for out in found.over.left_out] if found.over else []
     if not missing:
         return ""
     return (
-        f"Means over clients are over all {len(found.run.values)}; statements on {found.run.label}'s gain leave out "
+        f"Means over clients are over all {len(found.run.values)}; statements on "
+        f"{found.run.label}'s gain leave out "
         f"{named(found.run, missing)}, with too few test samples."
     )
 
@@ -122,23 +146,41 @@ def of_fewer(found: Gained) -> str:
 def named(run: Run, clients: Iterable[int]) -> str:
     """Return the clients' names, or their number."""
     known = list(clients)
-    return listing([run.client(c) for c in known]) if len(known) <= NAMED else f"{len(known)} clients"
+    return (
+        listing([run.client(c) for c in known]) if len(known) <= NAMED else f"{len(known)} clients"
+    )
 
 
 def by_client(found: Gained) -> str:
-    """Describe for which clients a run is better than the other, worse, or undecided; empty if unknown."""
+    """Describe for which clients a run is better than the other, worse, or undecided; empty if
+    unknown.
+    """
     known = [gain for gain in found.clients if gain]
     if not known:
         return ""
-    up, down, open_ = (found.told(what) for what in ("better", "worse", "no difference that this data can show"))
+    up, down, open_ = (
+        found.told(what) for what in ("better", "worse", "no difference that this data can show")
+    )
     if not up and not down:
-        return f"Client by client, this data cannot show for any whether {found.run.label} is better or worse."
+        return (
+            f"Client by client, this data cannot show for any whether {found.run.label} is "
+            "better or worse."
+        )
     parts = [
         f"better for {_counted(found.run, up, len(known))}",
         f"worse for {_counted(found.run, down, None)}",
-        *([f"for {'all' if len(open_) == len(known) else len(open_)} this data cannot tell"] if open_ else []),
+        *(
+            [f"for {'all' if len(open_) == len(known) else len(open_)} this data cannot tell"]
+            if open_
+            else []
+        ),
     ]
-    return f"Client by client, {found.run.label} is " + ", ".join(parts[:2]) + ("; " + parts[2] if open_ else "") + "."
+    return (
+        f"Client by client, {found.run.label} is "
+        + ", ".join(parts[:2])
+        + ("; " + parts[2] if open_ else "")
+        + "."
+    )
 
 
 def _counted(run: Run, clients: list[int], of: int | None) -> str:

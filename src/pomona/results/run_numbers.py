@@ -46,9 +46,11 @@ def views(result: Result) -> list[Key]:
 
 
 def headline(result: Result) -> Key | None:
-    """Return the (model, when) of a run's headline model: the method's, else its personal model, else the global one.
+    """Return the (model, when) of a run's headline model: the method's, else its personal model,
+    else the global one.
 
-    A trained model precedes the same model as received. None if nothing was evaluated on the test split.
+    A trained model precedes the same model as received. None if nothing was evaluated on the test
+    split.
     """
     return next(iter(views(result)), None)
 
@@ -83,8 +85,8 @@ class Run:
     def kept(self) -> Evaluation | None:
         """The headline evaluation for comparing runs.
 
-        With ``keep = best`` this is the best validation round, as for the answers and closing metrics on record;
-        otherwise the last round evaluated.
+        With ``keep = best`` this is the best validation round, as for the answers and closing
+        metrics on record; otherwise the last round evaluated.
         """
         test = self.test
         last = test[-1] if test else None
@@ -106,7 +108,9 @@ class Run:
         rounds = {one.kept.round for one in self.seeds or (self,) if one.kept}
         if len(rounds) != 1:
             return "after the round that each seed is compared by" if rounds else ""
-        return f"after round {rounds.pop()}" + (", the best on validation" if self.setting("keep") == "best" else "")
+        return f"after round {rounds.pop()}" + (
+            ", the best on validation" if self.setting("keep") == "best" else ""
+        )
 
     @property
     def metric(self) -> Metric:
@@ -115,7 +119,9 @@ class Run:
 
     @cached_property
     def values(self) -> dict[int, float]:
-        """Client -> the metric of the headline model on its test split, after the round of ``kept``."""
+        """Client -> the metric of the headline model on its test split, after the round of
+        ``kept``.
+        """
         kept = self.kept
         pairs = zip(kept.clients, kept.value, strict=True) if kept else ()
         return {client: value for client, value in pairs if value is not None}
@@ -151,10 +157,14 @@ class Run:
 
     @property
     def source(self) -> str:
-        """Name of the run's data: own data by their file or folder, or as the clients' files; empty if unknown."""
+        """Name of the run's data: own data by their file or folder, or as the clients' files; empty
+        if unknown.
+        """
         name = str(self.setting("data.name") or "")
         if name == "clients":
-            return f"the own files of {counted(len(self.result.about.get('clients') or ()), 'client')}"
+            return (
+                f"the own files of {counted(len(self.result.about.get('clients') or ()), 'client')}"
+            )
         entry, path = CATALOGUE.get(name), self.setting("data.path")
         return (entry and entry.own and path and PurePath(str(path)).name) or name
 
@@ -164,7 +174,9 @@ class Run:
         return str(names[number]) if number < len(names) else f"client {number}"
 
     def units(self, client: int, samples: int) -> int:
-        """Return the number of independent units among a client's test samples: their groups, if known."""
+        """Return the number of independent units among a client's test samples: their groups, if
+        known.
+        """
         groups = self.result.groups(client)
         return samples if groups is None else len(np.unique(groups))
 
@@ -176,9 +188,15 @@ class Run:
 
 
 def records(run: Run) -> list[dict[str, Any]]:
-    """Return the final test records of the headline model, by client; after the round of ``kept``."""
+    """Return the final test records of the headline model, by client; after the round of
+    ``kept``.
+    """
     key = headline(run.result)
-    mine = [r for r in run.result.final if (r.get("model"), r.get("when")) == key and r.get("split") == "test"]
+    mine = [
+        r
+        for r in run.result.final
+        if (r.get("model"), r.get("when")) == key and r.get("split") == "test"
+    ]
     return sorted(mine, key=lambda record: int(record["client"]))
 
 
@@ -208,7 +226,11 @@ def runs(results: list[Result]) -> list[Run]:
     titles = [result.presentation.title for result in results]
     labels = [label(result, results) for result in results]
     return [
-        Run(result, f"{name}, run {labels[:k].count(name) + 1}" if labels.count(name) > 1 else name, look)
+        Run(
+            result,
+            f"{name}, run {labels[:k].count(name) + 1}" if labels.count(name) > 1 else name,
+            look,
+        )
         for k, (result, name, look) in enumerate(zip(results, labels, looks(titles), strict=True))
     ]
 
@@ -221,7 +243,8 @@ def label(result: Result, results: list[Result]) -> str:
 
 
 def _difference(result: Result, twins: list[Result]) -> str:
-    """Return the settings that distinguish runs of one method, such as ``mu 0.1, seed 2``: the method's first.
+    """Return the settings that distinguish runs of one method, such as ``mu 0.1, seed 2``: the
+    method's first.
 
     As many as needed to distinguish all of them, and two where two differ.
     """
@@ -245,26 +268,34 @@ def alike(candidates: list[Run]) -> list[Run]:
 
 
 def leader(candidates: list[Run]) -> Run | None:
-    """Return the run with the best headline value, averaged over clients, among those with the first one's metric."""
+    """Return the run with the best headline value, averaged over clients, among those with the
+    first one's metric.
+    """
     same = alike(candidates)
     judged = [(run.metric.goodness(run.mean), run) for run in same if run.mean is not None]
     return max(judged, key=lambda pair: pair[0])[1] if judged else next(iter(same), None)
 
 
 def baseline(prepared: list[Run], others: Run) -> Run | None:
-    """Return the run of separate training on the same scenario as ``others``, with the same metric."""
+    """Return the run of separate training on the same scenario as ``others``, with the same
+    metric.
+    """
     same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
     return next((r for r in same if r.result.name == ALONE), None)
 
 
 def contender(prepared: list[Run]) -> Run | None:
-    """Return the best run to compare with local training; local training itself if there is no other."""
+    """Return the best run to compare with local training; local training itself if there is no
+    other.
+    """
     base = baseline(prepared, prepared[0]) if prepared else None
     return leader([run for run in prepared if run is not base]) or base
 
 
 def comparable(prepared: list[Run]) -> bool:
-    """Return whether the runs share one scenario and one metric, so that their numbers may be ranked."""
+    """Return whether the runs share one scenario and one metric, so that their numbers may be
+    ranked.
+    """
     return len({(run.scenario, run.metric.name) for run in prepared}) == 1
 
 

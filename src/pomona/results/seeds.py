@@ -1,4 +1,6 @@
-"""Runs of several seeds combined into one if local training has the same seeds; a page compares means over seeds."""
+"""Runs of several seeds combined into one if local training has the same seeds; a page compares
+means over seeds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,21 +17,27 @@ Group = list[Run]
 
 
 def over_seeds(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs to compare on a page: several seeds are combined if local training has the same seeds.
+    """Return the runs to compare on a page: several seeds are combined if local training has the
+    same seeds.
 
-    Two runs pair by seed if they share the scenario; seeds are averaged if all have the same test samples. Without
-    local training, the first method with several seeds is the reference. Unpaired runs are unchanged.
+    Two runs pair by seed if they share the scenario; seeds are averaged if all have the same test
+    samples. Without local training, the first method with several seeds is the reference. Unpaired
+    runs are unchanged.
     """
     return list(_compared(tuple(runs))[0])
 
 
 def unpaired(runs: Sequence[Run]) -> str:
-    """Explain why runs of several seeds are not compared over their seeds; empty if not applicable."""
+    """Explain why runs of several seeds are not compared over their seeds; empty if not
+    applicable.
+    """
     return _compared(tuple(runs))[1]
 
 
 def seed_of(run: Run) -> int:
-    """Return a run's seed, the first of several; 0 if its settings, which others may have sent, hold no number."""
+    """Return a run's seed, the first of several; 0 if its settings, which others may have sent,
+    hold no number.
+    """
     seed = run.setting("seed")
     return seed if isinstance(seed, int) else 0
 
@@ -44,7 +52,9 @@ def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
     rest = [[run] for run in runs if not any(run in group for group in paired)]
     parts = sorted([*paired, *rest], key=lambda part: min(map(runs.index, part)))
     firsts = [part[0].result for part in parts]
-    found = (_mean(part, label(part[0].result, firsts)) if part in paired else part[0] for part in parts)
+    found = (
+        _mean(part, label(part[0].result, firsts)) if part in paired else part[0] for part in parts
+    )
     return tuple(found), _why([group for group in groups if group not in paired], lead)
 
 
@@ -60,7 +70,9 @@ def _groups(runs: Sequence[Run]) -> list[Group]:
     alike: dict[str, Group] = {}
     for run in runs:
         if finished(run.result):
-            settings = sorted((k, repr(v)) for k, v in flat(run.result.config).items() if k != "seed")
+            settings = sorted(
+                (k, repr(v)) for k, v in flat(run.result.config).items() if k != "seed"
+            )
             alike.setdefault(repr((run.metric.name, settings)), []).append(run)
     return [sorted(group, key=seed_of) for group in alike.values()]
 
@@ -70,7 +82,9 @@ def _seeds(group: Group) -> list[int]:
 
 
 def _pair(group: Group, lead: Group) -> bool:
-    """Return whether a group has the lead's seeds, several and each once, all with the same test samples."""
+    """Return whether a group has the lead's seeds, several and each once, all with the same test
+    samples.
+    """
     seeds = [*map(seed_of, group)]
     return (
         1 < len(_seeds(group)) == len(seeds)
@@ -82,28 +96,42 @@ def _pair(group: Group, lead: Group) -> bool:
 
 
 def _test_samples(run: Run) -> tuple[object, ...]:
-    """Return a key that is equal for two runs with the same test samples: the data, and each client's test rows."""
+    """Return a key that is equal for two runs with the same test samples: the data, and each
+    client's test rows.
+    """
     about = run.result.about
     data, partition = run.scenario
-    return (data, *(about.get("test_rows") or [partition]), *((about.get("sizes") or {}).get("test") or ()))
+    return (
+        data,
+        *(about.get("test_rows") or [partition]),
+        *((about.get("sizes") or {}).get("test") or ()),
+    )
 
 
 def _why(apart: Sequence[Group], lead: Group) -> str:
-    """Explain in one line the groups that do not pair with the lead, if either has several seeds."""
+    """Explain in one line the groups that do not pair with the lead, if either has several
+    seeds.
+    """
     others = [
         group
         for group in apart
-        if group is not lead and group[0].metric == lead[0].metric and max(len(_seeds(group)), len(_seeds(lead))) > 1
+        if group is not lead
+        and group[0].metric == lead[0].metric
+        and max(len(_seeds(group)), len(_seeds(lead))) > 1
     ]
     if other := [group for group in others if _seeds(group) != _seeds(lead)]:
-        named = listing([f"{group[0].result.presentation.title} ({_listed(group)})" for group in other])
+        named = listing(
+            [f"{group[0].result.presentation.title} ({_listed(group)})" for group in other]
+        )
         return (
-            f"Gains of {named} are of single runs, not over seeds: {lead[0].result.presentation.title} has "
+            f"Gains of {named} are of single runs, not over seeds: "
+            f"{lead[0].result.presentation.title} has "
             f"{_listed(lead)}; run all methods with the same seeds."
         )
     if any(len({*map(_test_samples, group)}) > 1 for group in others):
         return (
-            "Gains are of single runs, not over seeds, as each seed has other test samples: give all seeds one "
+            "Gains are of single runs, not over seeds, as each seed has other test samples: give "
+            "all seeds one "
             "partition (“pomona data show --save”, then partition.name = file)."
         )
     return ""
@@ -116,7 +144,9 @@ def _listed(group: Group) -> str:
 
 
 def _mean(group: Group, name: str) -> Run:
-    """Return a run for several seeds: their mean value of each client, and the closing records of all."""
+    """Return a run for several seeds: their mean value of each client, and the closing records of
+    all.
+    """
     first, kept = group[0].result, [run.kept for run in group if run.kept]
     mean = [_averaged(kept)] if len(kept) == len(group) else []
     final = [record for run in group for record in run.result.final]
@@ -124,11 +154,17 @@ def _mean(group: Group, name: str) -> Run:
 
 
 def _averaged(each: Sequence[Evaluation]) -> Evaluation:
-    """Average evaluations of one model in several runs; None for a client without a value in any of them."""
+    """Average evaluations of one model in several runs; None for a client without a value in any of
+    them.
+    """
     last = max(each, key=lambda one: one.round)
 
     def mean(name: str) -> tuple[float | None, ...]:
         lines = (one.by_client(getattr(one, name), last.clients) for one in each)
-        return tuple(None if None in line else mean_of_known(line) for line in zip(*lines, strict=True))
+        return tuple(
+            None if None in line else mean_of_known(line) for line in zip(*lines, strict=True)
+        )
 
-    return replace(last, loss=mean("loss"), accuracy=mean("accuracy"), value=mean("value"), interval=())
+    return replace(
+        last, loss=mean("loss"), accuracy=mean("accuracy"), value=mean("value"), interval=()
+    )

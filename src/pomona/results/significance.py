@@ -1,8 +1,9 @@
-"""Significance of differences between methods: ranks, Friedman, critical difference, Wilcoxon's test with Holm's steps.
+"""Significance of differences between methods: ranks, Friedman, critical difference, Wilcoxon's
+test with Holm's steps.
 
-J. Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise Wilcoxon tests with
-Holm's correction in place of Nemenyi's: A. Benavoli, G. Corani, F. Mangili, "Should We Really Use Post-Hoc Tests Based
-on Mean-Ranks?", JMLR 17, 2016.
+J. Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise
+Wilcoxon tests with Holm's correction in place of Nemenyi's: A. Benavoli, G. Corani, F. Mangili,
+"Should We Really Use Post-Hoc Tests Based on Mean-Ranks?", JMLR 17, 2016.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,17 @@ LEVEL = 0.05
 
 
 def ranks(values: Matrix) -> Matrix:
-    """Return (B, k) ranks inside each block (row): 1 for the highest value; ties share the mean of their ranks."""
+    """Return (B, k) ranks inside each block (row): 1 for the highest value; ties share the mean of
+    their ranks.
+    """
     from scipy import stats  # late: a second, not needed for a page of one run
 
     return np.asarray(stats.rankdata(-np.round(values, 12), axis=1), dtype=np.float64)
 
 
 def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> float:
-    """Return the difference of mean ranks that is significant by Nemenyi's test: q sqrt(k (k + 1) / (6 B)).
+    """Return the difference of mean ranks that is significant by Nemenyi's test: q sqrt(k (k + 1) /
+    (6 B)).
 
     Demsar, section 3.2.2: q is the studentized range at infinite degrees of freedom over sqrt(2).
     """
@@ -36,8 +40,11 @@ def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> floa
     return float(q * np.sqrt(methods * (methods + 1) / (6 * blocks)))
 
 
-def cliques(order: Sequence[int], different: Mapping[tuple[int, int], bool]) -> list[tuple[int, int]]:
-    """Return the longest runs of at least two neighbours without differences, (first place, last place).
+def cliques(
+    order: Sequence[int], different: Mapping[tuple[int, int], bool]
+) -> list[tuple[int, int]]:
+    """Return the longest runs of at least two neighbours without differences, (first place, last
+    place).
 
     Args:
         order: methods by mean rank.
@@ -47,7 +54,8 @@ def cliques(order: Sequence[int], different: Mapping[tuple[int, int], bool]) -> 
     for start in range(len(order)):
         end = start
         while end + 1 < len(order) and not any(
-            different[min(a, order[end + 1]), max(a, order[end + 1])] for a in order[start : end + 1]
+            different[min(a, order[end + 1]), max(a, order[end + 1])]
+            for a in order[start : end + 1]
         ):
             end += 1
         if end > start and (not runs or end > runs[-1][1]):
@@ -63,10 +71,13 @@ class Ranking:
         methods: names, in the order given.
         blocks: number of columns that all of them have.
         mean_ranks: of each method; 1 is best.
-        friedman: p-value of no difference between any methods; None for fewer than three methods or two blocks.
+        friedman: p-value of no difference between any methods; None for fewer than three methods or
+            two blocks.
         difference: critical difference of mean ranks.
-        pairs: (first, second) -> Holm-adjusted p of Wilcoxon's signed-rank test over blocks, ascending indices.
-        cliques: runs of methods that do not differ, as (first place, last place) in the order of mean ranks.
+        pairs: (first, second) -> Holm-adjusted p of Wilcoxon's signed-rank test over blocks,
+            ascending indices.
+        cliques: runs of methods that do not differ, as (first place, last place) in the order of
+            mean ranks.
     """
 
     methods: tuple[str, ...]
@@ -84,7 +95,10 @@ class Ranking:
 
 
 def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
-    """Rank methods over blocks. ``values``: (B, k), higher is better, B and k at least 1, none missing."""
+    """Rank methods over blocks.
+
+    ``values``: (B, k), higher is better, B and k at least 1, none missing.
+    """
     from scipy import stats  # late: a second, not needed for a page of one run
 
     blocks, k = values.shape

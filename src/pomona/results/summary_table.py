@@ -15,12 +15,13 @@ from pomona.results.run_numbers import Key, Run, finished, runs, views
 def table(results: list[Result]) -> list[dict[str, Any]]:
     """Return the named summary numbers, one row per run and named model.
 
-    ``metric`` is the run's headline metric; all values except ``best_validation`` are on the test split, None if
-    undefined. ``last``, ``test_at_best_validation`` (in the best validation round, whose validation value is
-    ``best_validation``) and ``best_on_test`` (best over rounds; with accuracy the papers' BMCTA) are means over
-    clients; ``pooled`` (all test samples together; None for a metric that is not a mean over samples), ``worst``,
-    ``percentile_10`` and ``loss`` (mean over clients, of the loss in ``loss_name``) are for the last round evaluated.
-    Bytes and seconds are totals over all recorded rounds and clients.
+    ``metric`` is the run's headline metric; all values except ``best_validation`` are on the test
+    split, None if undefined. ``last``, ``test_at_best_validation`` (in the best validation round,
+    whose validation value is ``best_validation``) and ``best_on_test`` (best over rounds; with
+    accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None
+    for a metric that is not a mean over samples), ``worst``, ``percentile_10`` and ``loss`` (mean
+    over clients, of the loss in ``loss_name``) are for the last round evaluated. Bytes and seconds
+    are totals over all recorded rounds and clients.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -108,7 +109,19 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove repeated models: FedAvg-FT trains the same global model as FedAvg."""
 
     def figures(row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[k] for k in ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name"))
+        return tuple(
+            row[k]
+            for k in (
+                "model",
+                "when",
+                "metric",
+                "last",
+                "best_on_test",
+                "worst",
+                "loss",
+                "loss_name",
+            )
+        )
 
     seen, kept = {figures(row) for row in rows if row["headline"]}, []
     for row in rows:
@@ -121,7 +134,8 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the rows of ``pomona.results.table``, each in its metric, with headline models marked.
 
-    If runs differ in their metric or training loss, a column names it, since different losses are not comparable.
+    If runs differ in their metric or training loss, a column names it, since different losses are
+    not comparable.
     """
     shown = distinct(list(rows))
     metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
@@ -134,14 +148,22 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in shown
     ]
-    title = f"Test {metrics[0].heading}" if len(metrics) == 1 else "On test data, each run in its own metric"
+    title = (
+        f"Test {metrics[0].heading}"
+        if len(metrics) == 1
+        else "On test data, each run in its own metric"
+    )
     header = [*words, *numbers, "loss", "MB", "seconds"]
     marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
     return Table("runs", title, [_run_note(metrics)], header, lines, range(len(words)), marked)
 
 
-def _word_columns(rows: Sequence[dict[str, Any]], several: bool) -> dict[str, Callable[[dict[str, Any]], str]]:
-    """Return the columns of text; ``several``: whether there are several metrics, so that each row names its own."""
+def _word_columns(
+    rows: Sequence[dict[str, Any]], several: bool
+) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """Return the columns of text; ``several``: whether there are several metrics, so that each row
+    names its own.
+    """
     words: dict[str, Callable[[dict[str, Any]], str]] = {
         "method": _named,
         "model": lambda row: row["model"],
@@ -182,13 +204,21 @@ def _costs(row: dict[str, Any]) -> list[str]:
 
 def _run_note(metrics: Sequence[Metric]) -> str:
     pooled = " (all samples: over samples)" if any(metric.pools for metric in metrics) else ""
-    best = "BMCTA: best mean client test accuracy, as papers report" if metrics == [ACCURACY] else "which is optimistic"
+    best = (
+        "BMCTA: best mean client test accuracy, as papers report"
+        if metrics == [ACCURACY]
+        else "which is optimistic"
+    )
     return (
-        f"Means over clients{pooled}: in the last round, in the round best on validation, in the round best on test "
-        f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. MB: traffic down "
+        f"Means over clients{pooled}: in the last round, in the round best on validation, in the "
+        "round best on test "
+        f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the "
+        "clients. MB: traffic down "
         "and up. Bold: the model that the method's paper reports."
     )
 
 
 def _named(row: dict[str, Any]) -> str:
-    return str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"
+    return (
+        str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"
+    )

@@ -1,4 +1,7 @@
-"""Atomic writes: a file is complete or absent, even after a kill. Disk errors become StorageError."""
+"""Atomic writes: a file is complete or absent, even after a kill.
+
+Disk errors become StorageError.
+"""
 
 import hashlib
 import os
@@ -11,7 +14,9 @@ from safetensors import SafetensorError
 
 from pomona.core.errors import StorageError
 
-UNFINISHED = ".unfinished"  # one name per folder: the next write overwrites what a killed process left
+UNFINISHED = (
+    ".unfinished"  # one name per folder: the next write overwrites what a killed process left
+)
 
 
 def publish(
@@ -34,7 +39,8 @@ def publish(
         The path; the file is durable on return.
 
     Raises:
-        OSError: any step failed. Before the rename nothing has changed; after it the new file is complete.
+        OSError: any step failed. Before the rename nothing has changed; after it the new file is
+            complete.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True)
@@ -59,24 +65,29 @@ def publish(
 def anew(path: Path) -> Path:
     """Return the path after removing any file there, so that the next write creates a new file.
 
-    A folder from somebody else may contain links, and writing through one would overwrite a file elsewhere. Raises
-    OSError if the path is a folder or cannot be removed.
+    A folder from somebody else may contain links, and writing through one would overwrite a file
+    elsewhere. Raises OSError if the path is a folder or cannot be removed.
     """
     path.unlink(missing_ok=True)
     return path
 
 
 def own(root: Path, *names: str | Path) -> Path:
-    """Return a path inside an output folder, with no links below ``root``; ``root`` itself may be a link.
+    """Return a path inside an output folder, with no links below ``root``; ``root`` itself may be a
+    link.
 
-    A folder from somebody else may contain links to other folders, whose files would be overwritten. Raises
-    StorageError for a link, and for a path outside the folder.
+    A folder from somebody else may contain links to other folders, whose files would be
+    overwritten. Raises StorageError for a link, and for a path outside the folder.
     """
     path = root
     for part in PurePath(*names).parts:
         path = path / part
         if part in {"..", "/"} or path.is_symlink():
-            what = "is a link; remove it" if path.is_symlink() else "leads elsewhere; give another name"
+            what = (
+                "is a link; remove it"
+                if path.is_symlink()
+                else "leads elsewhere; give another name"
+            )
             raise StorageError(f"{path} {what}: files are written into a folder of their own")
     return path
 
@@ -106,4 +117,6 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault)
-        raise StorageError(f"cannot write {path} ({reason}); free some space, or give another folder") from fault
+        raise StorageError(
+            f"cannot write {path} ({reason}); free some space, or give another folder"
+        ) from fault

@@ -1,8 +1,10 @@
-"""Checkpoints of committed rounds: one file each, complete or absent, with its own hash in its name.
+"""Checkpoints of committed rounds: one file each, complete or absent, with its own hash in its
+name.
 
-A round is committed when its file is durable. ``round-000007-<SHA-256>.safetensors`` holds every tensor that the next
-round needs, and one JSON note for everything else. The hash in the name covers the whole content including the header,
-so that one rename publishes both and any damage is detected.
+A round is committed when its file is durable. ``round-000007-<SHA-256>.safetensors`` holds every
+tensor that the next round needs, and one JSON note for everything else. The hash in the name covers
+the whole content including the header, so that one rename publishes both and any damage is
+detected.
 """
 
 import json
@@ -25,7 +27,9 @@ from pomona.storage.run_status import NAME, committed
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
 
 SCHEMA = 3
-"""Version of the names and notes in a checkpoint; increased by changes that older readers would misinterpret."""
+"""Version of the names and notes in a checkpoint; increased by changes that older readers would
+misinterpret.
+"""
 KEEP = 2
 """Number of rounds kept."""
 
@@ -69,7 +73,11 @@ def save(
     """
     note = json.dumps({"round": number, "meta": meta}, allow_nan=False)
     try:
-        path = publish(folder, pieces(tensors, note), lambda content: f"round-{number:06d}-{content}.safetensors")
+        path = publish(
+            folder,
+            pieces(tensors, note),
+            lambda content: f"round-{number:06d}-{content}.safetensors",
+        )
         others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
         older = [(n, p) for n, p in others if n < number]
         aged = {p for n, p in older[: len(older) - (keep - 1)] if n not in spare}
@@ -79,8 +87,10 @@ def save(
         need = sum(t.nbytes for t in forms(tensors).values())
         rounds = [n for n, _ in committed(folder)]
         raise StorageError(
-            f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs {need / 1e6:.1f} MB"
-            f"{_free(folder)}); {f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} kept; "
+            f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs "
+            f"{need / 1e6:.1f} MB"
+            f"{_free(folder)}); {f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} "
+            "kept; "
             "make room or fix the folder, then resume"
         ) from fault
     return path
@@ -89,11 +99,14 @@ def save(
 def read(path: Path) -> Checkpoint:
     """Open a checkpoint after verifying its content against the hash in its name.
 
-    Allocates no tensors. Raises CheckpointError if the file is damaged or unreadable, now or on later access.
+    Allocates no tensors. Raises CheckpointError if the file is damaged or unreadable, now or on
+    later access.
     """
     name = NAME.fullmatch(path.name)
     if not name:
-        raise CheckpointError(f"{path} does not have the name of a checkpoint; give the folder of a run")
+        raise CheckpointError(
+            f"{path} does not have the name of a checkpoint; give the folder of a run"
+        )
     try:
         if sha256(path) != name[2]:
             raise ValueError("its content does not match the checksum in its name")
@@ -107,7 +120,10 @@ def read(path: Path) -> Checkpoint:
 
 
 def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
-    """Return the checkpoint with tensors that load into scratch files in a folder. Raises CheckpointError."""
+    """Return the checkpoint with tensors that load into scratch files in a folder.
+
+    Raises CheckpointError.
+    """
     try:
         return replace(found, tensors=_tensors(found.path, partial(mapped, folder=folder))[0])
     except (OSError, ValueError) as fault:
@@ -115,7 +131,8 @@ def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """Return the newest intact checkpoint, and the newer ones that were skipped, each with its problem.
+    """Return the newest intact checkpoint, and the newer ones that were skipped, each with its
+    problem.
 
     Returns (None, {}) if nothing was committed yet. Changes nothing; see ``set_aside``.
 
@@ -130,23 +147,30 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
             corrupt[path] = str(fault)
     if corrupt:
         raise CheckpointError(
-            f"all {len(corrupt)} checkpoints in {folder} are damaged; restore one from a backup, or start over in "
+            f"all {len(corrupt)} checkpoints in {folder} are damaged; restore one from a backup, "
+            "or start over in "
             "another folder"
         )
     return None, corrupt
 
 
 def set_aside(corrupt: Iterable[Path]) -> None:
-    """Rename damaged checkpoints to ``.corrupt``, so that they do not block later rounds. Raises StorageError."""
+    """Rename damaged checkpoints to ``.corrupt``, so that they do not block later rounds.
+
+    Raises StorageError.
+    """
     for path in corrupt:
         try:
             path.replace(path.with_name(path.name + ".corrupt"))
         except OSError as fault:
-            raise StorageError(f"cannot rename {path} ({fault.strerror}); fix the folder, then resume") from fault
+            raise StorageError(
+                f"cannot rename {path} ({fault.strerror}); fix the folder, then resume"
+            ) from fault
 
 
 def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the sorted dotted keys in which two nested records differ, including keys that only one has.
+    """Return the sorted dotted keys in which two nested records differ, including keys that only
+    one has.
 
     Tuples and lists with the same values are equal, as in JSON.
     """
@@ -159,12 +183,18 @@ def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
         begin = file.tell()
-    shapes = {name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()}
+    shapes = {
+        name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()
+    }
     return Lazy(shapes, partial(_tensor, path, begin, entries, make)), note
 
 
 def _tensor(
-    path: Path, begin: int, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor], name: str
+    path: Path,
+    begin: int,
+    entries: Mapping[str, TensorEntry],
+    make: Callable[..., Tensor],
+    name: str,
 ) -> Tensor:
     """Read one tensor of a checkpoint whose tensor data starts at ``begin``."""
     try:

@@ -2,9 +2,10 @@
 
     {"chain": HEX, "time": "2026-01-05T08:00:00.000+00:00", "event": "started", "round": 0}
 
-``chain`` is the SHA-256 over the previous line's chain, a line feed, and the line's other fields as JSON. Changing,
-removing or moving a line therefore breaks the chain from there on. Truncating the file, or rewriting everything that
-follows, is not detected: for that, keep a copy of the last chain value elsewhere.
+``chain`` is the SHA-256 over the previous line's chain, a line feed, and the line's other fields as
+JSON. Changing, removing or moving a line therefore breaks the chain from there on. Truncating the
+file, or rewriting everything that follows, is not detected: for that, keep a copy of the last chain
+value elsewhere.
 """
 
 import hashlib
@@ -16,18 +17,26 @@ START = ""  # chain value before the first line
 
 
 def chained(chain: str, fields: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the line (with its line feed) that follows a given chain value, and its own chain value."""
+    """Return the line (with its line feed) that follows a given chain value, and its own chain
+    value.
+    """
     content = _text(fields)
     new = hashlib.sha256(f"{chain}\n{content}".encode()).hexdigest()
     return f"{_text({'chain': new, **fields})}\n".encode(), new
 
 
 def parsed(line: bytes) -> dict[str, Any] | None:
-    """Return a line's fields including ``chain``; None if ``chained`` cannot have produced the line."""
+    """Return a line's fields including ``chain``; None if ``chained`` cannot have produced the
+    line.
+    """
     try:
         fields = json.loads(line)
         # Another spelling of the same values is not accepted.
-        whole = isinstance(fields, dict) and isinstance(fields.get("chain"), str) and _text(fields).encode() == line
+        whole = (
+            isinstance(fields, dict)
+            and isinstance(fields.get("chain"), str)
+            and _text(fields).encode() == line
+        )
     except (ValueError, RecursionError):  # raised for NaN and lone surrogates on writing
         return None
     return fields if whole else None

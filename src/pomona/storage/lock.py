@@ -19,7 +19,8 @@ from pomona.core.settings import Settings
 
 LOCK = ".lock"
 LONGEST = 4096  # maximum bytes read from the file
-_held: set[int] = set()  # file descriptors, closed in forked workers so that they do not keep a dead parent's lock
+# file descriptors, closed in forked workers so that they do not keep a dead parent's lock
+_held: set[int] = set()
 
 
 class Holder(Settings):
@@ -39,7 +40,8 @@ def said(handle: int) -> Holder:
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder for this process; forked children do not hold the lock.
 
-    The lock file is never deleted. It records the last holder; its existence does not mean that the lock is held.
+    The lock file is never deleted. It records the last holder; its existence does not mean that the
+    lock is held.
 
     Args:
         folder: created if missing.
@@ -50,9 +52,13 @@ def locked(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        handle = os.open(
+            folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+        )
     except OSError as fault:
-        raise StorageError(f"cannot write {folder} ({fault.strerror}); give another folder") from fault
+        raise StorageError(
+            f"cannot write {folder} ({fault.strerror}); give another folder"
+        ) from fault
     _held.add(handle)
     try:
         _take(handle, folder)
@@ -64,7 +70,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold a lock file briefly, creating it if missing, and wait for other processes to release it. Raises OSError."""
+    """Hold a lock file briefly, creating it if missing, and wait for other processes to release it.
+
+    Raises OSError.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -76,20 +85,25 @@ def waiting_lock(path: Path) -> Iterator[None]:
 def require_own(folder: Path) -> None:
     """Raise StorageError unless a folder contains only regular files and folders.
 
-    A symbolic link would cause a file elsewhere to be overwritten, and a pipe would block the run. The folder itself
-    may be a link.
+    A symbolic link would cause a file elsewhere to be overwritten, and a pipe would block the run.
+    The folder itself may be a link.
     """
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place, name)
             if path.is_symlink():
-                raise StorageError(f"{path} is a symbolic link, which a run does not follow; put the file itself there")
+                raise StorageError(
+                    f"{path} is a symbolic link, which a run does not follow; put the file itself "
+                    "there"
+                )
             if not (path.is_file() or path.is_dir()):
                 raise StorageError(f"{path} is a pipe, a socket or a device; remove it")
 
 
 def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
-    """Take the lock within ``patience`` seconds; a dead holder's newly forked child may still release it."""
+    """Take the lock within ``patience`` seconds; a dead holder's newly forked child may still
+    release it.
+    """
     until = time.monotonic() + patience
     try:
         while True:
@@ -102,13 +116,20 @@ def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
                 time.sleep(0.05)
         os.ftruncate(handle, 0)
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        os.write(handle, Holder(pid=os.getpid(), host=socket.gethostname(), since=since).model_dump_json().encode())
+        os.write(
+            handle,
+            Holder(pid=os.getpid(), host=socket.gethostname(), since=since)
+            .model_dump_json()
+            .encode(),
+        )
     except OSError as fault:
         if fault.errno in {errno.EWOULDBLOCK, errno.EACCES}:
             raise LockedError(
                 f"{folder} is in use{_holder(handle)}; wait until it ends, or give another folder"
             ) from None
-        raise StorageError(f"cannot lock {folder} ({fault.strerror}); give a folder on a local disk") from fault
+        raise StorageError(
+            f"cannot lock {folder} ({fault.strerror}); give a folder on a local disk"
+        ) from fault
 
 
 def _holder(handle: int) -> str:

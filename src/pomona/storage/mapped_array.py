@@ -20,15 +20,19 @@ def machine_memory() -> int:
 
 
 def process_memory() -> int:
-    """Return the bytes of memory available to one process: the machine's, or its limit (``ulimit -v``)."""
+    """Return the bytes of memory available to one process: the machine's, or its limit (``ulimit
+    -v``).
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return machine_memory() if soft == resource.RLIM_INFINITY else min(soft, machine_memory())
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[np.generic]:
-    """Allocate an uninitialised array, memory-mapped if larger than ``memory_share`` of the machine's memory.
+    """Allocate an uninitialised array, memory-mapped if larger than ``memory_share`` of the
+    machine's memory.
 
-    The file of a mapped array is unnamed, lies in the temporary folder, and is deleted with the array.
+    The file of a mapped array is unnamed, lies in the temporary folder, and is deleted with the
+    array.
 
     Raises:
         StorageError: the temporary folder has too little space.
@@ -52,7 +56,10 @@ def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> 
 
 
 def reserve(handle: int, size: int) -> None:
-    """Allocate an empty file's space. Raises OSError on a full disk, instead of a bus error on a later write."""
+    """Allocate an empty file's space.
+
+    Raises OSError on a full disk, instead of a bus error on a later write.
+    """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, size)
     else:

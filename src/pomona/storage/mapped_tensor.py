@@ -1,7 +1,8 @@
 """Tensors in memory-mapped scratch files, with algebra that loads only the part in use.
 
-They behave like any other tensor. The file is unlinked once it is mapped, so that it disappears with the tensor or with
-the process. Results of operations by columns or by rows lie in the same folder.
+They behave like any other tensor. The file is unlinked once it is mapped, so that it disappears
+with the tensor or with the process. Results of operations by columns or by rows lie in the same
+folder.
 """
 
 import ctypes
@@ -21,9 +22,13 @@ from pomona.core.errors import StorageError
 from pomona.storage.mapped_array import reserve
 
 SLICE = 2**18
-"""Numbers of a row processed at once, in files and in memory, so that sums have the same bits in both."""
+"""Numbers of a row processed at once, in files and in memory, so that sums have the same bits in
+both.
+"""
 _PREFIX = "pomona-scratch-"
-_DONTNEED = 4  # for madvise on Linux and macOS: releases the pages of a shared mapping, the file keeps their content
+# for madvise on Linux and macOS: releases the pages of a shared mapping, the file keeps their
+# content
+_DONTNEED = 4
 
 
 def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
@@ -40,7 +45,8 @@ def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
             flat = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=dtype)
     except OSError as fault:
         raise StorageError(
-            f"no room for {size / 1e6:.1f} MB of models in {folder} ({fault.strerror or fault}); make room, then resume"
+            f"no room for {size / 1e6:.1f} MB of models in {folder} ({fault.strerror or fault}); "
+            "make room, then resume"
         ) from fault
     return flat.view(tuple(shape))
 
@@ -54,11 +60,17 @@ def folder_of(tensor: Tensor) -> Path | None:
 
 
 def let_go(tensor: Tensor) -> None:
-    """Release the memory of a mapped tensor's pages, which stay in its file; does nothing for tensors in memory."""
+    """Release the memory of a mapped tensor's pages, which stay in its file; does nothing for
+    tensors in memory.
+    """
     if folder_of(tensor) is None or not tensor.numel():
         return
     begin = tensor.data_ptr()
-    end = begin + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1) * tensor.itemsize
+    end = (
+        begin
+        + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1)
+        * tensor.itemsize
+    )
     begin -= begin % mmap.PAGESIZE
     ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONTNEED)
 
@@ -77,26 +89,33 @@ def filed(tensor: Tensor, folder: Path) -> Tensor:
 
 
 def slices(tensor: Tensor) -> Iterator[Tensor]:
-    """Yield a tensor's numbers in slices (k,) of at most ``SLICE``; one empty slice for an empty tensor."""
+    """Yield a tensor's numbers in slices (k,) of at most ``SLICE``; one empty slice for an empty
+    tensor.
+    """
     for piece in tensor.reshape(-1).split(SLICE):
         yield piece
         let_go(piece)
 
 
 class Chunked:
-    """Rows (..., d) of any size, and expressions on them, computed at most ``SLICE`` columns at a time.
+    """Rows (..., d) of any size, and expressions on them, computed at most ``SLICE`` columns at a
+    time.
 
-    The words are torch's. ``W[places]``, ``W - V`` and ``apply`` return expressions; ``A @ W``, ``mean``,
-    ``index_add``, ``norms``, ``gram`` and ``compute`` return tensors. Rows (m, d) that result lie in a
-    file if one of the tensors does; a single row (d,) is in memory.
+    The words are torch's. ``W[places]``, ``W - V`` and ``apply`` return expressions; ``A @ W``,
+    ``mean``, ``index_add``, ``norms``, ``gram`` and ``compute`` return tensors. Rows (m, d) that
+    result lie in a file if one of the tensors does; a single row (d,) is in memory.
     """
 
-    def __init__(self, *tensors: Tensor, function: Callable[..., Tensor] = lambda rows: rows) -> None:
+    def __init__(
+        self, *tensors: Tensor, function: Callable[..., Tensor] = lambda rows: rows
+    ) -> None:
         """Make an expression: a function of the same columns of tensors (..., d)."""
         self._tensors, self._function = tensors, function
 
     def apply(self, function: Callable[..., Tensor], *others: "Tensor | Chunked") -> "Chunked":
-        """Return a function of these rows and of others (..., d) that treats each column by itself."""
+        """Return a function of these rows and of others (..., d) that treats each column by
+        itself.
+        """
         parts = [self, *map(chunked, others)]
 
         def applied(*pieces: Tensor) -> Tensor:
@@ -121,14 +140,20 @@ class Chunked:
         """Return the mean over a dimension but the last."""
         return self.apply(lambda rows: rows.mean(dim)).compute()
 
-    def index_add(self, dim: int, index: Tensor, source: "Tensor | Chunked", alpha: float = 1) -> Tensor:
+    def index_add(
+        self, dim: int, index: Tensor, source: "Tensor | Chunked", alpha: float = 1
+    ) -> Tensor:
         """Return the rows with ``alpha`` times the rows of a source added in some places."""
-        return self.apply(lambda rows, more: rows.index_add(dim, index, more, alpha=alpha), source).compute()
+        return self.apply(
+            lambda rows, more: rows.index_add(dim, index, more, alpha=alpha), source
+        ).compute()
 
     def norms(self) -> Tensor:
         """Return the Euclidean norm (n,) of each row (n, d)."""
         parts = [torch.linalg.vector_norm(piece, dim=-1) for piece in self._pieces()]
-        norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+        norms: Tensor = (
+            parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+        )
         return norms
 
     def gram(self, scale: float = 1.0) -> Tensor:
@@ -168,13 +193,22 @@ def chunked(rows: Tensor | Chunked) -> Chunked:
 
 
 def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
-    """Return a copy of W (N, ...) with its rows ``ids`` replaced by ``rows`` (n, ...); in a file if either is.
+    """Return a copy of W (N, ...) with its rows ``ids`` replaced by ``rows`` (n, ...); in a file if
+    either is.
 
-    In memory, returns ``rows`` itself if it replaces all rows in order; it must not be changed afterwards.
+    In memory, returns ``rows`` itself if it replaces all rows in order; it must not be changed
+    afterwards.
     """
-    places, folder = torch.tensor(ids, dtype=torch.long, device=W.device), folder_of(rows) or folder_of(W)
+    places, folder = (
+        torch.tensor(ids, dtype=torch.long, device=W.device),
+        folder_of(rows) or folder_of(W),
+    )
     if folder is None:
-        if rows.is_contiguous() and (rows.shape, rows.dtype) == (W.shape, W.dtype) and [*ids] == [*range(len(W))]:
+        if (
+            rows.is_contiguous()
+            and (rows.shape, rows.dtype) == (W.shape, W.dtype)
+            and [*ids] == [*range(len(W))]
+        ):
             return rows
         return W.index_copy(0, places, rows)
     new = mapped(W.shape, W.dtype, folder)
@@ -188,7 +222,9 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of one shape; in a file if they lie in one, without copying if they are adjacent there."""
+    """Stack tensors of one shape; in a file if they lie in one, without copying if they are
+    adjacent there.
+    """
     folder, first = folder_of(rows[0]), rows[0]
     if folder is None:
         return torch.stack(list(rows))
@@ -205,4 +241,8 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
 def _adjoining(one: Tensor, other: Tensor) -> bool:
     """Return whether a tensor begins in the file where another ends."""
     same = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-    return same and other.storage_offset() == one.storage_offset() + one.numel() and one.is_contiguous()
+    return (
+        same
+        and other.storage_offset() == one.storage_offset() + one.numel()
+        and one.is_contiguous()
+    )

@@ -1,7 +1,8 @@
 """Banks of rows: each row is stored once, under a number that is never reused.
 
-A memory bank belongs to one process. A file bank is shared with forked processes: only the creator adds and drops rows,
-the others read. Its file lies on disk, where the system can evict pages, or in memory.
+A memory bank belongs to one process. A file bank is shared with forked processes: only the creator
+adds and drops rows, the others read. Its file lies on disk, where the system can evict pages, or in
+memory.
 """
 
 import mmap
@@ -46,7 +47,8 @@ class RowBank(Protocol):
 class WorkMatrix:
     """Rows by number in one contiguous buffer, which the next call overwrites.
 
-    A row that is already in the right place is not copied again, since clients hold many of each other's rows.
+    A row that is already in the right place is not copied again, since clients hold many of each
+    other's rows.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,10 @@ class WorkMatrix:
         """Return the rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
         if self._index.shape != index.shape:
             like, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
-            self._rows, self._index = like.new_empty(*index.shape, len(like)), torch.full_like(index, -1)
+            self._rows, self._index = (
+                like.new_empty(*index.shape, len(like)),
+                torch.full_like(index, -1),
+            )
         for place in map(tuple, (self._index != index).nonzero().tolist()):
             self._rows[place] = row(int(index[place]))
             self._index[place] = index[place]
@@ -98,13 +103,17 @@ class FileBank:
     """
 
     def __init__(self, file: IO[bytes], like: Tensor, rows: int, on_disk: bool) -> None:
-        """Create a bank in an empty file for rows like ``like`` (d,); it grows by ``rows``, at most a piece."""
+        """Create a bank in an empty file for rows like ``like`` (d,); it grows by ``rows``, at most
+        a piece.
+        """
         self._file, self._on_disk = file, on_disk
         finalize(self, file.close)
         self._width, self._dtype = len(like), like.dtype
         self._stride = max(1, -(-like.nbytes // 64)) * 64  # the alignment of PyTorch's own memory
         self._rows = max(1, min(rows, PIECE // self._stride))
-        self._piece = -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self._piece = (
+            -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        )
         self._pieces: dict[int, Tensor] = {}
         self._kept, self._free, self._size = set[int](), list[int](), 0
         self._made, self._work = count(), WorkMatrix()
@@ -118,7 +127,9 @@ class FileBank:
 
     @classmethod
     def in_memory(cls, like: Tensor, rows: int) -> Self:
-        """Create a bank in shared memory for forked processes; in a file as ``on_disk`` if the system has none."""
+        """Create a bank in shared memory for forked processes; in a file as ``on_disk`` if the
+        system has none.
+        """
         if not hasattr(os, "memfd_create"):
             return cls.on_disk(like, rows)
         return cls(os.fdopen(os.memfd_create("pomona-rows"), "w+b"), like, rows, on_disk=False)
@@ -163,7 +174,8 @@ class FileBank:
             reserve(self._file.fileno(), size)
         except OSError as fault:
             raise StorageError(
-                f"no room for {size} bytes of clients' copies in {tempfile.gettempdir()} ({fault}); "
+                f"no room for {size} bytes of clients' copies in {tempfile.gettempdir()} "
+                f"({fault}); "
                 "free space, point TMPDIR elsewhere, or raise state_memory"
             ) from fault
         first = self._size // self._piece * self._rows

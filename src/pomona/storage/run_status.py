@@ -1,4 +1,5 @@
-"""What a run's folder says of the run without PyTorch: its status, committed rounds, and hashes of its files.
+"""What a run's folder says of the run without PyTorch: its status, committed rounds, and hashes of
+its files.
 
 ``status.json`` is replaced atomically on every change.
 """
@@ -30,12 +31,20 @@ LEFT = (  # derived files can be regenerated, and model cards are edited by peop
 
 def sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 in hex of a run's files by relative path. Raises OSError."""
-    return {str(path.relative_to(folder)): sha256(path) for pattern in LEFT for path in sorted(folder.glob(pattern))}
+    return {
+        str(path.relative_to(folder)): sha256(path)
+        for pattern in LEFT
+        for path in sorted(folder.glob(pattern))
+    }
 
 
 def changed(folder: Path, then: Mapping[str, str], names: Iterable[str]) -> list[str]:
     """Return the named files that exist and have changed. Raises OSError."""
-    return [name for name in names if name in then and (folder / name).exists() and sha256(folder / name) != then[name]]
+    return [
+        name
+        for name in names
+        if name in then and (folder / name).exists() and sha256(folder / name) != then[name]
+    ]
 
 
 FOLDER = "checkpoints"
@@ -44,7 +53,9 @@ NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{64})\.safetensors")
 
 
 def committed(folder: Path) -> list[tuple[int, Path]]:
-    """Return (round, file) of every checkpoint in a folder, oldest first, without reading the files."""
+    """Return (round, file) of every checkpoint in a folder, oldest first, without reading the
+    files.
+    """
     try:
         names = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     except OSError:
@@ -98,12 +109,19 @@ def exit_code(fault: BaseException | None) -> int:
 
 
 def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None) -> Status:
-    """Return the status of a run that ended, with the exception that ended it, or with its files' hashes."""
+    """Return the status of a run that ended, with the exception that ended it, or with its files'
+    hashes.
+    """
     code = exit_code(fault)
     if code == 0:
         return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
     if code in {130, 143}:
-        return Status(state="interrupted", round=round_, code=code, reason="stopped before the end; resume to continue")
+        return Status(
+            state="interrupted",
+            round=round_,
+            code=code,
+            reason="stopped before the end; resume to continue",
+        )
     reason = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
     return Status(state="failed", round=round_, code=code, reason=" ".join(reason.split()))
 
@@ -111,9 +129,16 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
 def write_status(folder: Path, status: Status) -> None:
     """Replace ``status.json``. Raises StorageError and leaves the old file unchanged."""
     try:
-        publish(folder, [status.model_dump_json(indent=2).encode() + b"\n"], lambda _: STATUS, f".status-{os.getpid()}")
+        publish(
+            folder,
+            [status.model_dump_json(indent=2).encode() + b"\n"],
+            lambda _: STATUS,
+            f".status-{os.getpid()}",
+        )
     except OSError as fault:
-        raise StorageError(f"cannot write {folder / STATUS} ({fault.strerror}); make room, then resume") from fault
+        raise StorageError(
+            f"cannot write {folder / STATUS} ({fault.strerror}); make room, then resume"
+        ) from fault
 
 
 def read_status(folder: Path) -> Status | None:
@@ -124,4 +149,6 @@ def read_status(folder: Path) -> Status | None:
         return Status.model_validate_json(content(folder / STATUS))
     except (OSError, ValidationError) as fault:
         why = plain(str(fault), 200)
-        raise StorageError(f"{folder / STATUS} cannot be read ({why}); remove it, then resume") from None
+        raise StorageError(
+            f"{folder / STATUS} cannot be read ({why}); remove it, then resume"
+        ) from None

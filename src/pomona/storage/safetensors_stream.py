@@ -1,9 +1,10 @@
 """Tensors in the safetensors format: written as a stream, and read with full validation.
 
-The safetensors package reads and writes the same bytes, but its reader accepts duplicate names (the last one wins) and
-needs the whole input twice, and its writer rejects tensors that share memory. The format: the header's length (8 bytes,
-little-endian), a JSON object with one ``name: {dtype, shape, data_offsets}`` per tensor and one ``__metadata__`` of
-strings, then the tensor data. Machines are assumed to be little-endian, as all of PyTorch's targets are.
+The safetensors package reads and writes the same bytes, but its reader accepts duplicate names (the
+last one wins) and needs the whole input twice, and its writer rejects tensors that share memory.
+The format: the header's length (8 bytes, little-endian), a JSON object with one ``name: {dtype,
+shape, data_offsets}`` per tensor and one ``__metadata__`` of strings, then the tensor data.
+Machines are assumed to be little-endian, as all of PyTorch's targets are.
 """
 
 import hashlib
@@ -37,7 +38,9 @@ _META, _NOTE = "__metadata__", "pomona"
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor's entry in the header; ``begin`` and ``end`` are offsets from the end of the header."""
+    """A tensor's entry in the header; ``begin`` and ``end`` are offsets from the end of the
+    header.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -46,13 +49,19 @@ class TensorEntry:
 
 
 def header(tensors: Named, note: str = "") -> bytes:
-    """Return the bytes before the data, padded to a multiple of 8; tensors may be on the meta device."""
+    """Return the bytes before the data, padded to a multiple of 8; tensors may be on the meta
+    device.
+    """
     table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
     begin, known = 0, forms(tensors)
     for name in _order(known):
         tensor = known[name]
         end = begin + tensor.numel() * tensor.element_size()
-        table[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        table[name] = {
+            "dtype": _CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
         begin = end
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -60,7 +69,9 @@ def header(tensors: Named, note: str = "") -> bytes:
 
 
 def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
-    """Yield a file's content, without copying contiguous tensors in memory; lazy tensors one at a time."""
+    """Yield a file's content, without copying contiguous tensors in memory; lazy tensors one at a
+    time.
+    """
     yield header(tensors, note)
     for name in _order(forms(tensors)):
         for part in slices(tensors[name].detach()):
@@ -84,23 +95,32 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
     """
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, limit):
-        raise ValueError(f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be")
-    table = json.loads(file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse)
+        raise ValueError(
+            f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be"
+        )
+    table = json.loads(
+        file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse
+    )
     if not isinstance(table, dict):
         raise ValueError("the header is not a JSON object")
     notes = table.pop(_META, {})
     if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
         raise ValueError("its metadata are not strings")
     entries = sorted(
-        ((name, _entry(name, claim)) for name, claim in table.items()), key=lambda e: (e[1].begin, e[1].end)
+        ((name, _entry(name, claim)) for name, claim in table.items()),
+        key=lambda e: (e[1].begin, e[1].end),
     )
     at = 0
     for name, entry in entries:
         if entry.begin != at:
-            raise ValueError(f"the bytes of {shown(name)} begin at {entry.begin}, those before it end at {at}")
+            raise ValueError(
+                f"the bytes of {shown(name)} begin at {entry.begin}, those before it end at {at}"
+            )
         at = entry.end
     if at != size - 8 - length:
-        raise ValueError(f"the header describes {at} bytes of tensors, the file has {size - 8 - length}")
+        raise ValueError(
+            f"the header describes {at} bytes of tensors, the file has {size - 8 - length}"
+        )
     return dict(entries), notes.get(_NOTE, "")
 
 
@@ -131,11 +151,15 @@ def memory(tensor: Tensor) -> memoryview:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return a SHA-256 in hex over sorted (name, dtype, shape, little-endian bytes): equal only for equal tensors."""
+    """Return a SHA-256 in hex over sorted (name, dtype, shape, little-endian bytes): equal only for
+    equal tensors.
+    """
     content = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
-        content.update(json.dumps([name, _CODES[tensor.dtype], list(tensor.shape)]).encode() + b"\n")
+        content.update(
+            json.dumps([name, _CODES[tensor.dtype], list(tensor.shape)]).encode() + b"\n"
+        )
         content.update(memory(tensor))
     return content.hexdigest()
 
@@ -152,10 +176,13 @@ def _order(tensors: Named) -> list[str]:
 
 def _entry(name: str, claim: Any) -> TensorEntry:
     match claim:
-        case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if not rest:
+        case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if (
+            not rest
+        ):
             if code not in DTYPES or not all(_whole([*shape, begin, end])):
                 raise ValueError(
-                    f"{shown(name)} has an unknown dtype, or a shape or offsets that are not whole numbers"
+                    f"{shown(name)} has an unknown dtype, or a shape or offsets that are not "
+                    "whole numbers"
                 )
         case _:
             raise ValueError(f"{shown(name)} is not described by dtype, shape and data_offsets")

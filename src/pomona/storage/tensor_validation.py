@@ -30,8 +30,8 @@ class TensorForm(Protocol):
 def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Tensor]:
     """Decode an uplink with exactly the names, shapes and dtypes of the spec.
 
-    Everything is validated before a tensor is created. At most the input's size is allocated, plus the header, whose
-    length is limited to twice that of a valid one plus 1 KiB.
+    Everything is validated before a tensor is created. At most the input's size is allocated, plus
+    the header, whose length is limited to twice that of a valid one plus 1 KiB.
 
     Args:
         data: in the safetensors format, tensors in any order.
@@ -42,7 +42,10 @@ def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Ten
         ProtocolError: for any problem; no other exception is raised.
     """
     if len(data) > limit:
-        raise ProtocolError(f"an uplink of {len(data)} bytes came where at most {limit} may; check the peer's version")
+        raise ProtocolError(
+            f"an uplink of {len(data)} bytes came where at most {limit} may; check the peer's "
+            "version"
+        )
     file = BytesIO(data)
     try:
         entries, _ = layout(file, len(data), 2 * len(header(spec)) + 1024)
@@ -51,16 +54,22 @@ def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Ten
             raise ValueError(wrong)
         return fill(file, entries)
     except (ValueError, RecursionError) as fault:
-        raise ProtocolError(f"an uplink cannot be read ({fault}); check the peer's version and settings") from None
+        raise ProtocolError(
+            f"an uplink cannot be read ({fault}); check the peer's version and settings"
+        ) from None
 
 
 def largest(spec: Mapping[str, Tensor]) -> int:
     """Return the maximum length of an uplink that ``decode`` accepts for a spec."""
-    return 8 + 2 * len(header(spec)) + 1024 + sum(t.numel() * t.element_size() for t in spec.values())
+    return (
+        8 + 2 * len(header(spec)) + 1024 + sum(t.numel() * t.element_size() for t in spec.values())
+    )
 
 
 def clip(delta: Tensor, norm: float) -> Tensor:
-    """Scale a finite change (d,) down to L2 norm ``norm``, up to rounding; unchanged if already within."""
+    """Scale a finite change (d,) down to L2 norm ``norm``, up to rounding; unchanged if already
+    within.
+    """
     length = torch.linalg.vector_norm(delta, dtype=torch.float64)
     return delta if length <= norm else (delta.double() * (norm / length)).to(delta.dtype)
 
@@ -75,15 +84,22 @@ def not_plain(tensors: Mapping[str, object]) -> str | None:
 
 def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str | None:
     """Describe the first difference in names, shapes or dtypes from the spec."""
-    for what, names in (("is missing", spec.keys() - forms.keys()), ("is unknown", forms.keys() - spec.keys())):
+    for what, names in (
+        ("is missing", spec.keys() - forms.keys()),
+        ("is unknown", forms.keys() - spec.keys()),
+    ):
         if names:
-            return f"tensor {shown(min(names))} {what}, expected {', '.join(sorted(spec)) or 'none'}"
+            return (
+                f"tensor {shown(min(names))} {what}, expected {', '.join(sorted(spec)) or 'none'}"
+            )
     for name, example in spec.items():
         got, want = forms[name], example
         if got.dtype != want.dtype:
             return f"tensor {shown(name)} has dtype {got.dtype}, expected {want.dtype}"
         if tuple(got.shape) != tuple(want.shape):
-            return f"tensor {shown(name)} has shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+            return (
+                f"tensor {shown(name)} has shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+            )
     return None
 
 
@@ -93,7 +109,9 @@ def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
         parts = slices(tensor) if tensor.is_floating_point() else ()
         bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
         if bad:
-            return f"tensor {shown(name)} has values that are not finite ({bad} of {tensor.numel()})"
+            return (
+                f"tensor {shown(name)} has values that are not finite ({bad} of {tensor.numel()})"
+            )
     return None
 
 
@@ -103,5 +121,8 @@ def strangers(tensors: Mapping[str, Tensor], members: int) -> str | None:
         if not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.numel():
             low, high = (int(v) for v in torch.aminmax(tensor))
             if low < 0 or high >= members:
-                return f"tensor {shown(name)} names clients {low} to {high}, there are 0 to {members - 1}"
+                return (
+                    f"tensor {shown(name)} names clients {low} to {high}, there are 0 to "
+                    f"{members - 1}"
+                )
     return None

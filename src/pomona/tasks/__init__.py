@@ -9,7 +9,8 @@ from pomona.tasks.task import Task
 __all__ = ["TASKS", "Task", "task_of"]
 
 TASKS: Mapping[Targets, Task] = {
-    task.targets: task for task in (classes.TASK, multilabel.TASK, regression.TASK, segmentation.TASK, survival.TASK)
+    task.targets: task
+    for task in (classes.TASK, multilabel.TASK, regression.TASK, segmentation.TASK, survival.TASK)
 }
 
 

@@ -1,4 +1,6 @@
-"""Classification: each sample has one of K classes; outputs are K logits, targets (n,) class numbers."""
+"""Classification: each sample has one of K classes; outputs are K logits, targets (n,) class
+numbers.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,14 +22,19 @@ def probabilities(outputs: NDArray[Any]) -> Array:
     values = np.asarray(outputs, dtype=float)
     if not values.size:
         return values
-    with np.errstate(invalid="ignore"):  # the shares of infinite logits are no numbers: metrics say so, not NumPy
+    # the shares of infinite logits are no numbers: metrics say so, not NumPy
+    with np.errstate(invalid="ignore"):
         shares = np.exp(values - values.max(axis=1, keepdims=True))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
 
 def frequencies(labels: NDArray[Any], width: int) -> Array:
-    """Return logits of the class frequencies, with each count increased by one (Laplace's rule) so that none is 0."""
-    return np.asarray(np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float)
+    """Return logits of the class frequencies, with each count increased by one (Laplace's rule) so
+    that none is 0.
+    """
+    return np.asarray(
+        np.log((np.bincount(labels, minlength=width) + 1.0) / (len(labels) + width)), dtype=float
+    )
 
 
 def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
@@ -42,7 +49,10 @@ def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``class``, its ``probability``, and ``probabilities`` by class."""
     rows = [dict(zip(names, row, strict=True)) for row in outputs.double().softmax(1).tolist()]
     best = [max(row, key=row.__getitem__) for row in rows]
-    return [{"class": c, "probability": row[c], "probabilities": row} for c, row in zip(best, rows, strict=True)]
+    return [
+        {"class": c, "probability": row[c], "probabilities": row}
+        for c, row in zip(best, rows, strict=True)
+    ]
 
 
 TASK = Task(

@@ -19,7 +19,8 @@ from pomona.tasks.task import Task
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, *S), targets (B, ...)) -> losses (B,)
 
 
-Judge = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]  # (metric, outputs (n, K), targets)
+# (metric, outputs (n, K), targets)
+Judge = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]
 
 
 def constants(
@@ -32,9 +33,10 @@ def constants(
 ) -> dict[str, Any]:
     """Return metric values of constant predictions on each client's test samples.
 
-    ``own``: each client always predicts the answer that fits its own training labels; ``all``: every client predicts
-    the one that fits the training labels of all. Each has, by metric, ``clients`` (one value per client, None if
-    undefined), their ``mean``, and ``pooled``, over all samples (None for a metric that is not a mean over samples).
+    ``own``: each client always predicts the answer that fits its own training labels; ``all``:
+    every client predicts the one that fits the training labels of all. Each has, by metric,
+    ``clients`` (one value per client, None if undefined), their ``mean``, and ``pooled``, over all
+    samples (None for a metric that is not a mean over samples).
 
     Args:
         names: of the metrics.
@@ -45,44 +47,60 @@ def constants(
         judge: computes a metric.
     """
     common = task.constant(np.concatenate(list(train)), width) if train else np.zeros(width)
-    given = {"own": [task.constant(labels, width) for labels in train], "all": [common] * len(train)}
+    given = {
+        "own": [task.constant(labels, width) for labels in train],
+        "all": [common] * len(train),
+    }
     samples = [len(labels) for labels in test]
 
     def figures(name: str, answers: Sequence[Array]) -> dict[str, Any]:
         each = [
-            judge(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth) if len(truth) else None
+            judge(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth)
+            if len(truth)
+            else None
             for fixed, truth in zip(answers, test, strict=True)
         ]
         row = np.array([each], dtype=float)
         pooled = defined(row_means(row, samples)[0]) if metric_named(name).pools else None
         return {"clients": each, "mean": defined(row_means(row)[0]), "pooled": pooled}
 
-    return {whose: {name: figures(name, answers) for name in names} for whose, answers in given.items()}
+    return {
+        whose: {name: figures(name, answers) for name in names} for whose, answers in given.items()
+    }
 
 
 def criterion(settings: ModelSettings, task: Task) -> Loss:
     """Return the loss per sample: (outputs (B, *S), targets (B, ...)) -> (B,).
 
-    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``, and for label
-    smoothing if the task does not define it.
+    Raises ConfigError for a name that is neither ``auto`` nor an importable ``module:function``,
+    and for label smoothing if the task does not define it.
     """
     share = settings.label_smoothing
     if share and (not task.smooths or settings.loss != "auto"):
-        raise ConfigError(f"model.label_smoothing = {share} is for classes and model.loss = auto; remove it here")
+        raise ConfigError(
+            f"model.label_smoothing = {share} is for classes and model.loss = auto; remove it here"
+        )
     loss: Callable[..., Tensor] = Registry("loss", {"auto": task.loss}).resolve(settings.loss)
     return partial(loss, smoothing=share) if share else loss
 
 
-def require_per_sample(loss: Loss, name: str, task: Task, n_outputs: int, input_shape: tuple[int, ...]) -> None:
-    """Raise ConfigError unless a loss returns one number for each of two samples; ``name`` is for the message."""
+def require_per_sample(
+    loss: Loss, name: str, task: Task, n_outputs: int, input_shape: tuple[int, ...]
+) -> None:
+    """Raise ConfigError unless a loss returns one number for each of two samples; ``name`` is for
+    the message.
+    """
     shape = (2, *task.output_shape(n_outputs, input_shape))
     target = torch.from_numpy(task.no_target(n_outputs, input_shape))
     try:
         got = loss(torch.zeros(shape), torch.stack([target, target]))
     except (RuntimeError, ValueError, TypeError, IndexError) as fault:
-        raise ConfigError(f"model.loss={name} fails on outputs of shape {shape}: {fault}") from fault
+        raise ConfigError(
+            f"model.loss={name} fails on outputs of shape {shape}: {fault}"
+        ) from fault
     if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
         what = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
         raise ConfigError(
-            f"model.loss={name} returned {what} for 2 samples; return one loss a sample, (2,): reduction='none'"
+            f"model.loss={name} returned {what} for 2 samples; return one loss a sample, (2,): "
+            "reduction='none'"
         )

@@ -22,7 +22,9 @@ def probabilities(outputs: NDArray[Any]) -> Array:
 
 
 def frequencies(labels: NDArray[Any], width: int) -> Array:
-    """Return logits of the label frequencies, with one more sample of each value (Laplace's rule): none is 0."""
+    """Return logits of the label frequencies, with one more sample of each value (Laplace's rule):
+    none is 0.
+    """
     ones = labels.sum(axis=0) + 1.0
     return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
 

@@ -24,7 +24,9 @@ def means(numbers: NDArray[Any], width: int) -> Array:
 
 def deviations(numbers: NDArray[Any], dataset: "Dataset") -> NDArray[np.float32]:
     """Return standardised targets (n, K), float32, as a network learns them."""
-    moved: Array = (np.asarray(numbers, dtype=float) - dataset.target_shift) / np.array(dataset.target_scale)
+    moved: Array = (np.asarray(numbers, dtype=float) - dataset.target_shift) / np.array(
+        dataset.target_scale
+    )
     return moved.astype(np.float32)
 
 

@@ -1,4 +1,6 @@
-"""Metrics of a model's outputs, one or all that its task defines; the default headline metric of a run."""
+"""Metrics of a model's outputs, one or all that its task defines; the default headline metric of a
+run.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +23,25 @@ if TYPE_CHECKING:
 
 
 MOST = 0.7
-"""Share of one answer in the training labels above which accuracy depends more on the labels than on the model."""
+"""Share of one answer in the training labels above which accuracy depends more on the labels than
+on the model.
+"""
 RARE = "auroc"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A metric, with a sentence on the reason; empty if a user chose it, or for the usual choice."""
+    """A metric, with a sentence on the reason; empty if a user chose it, or for the usual
+    choice.
+    """
 
     metric: Metric
     reason: str = ""
 
 
-def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequence[str] = ()) -> Choice:
+def choose(
+    asked: str | None, task: Task, labels: NDArray[Any], classes: Sequence[str] = ()
+) -> Choice:
     """Choose the metric of a run.
 
     Args:
@@ -49,7 +57,13 @@ def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequenc
         return Choice(require(asked, task))
     usual = METRICS[task.usual]
     if task.commonest is None:
-        return Choice(usual, f"the metric is the {usual.title}: the targets are {task.title}; metric=... names another")
+        return Choice(
+            usual,
+            (
+                f"the metric is the {usual.title}: the targets are {task.title}; metric=... names "
+                "another"
+            ),
+        )
     if not labels.size:
         return Choice(usual)
     share, answer = task.commonest(labels, classes)
@@ -58,13 +72,18 @@ def choose(asked: str | None, task: Task, labels: NDArray[Any], classes: Sequenc
     rare = METRICS[RARE]
     return Choice(
         rare,
-        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model that always answers so "
-        f"has that {ACCURACY.title} without having learned anything; metric={ACCURACY.name} uses it anyway",
+        f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model "
+        "that always answers so "
+        f"has that {ACCURACY.title} without having learned anything; metric={ACCURACY.name} uses "
+        "it anyway",
     )
 
 
 def require(name: str, task: Task) -> Metric:
-    """Return the metric with a name. Raises ConfigError if it is unknown, undefined for the task, or not importable."""
+    """Return the metric with a name.
+
+    Raises ConfigError if it is unknown, undefined for the task, or not importable.
+    """
     if is_own(name):
         own(name.removeprefix("-"))
         return metric_named(name)
@@ -73,7 +92,8 @@ def require(name: str, task: Task) -> Metric:
         raise ConfigError(f"metric = {name!r}: {near(name, METRICS)}")
     if name not in fitting:
         raise ConfigError(
-            f"metric = {name!r}, but the targets are {task.title}; choose one of {', '.join(fitting)}, or leave it out"
+            f"metric = {name!r}, but the targets are {task.title}; choose one of "
+            f"{', '.join(fitting)}, or leave it out"
         )
     return METRICS[name]
 
@@ -85,8 +105,8 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
     """Compute a metric of a model's outputs on some samples; None if they do not define it.
 
     Args:
-        name: of the metric; "loss" is the task's, whatever loss the run minimised. A user's own, ``module:function``,
-            is called with predictions and targets.
+        name: of the metric; "loss" is the task's, whatever loss the run minimised. A user's own,
+            ``module:function``, is called with predictions and targets.
         outputs: of the network.
         targets: as stored in the data set.
         task: of the targets. Raises KeyError if it does not define the metric.
@@ -94,7 +114,11 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
     truth = array(targets)
     if is_own(name):
         return _own(name, task.natural(array(outputs)), truth) if len(truth) else None
-    return defined(measured(METRICS[name], task, task.natural(array(outputs)), truth, np.ones((1, len(truth))))[0])
+    return defined(
+        measured(
+            METRICS[name], task, task.natural(array(outputs)), truth, np.ones((1, len(truth)))
+        )[0]
+    )
 
 
 def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
@@ -111,8 +135,12 @@ def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
         ) from fault
 
 
-def measured(metric: Metric, task: Task, predictions: Array, targets: NDArray[Any], weights: Array) -> Array:
-    """Compute a metric of predictions, see ``Task``, for sample weights (R, n): (R,), NaN where undefined."""
+def measured(
+    metric: Metric, task: Task, predictions: Array, targets: NDArray[Any], weights: Array
+) -> Array:
+    """Compute a metric of predictions, see ``Task``, for sample weights (R, n): (R,), NaN where
+    undefined.
+    """
     if not len(targets):
         return np.full(len(weights), np.nan)
     truth = targets if targets.dtype.kind in "iu" else targets.astype(float)
@@ -124,12 +152,18 @@ def measured(metric: Metric, task: Task, predictions: Array, targets: NDArray[An
 
 
 def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
-    """Return every metric that the task defines, with confidence intervals; None for undefined ones."""
+    """Return every metric that the task defines, with confidence intervals; None for undefined
+    ones.
+    """
     return task.evaluate(*_judged(answers, task), stream(seed, "bootstrap", client))
 
 
-def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: int) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a metric; None if the task or the samples do not define one."""
+def confidence(
+    name: str, answers: Answers, task: Task, *, seed: int, client: int
+) -> tuple[float, float] | None:
+    """Return the 95 % confidence interval of a metric; None if the task or the samples do not
+    define one.
+    """
     if is_own(name) or not len(answers[1]):
         return None
     ends = full_metrics(answers, task, seed=seed, client=client).get("intervals", {}).get(name)
@@ -137,23 +171,39 @@ def confidence(name: str, answers: Answers, task: Task, *, seed: int, client: in
 
 
 def outcome_metrics(
-    tested: Answers, held_out: Answers | None, task: Task, *, seed: int, client: int, specificity: float | None
+    tested: Answers,
+    held_out: Answers | None,
+    task: Task,
+    *,
+    seed: int,
+    client: int,
+    specificity: float | None,
 ) -> dict[str, Any]:
-    """Return ``outcomes``: metrics of each class or label at a threshold from ``held_out``; empty for numeric targets.
+    """Return ``outcomes``: metrics of each class or label at a threshold from ``held_out``; empty
+    for numeric targets.
 
-    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as in ``evaluate_outcomes``.
+    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as in
+    ``evaluate_outcomes``.
     """
     if not task.outcomes:
         return {}
     chosen_on = _judged(held_out, task) if held_out else None
     draws = partial(stream, seed, "bootstrap", client)
-    return {"outcomes": evaluate_outcomes(_judged(tested, task), chosen_on, draws, specificity=specificity)}
+    return {
+        "outcomes": evaluate_outcomes(
+            _judged(tested, task), chosen_on, draws, specificity=specificity
+        )
+    }
 
 
 def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics, and those of outcomes, with None for every interval."""
     found = {**figures, "intervals": dict.fromkeys(figures.get("intervals") or {})}
-    return found | ({"outcomes": [without_intervals(one) for one in found["outcomes"]]} if "outcomes" in found else {})
+    return found | (
+        {"outcomes": [without_intervals(one) for one in found["outcomes"]]}
+        if "outcomes" in found
+        else {}
+    )
 
 
 def _judged(answers: Answers, task: Task) -> Judged:

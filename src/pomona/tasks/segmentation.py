@@ -1,8 +1,10 @@
-"""Segmentation: each pixel (or voxel) has one of C classes, the first the background; outputs are (n, C, *S) logits.
+"""Segmentation: each pixel (or voxel) has one of C classes, the first the background; outputs are
+(n, C, *S) logits.
 
-Targets are (n, *S) class numbers, uint8. Metrics need only counts of pixels, so evaluation keeps a few numbers per
-sample: outputs become (n, 3C) true positive, false positive and false negative pixels by class, float32, and targets
-(n, C) true pixels by class, int64.
+Targets are (n, *S) class numbers, uint8. Metrics need only counts of pixels, so evaluation keeps a
+few numbers per
+sample: outputs become (n, 3C) true positive, false positive and false negative pixels by class,
+float32, and targets (n, C) true pixels by class, int64.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.nan_safe import Array
-from pomona.metrics.overlap import evaluate_overlap, mean_dice, mean_iou, surface_distances, surfaces_measurable
+from pomona.metrics.overlap import (
+    evaluate_overlap,
+    mean_dice,
+    mean_iou,
+    surface_distances,
+    surfaces_measurable,
+)
 from pomona.tasks.task import Shape, Task
 
 if TYPE_CHECKING:
@@ -30,11 +38,15 @@ def regions(numbers: "Tensor", classes: int) -> "Tensor":
     """Return one-hot masks: (n, *S) class numbers -> (n, C, pixels) bool."""
     import torch
 
-    return numbers.flatten(1).unsqueeze(1) == torch.arange(classes, device=numbers.device).unsqueeze(1)
+    return numbers.flatten(1).unsqueeze(1) == torch.arange(
+        classes, device=numbers.device
+    ).unsqueeze(1)
 
 
 def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
-    """Return counts (n, 3C) float32 and true pixels (n, C) int64 from outputs (n, C, *S) and targets (n, *S)."""
+    """Return counts (n, 3C) float32 and true pixels (n, C) int64 from outputs (n, C, *S) and
+    targets (n, *S).
+    """
     import torch
 
     classes = outputs.shape[1]
@@ -56,7 +68,9 @@ def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
 
 
 def frequencies(masks: NDArray[Any], width: int) -> Array:
-    """Return logits of the classes' pixel shares, with each count increased by one (Laplace's rule)."""
+    """Return logits of the classes' pixel shares, with each count increased by one (Laplace's
+    rule).
+    """
     pixels = np.bincount(masks.ravel(), minlength=width) + 1.0
     return np.asarray(np.log(pixels / pixels.sum()), dtype=float)
 
@@ -65,7 +79,10 @@ def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``mask``, the class number of each pixel, uint8, and ``pixels`` by class."""
     masks = outputs.argmax(1).cpu().numpy().astype(np.uint8)
     each = [np.bincount(mask.ravel(), minlength=len(names)).tolist() for mask in masks]
-    return [{"mask": mask, "pixels": dict(zip(names, row, strict=True))} for mask, row in zip(masks, each, strict=True)]
+    return [
+        {"mask": mask, "pixels": dict(zip(names, row, strict=True))}
+        for mask, row in zip(masks, each, strict=True)
+    ]
 
 
 TASK = Task(

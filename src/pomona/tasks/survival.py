@@ -1,14 +1,16 @@
-"""Survival: the time to an event that may be censored; outputs are logits of hazards in K intervals of time.
+"""Survival: the time to an event that may be censored; outputs are logits of hazards in K intervals
+of time.
 
-Targets (n, 2) are a time above 0 and whether the event was observed then (1) or the sample was censored (0). Interval k
-ends at edge t_k, inclusive: an event at t in (t_(k-1), t_k] is in interval k. A sample censored at t has survived the
-intervals that end at t or before, and gives no information on the interrupted one. Events beyond the last edge count as
-its survival.
+Targets (n, 2) are a time above 0 and whether the event was observed then (1) or the sample was
+censored (0). Interval k ends at edge t_k, inclusive: an event at t in (t_(k-1), t_k] is in interval
+k. A sample censored at t has survived the intervals that end at t or before, and gives no
+information on the interrupted one. Events beyond the last edge count as its survival.
 
-Cox's model is not used: its partial likelihood compares each event with all samples at risk at that moment, so it is
-not a sum over samples. Each minibatch or client would have its own risk sets, which is another model, and the gradient
-of one sample, which differential privacy clips, does not exist. The likelihood of a sequence of intervals is a sum over
-samples (``hazard_surprise``), so every method works on it as on any other loss.
+Cox's model is not used: its partial likelihood compares each event with all samples at risk at that
+moment, so it is not a sum over samples. Each minibatch or client would have its own risk sets,
+which is another model, and the gradient of one sample, which differential privacy clips, does not
+exist. The likelihood of a sequence of intervals is a sum over samples (``hazard_surprise``), so
+every method works on it as on any other loss.
 """
 
 from collections.abc import Sequence
@@ -29,18 +31,21 @@ MEDIAN = 0.5
 
 
 def curves(outputs: NDArray[Any]) -> Array:
-    """Convert logits of hazards (n, K) to probabilities of surviving beyond each edge (n, K), float64.
+    """Convert logits of hazards (n, K) to probabilities of surviving beyond each edge (n, K),
+    float64.
 
     S(t_k) is the product of 1 - h_j over j <= k, computed as exp(-sum of softplus(z_j)).
     """
-    return np.asarray(np.exp(-np.cumsum(np.logaddexp(0.0, np.asarray(outputs, dtype=float)), axis=1)))
+    return np.asarray(
+        np.exp(-np.cumsum(np.logaddexp(0.0, np.asarray(outputs, dtype=float)), axis=1))
+    )
 
 
 def sequences(targets: NDArray[Any], edges: Sequence[float]) -> NDArray[np.float32]:
     """Convert times and events (n, 2) to (n, 2, K) float32 sequences.
 
-    The first row is 1 if the interval was reached and its end or the event in it was observed, the second 1 if the
-    event was in it.
+    The first row is 1 if the interval was reached and its end or the event in it was observed, the
+    second 1 if the event was in it.
     """
     passed, ended = m.passages(targets, np.asarray(edges, dtype=float))
     interval = np.arange(len(edges))
@@ -58,7 +63,9 @@ def hazards(targets: NDArray[Any], edges: Sequence[float]) -> Array:
 
 
 def _soften(outputs: "Tensor", temperature: float) -> "Tensor":
-    """Return (n, 2, K) the probabilities that an interval is reached, and that the event is in it."""
+    """Return (n, 2, K) the probabilities that an interval is reached, and that the event is in
+    it.
+    """
     from torch import stack
 
     hazard = (outputs / temperature).sigmoid()
@@ -68,7 +75,9 @@ def _soften(outputs: "Tensor", temperature: float) -> "Tensor":
     return stack([reached, reached * hazard], 1)
 
 
-def _predict(edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]) -> list[dict[str, Any]]:
+def _predict(
+    edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return ``survival`` beyond each edge, the ``median`` and ``risk``.
 
     The median is the first edge beyond which no more than half survive; None if there is none.
@@ -77,8 +86,12 @@ def _predict(edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]) -
     given = zip(beyond, m.risk(beyond).tolist(), strict=True)
     return [
         {
-            "survival": {f"{edge:g}": value for edge, value in zip(edges, row.tolist(), strict=True)},
-            "median": next((edge for edge, value in zip(edges, row, strict=True) if value <= MEDIAN), None),
+            "survival": {
+                f"{edge:g}": value for edge, value in zip(edges, row.tolist(), strict=True)
+            },
+            "median": next(
+                (edge for edge, value in zip(edges, row, strict=True) if value <= MEDIAN), None
+            ),
             "risk": risk,
         }
         for row, risk in given
@@ -108,7 +121,9 @@ def within(edges: tuple[float, ...]) -> Task:
         usual="c_index",
         constant=lambda targets, _width: hazards(targets, edges),
         constantly="the life table of its training samples",
-        evaluate=lambda predictions, targets, draws: m.evaluate_survival(predictions, targets, at, draws),
+        evaluate=lambda predictions, targets, draws: m.evaluate_survival(
+            predictions, targets, at, draws
+        ),
         predict=partial(_predict, edges),
         soften=_soften,
         strata=lambda targets: targets[:, 1].astype(np.int64),

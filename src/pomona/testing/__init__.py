@@ -8,8 +8,8 @@
     def test_conformance(check):
         check()
 
-``Federation`` runs a method on ``quadratics`` round by round, with access to the states of both halves, for tests of
-the equations.
+``Federation`` runs a method on ``quadratics`` round by round, with access to the states of both
+halves, for tests of the equations.
 """
 
 from pomona.testing.conformance import Check, conformance

@@ -23,7 +23,9 @@ MODELS = {"model", "core", "head"}
 
 @dataclass(frozen=True)
 class Check:
-    """One property of a method; calling it raises AssertionError, or the method's own exception, on failure."""
+    """One property of a method; calling it raises AssertionError, or the method's own exception, on
+    failure.
+    """
 
     name: str
     settings: MethodSettings
@@ -40,13 +42,16 @@ class Check:
 def conformance(settings: MethodSettings) -> list[Check]:
     """Return the checks that every method must pass, for a method with these settings.
 
-    They need no files and take seconds. Call this for each combination of settings that changes the method's behaviour.
+    They need no files and take seconds. Call this for each combination of settings that changes the
+    method's behaviour.
     """
     return [Check(holds.__name__, settings, holds) for holds in CHECKS]
 
 
 def small(method: Mapping[str, Any], **over: object) -> Config:
-    """Return a run of a few rounds of a method on scikit-learn's digits; ``over``: other settings."""
+    """Return a run of a few rounds of a method on scikit-learn's digits; ``over``: other
+    settings.
+    """
     base = {
         "method": method,
         "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
@@ -72,7 +77,8 @@ def clients_of_one_class_and_partial_participation_work(settings: MethodSettings
 
 
 def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> None:
-    """Check that the card's number of gradients matches the count, for each random stream and two batches per epoch.
+    """Check that the card's number of gradients matches the count, for each random stream and two
+    batches per epoch.
 
     Evaluations, and passes in only one round, may take fewer: the card gives the maximum.
     """
@@ -85,7 +91,9 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
     made: Counter[str] = Counter()
 
     class Counted(Quadratics):
-        def gradient(self, W: Tensor, indices: list[Tensor], *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        def gradient(
+            self, W: Tensor, indices: list[Tensor], *args: Any, **more: Any
+        ) -> tuple[Tensor, Tensor]:
             views = more["views"] if "views" in more else args[2]
             made[views[0].purpose] += 1
             return super().gradient(W, indices)
@@ -108,8 +116,12 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
         assert stream in loose or made[stream] == said[stream], what
 
 
-def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: MethodSettings) -> None:
-    """Check that a method whose rounds do not depend on their total gives the same result with rounds added later."""
+def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
+    settings: MethodSettings,
+) -> None:
+    """Check that a method whose rounds do not depend on their total gives the same result with
+    rounds added later.
+    """
     held = []
     for total in (10, 50):
         run = Federation(settings.method(), quadratics(3, samples=4))
@@ -120,28 +132,44 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(settings: Me
 
 
 def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -> None:
-    """Check that the card describes each entry of an uplink that is not a model or part of one, for consent."""
+    """Check that the card describes each entry of an uplink that is not a model or part of one, for
+    consent.
+    """
     method, problem = settings.method(), quadratics(3, samples=4)
     run = Federation(method, problem)
     said, sent = set(method.card.exchange.tells), set(method.server.expects(run.server))
     beside = sent - MODELS
-    assert said == beside, f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
+    assert said == beside, (
+        f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
+    )
 
 
 def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) -> None:
-    """Check that the card's number is the maximum of model-length rows that a client receives in three full rounds.
+    """Check that the card's number is the maximum of model-length rows that a client receives in
+    three full rounds.
 
     A card may have none if a part of a model is sent.
     """
-    d, card, most = 9, settings.method().card, 0  # no other entry is as long; PGFed sends 3, and not N - 1
+    # no other entry is as long; PGFed sends 3, and not N - 1
+    d, card, most = (
+        9,
+        settings.method().card,
+        0,
+    )
     run = Federation(settings.method(), quadratics(5, samples=4, d=d))
     for number in (1, 2, 3):
         down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
         models = {name: rows for name, rows in down.items() if rows.bank.shape[1] == d}
-        most = max(most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids)))
+        most = max(
+            most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids))
+        )
         run.round(passes(settings, number))
     if card.exchange.down_models or card.exchange.down.isdigit():
-        said = card.exchange.down_models(len(run.ids)) if card.exchange.down_models else int(card.exchange.down)
+        said = (
+            card.exchange.down_models(len(run.ids))
+            if card.exchange.down_models
+            else int(card.exchange.down)
+        )
         assert most == said, f"{most} models were received in a round, the card says {said}"
 
 

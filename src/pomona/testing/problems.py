@@ -1,4 +1,6 @@
-"""Problems with known answers: quadratics for each client, and a federation of them that runs round by round."""
+"""Problems with known answers: quadratics for each client, and a federation of them that runs round
+by round.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +25,8 @@ OBSERVED = frozenset({"received", "trained"})
 
 @dataclass
 class Quadratics(Objective):
-    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean of i's samples.
+    """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean
+    of i's samples.
 
     ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples.
     """
@@ -39,7 +42,8 @@ class Quadratics(Objective):
         own = [torch.tensor(r) for r in self.rows]
         splits = {"train": own, "validation": own, "test": own}
         d = self.targets.shape[1]
-        self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)  # the last number is "the head"
+        # the last number is "the head"
+        self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)
         self.data = DeviceDataset(self.targets, self.targets, None, None, splits, "regression")
 
     def gradient(
@@ -51,9 +55,18 @@ class Quadratics(Objective):
         views: object = None,  # noqa: ARG002
         kept: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not supported."""
-        losses = torch.stack([((w - self.targets[i]) ** 2).sum(1).mean() / 2 for w, i in zip(W, indices, strict=True)])
-        return losses, torch.stack([w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)])
+        """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not
+        supported.
+        """
+        losses = torch.stack(
+            [
+                ((w - self.targets[i]) ** 2).sum(1).mean() / 2
+                for w, i in zip(W, indices, strict=True)
+            ]
+        )
+        return losses, torch.stack(
+            [w - self.targets[i].mean(0) for w, i in zip(W, indices, strict=True)]
+        )
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:  # noqa: ARG002
         """Return Z (n, d), since the Hessian is the identity."""
@@ -65,7 +78,11 @@ class Quadratics(Objective):
         return row.expand_as(truth), truth
 
     def batchwise(
-        self, row: Tensor, client: int, split: str, of: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to outputs and samples; () for no samples."""
         outputs, truth = self.outputs(row, client, split)
@@ -86,13 +103,23 @@ class Quadratics(Objective):
 
 def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
     """Return random quadratics with ``samples`` per client."""
-    a = torch.randn(clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    a = torch.randn(
+        clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
 
 
 def a_round(number: int = 1, **over: Any) -> Round:
-    """Return a round of one full-batch gradient step; ``over``: other fields of Round, ``lr`` as decayed."""
-    settings: dict[str, Any] = {"total": 10, "lr": 0.1, "decay": 1.0, "epochs": 1, "batch_size": 10**6}
+    """Return a round of one full-batch gradient step; ``over``: other fields of Round, ``lr`` as
+    decayed.
+    """
+    settings: dict[str, Any] = {
+        "total": 10,
+        "lr": 0.1,
+        "decay": 1.0,
+        "epochs": 1,
+        "batch_size": 10**6,
+    }
     settings |= {"momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
     return Round(number=number, **{"base_lr": settings["lr"] / settings["decay"], **settings})
 
@@ -101,17 +128,25 @@ class Federation:
     """A method on a problem, run round by round, with access to its halves' states."""
 
     def __init__(
-        self, method: Method, problem: Quadratics, seed: int = 0, members: tuple[int, ...] | None = None
+        self,
+        method: Method,
+        problem: Quadratics,
+        seed: int = 0,
+        members: tuple[int, ...] | None = None,
     ) -> None:
         self.method, self.problem = method, problem
         d, n = problem.targets.shape[1], len(problem.rows)
         self.initial = Initial(
-            lambda client: _drawn(d, 99 if client is None else 100 + client), problem.layers, problem.norms
+            lambda client: _drawn(d, 99 if client is None else 100 + client),
+            problem.layers,
+            problem.norms,
         )
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
         self.ids = self.roster.members
-        self.clients = ClientRuntime(method.client, problem, self.initial, tuple((i,) for i in range(n)), seed)
+        self.clients = ClientRuntime(
+            method.client, problem, self.initial, tuple((i,) for i in range(n)), seed
+        )
         self.server = method.server.start(self.initial, self.roster, seed)
         self.clients.begin(self.ids, self.roster, None)
         self.replies: list[Reply] = []
@@ -153,9 +188,13 @@ def _drawn(d: int, seed: int) -> Tensor:
 
 
 def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
-    """Return a round of three shuffled passes in batches of one, with momentum if the method allows it."""
+    """Return a round of three shuffled passes in batches of one, with momentum if the method allows
+    it.
+    """
     momentum = 0.0 if settings.method().card.needs.steps == "plain" else 0.9
-    return a_round(number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over})
+    return a_round(
+        number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over}
+    )
 
 
 def after(settings: MethodSettings, problem: Quadratics, rounds: int, **over: Any) -> Federation:
@@ -182,6 +221,8 @@ def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
 
 def uneven(*sizes: int, d: int = 5) -> Quadratics:
     """Return quadratics of clients with these numbers of samples."""
-    targets = torch.randn(sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    targets = torch.randn(
+        sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
     ends = np.cumsum(sizes)
     return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(ends, sizes, strict=True)])

@@ -1,4 +1,6 @@
-"""Checks of a method's rounds on small quadratics: form, repetition, absence, privacy, order, convergence."""
+"""Checks of a method's rounds on small quadratics: form, repetition, absence, privacy, order,
+convergence.
+"""
 
 import re
 from collections.abc import Callable
@@ -28,13 +30,23 @@ def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
 
 
 def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
-    """Check that downlinks keep the first round's form, as silos require, for one receiver at a time."""
+    """Check that downlinks keep the first round's form, as silos require, for one receiver at a
+    time.
+    """
     run = after(settings, quadratics(3, samples=4), 0)
     seen = set()
     for number in (1, 2, 3):
-        downs = [run.method.server.down(run.server, (i,), run.roster, passes(settings, number)) for i in run.ids]
+        downs = [
+            run.method.server.down(run.server, (i,), run.roster, passes(settings, number))
+            for i in run.ids
+        ]
         seen |= {
-            tuple(sorted((k, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1]) for k, rows in down.items()))
+            tuple(
+                sorted(
+                    (k, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1])
+                    for k, rows in down.items()
+                )
+            )
             for down in downs
         }
         run.round(passes(settings, number))
@@ -42,7 +54,9 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
 
 
 def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSettings) -> None:
-    """Check that training depends only on the states: until it is committed it can be repeated with the same result."""
+    """Check that training depends only on the states: until it is committed it can be repeated with
+    the same result.
+    """
     run = after(settings, quadratics(3, samples=4), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
     down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
@@ -60,7 +74,9 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
     run = after(settings, quadratics(2, samples=4), 1)
     before = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
-    replies = run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))
+    replies = run.clients.visit(
+        visit, run.method.server.down(run.server, run.ids, run.roster, visit.round)
+    )
     run.clients.commit(run.ids)
     assert same(states(run), before)
     assert all(reply.loss is None for reply in replies)
@@ -77,9 +93,11 @@ def absent_clients_are_unchanged(settings: MethodSettings) -> None:
 
 
 def private_tensors_never_go_up(settings: MethodSettings) -> None:
-    """Check that no uplinked tensor contains a private tensor of the method, as consecutive numbers.
+    """Check that no uplinked tensor contains a private tensor of the method, as consecutive
+    numbers.
 
-    If the card declares layers of the network private, the client half names their tensors; otherwise none are checked.
+    If the card declares layers of the network private, the client half names their tensors;
+    otherwise none are checked.
     """
     problem = quadratics(3, samples=4)
     problem.norms = (slice(1, 3),)  # for methods that keep these
@@ -97,7 +115,9 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
                         f"{told!r} of client {reply.client} holds its {name!r}, which is private"
                     )
     kept = settings.method().card.exchange.private
-    assert named or not PART_OF_A_NETWORK.search(kept), f"the card keeps {kept}, Client.private names no tensor of it"
+    assert named or not PART_OF_A_NETWORK.search(kept), (
+        f"the card keeps {kept}, Client.private names no tensor of it"
+    )
 
 
 def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) -> None:
@@ -110,23 +130,36 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     if "model" not in kept:
         return
     run = after(settings, quadratics(3, samples=4), 3)
-    sent = [(reply.client, name, row.flatten()) for reply in run.replies for name, row in reply.uplink.items()]
+    sent = [
+        (reply.client, name, row.flatten())
+        for reply in run.replies
+        for name, row in reply.uplink.items()
+    ]
     for i in run.ids:
-        judged = {when: w["w"] for (model, when), w in run.clients.models(i).items() if model == card.headline[0]}
+        judged = {
+            when: w["w"]
+            for (model, when), w in run.clients.models(i).items()
+            if model == card.headline[0]
+        }
         for when, w in judged.items():
             for whose, name, row in sent:
                 assert not torch.equal(row, w), (
-                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card keeps {kept}"
+                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card "
+                    f"keeps {kept}"
                 )
 
 
 def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
-    """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to rounding."""
+    """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to
+    rounding.
+    """
     problem, ids = uneven(1, 4, 2), (1, 2, 0)
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
     down = run.method.server.down(run.server, ids, run.roster, round_)
-    received = cut(run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2])
+    received = cut(
+        run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2]
+    )
     stacked = joined([run.state(i) for i in ids])
     training = LocalTraining(problem, ids, run.roster, round_)
     _, uplink, info = run.method.client.train(stacked, received, training, round_)
@@ -144,24 +177,33 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     visits = []
     for ids in ((0, 1, 2), (2, 0, 1)):
         visit = ClientRequest(passes(settings, 2), run.roster, ids)
-        replies = run.clients.visit(visit, run.method.server.down(run.server, ids, run.roster, visit.round))
+        replies = run.clients.visit(
+            visit, run.method.server.down(run.server, ids, run.roster, visit.round)
+        )
         visits.append({r.client: r for r in replies})
     one, two = visits
     assert all(same(one[i].uplink, two[i].uplink) and one[i].loss == two[i].loss for i in run.ids)
 
 
 def the_server_treats_clients_alike(settings: MethodSettings) -> None:
-    """Check that exchanging the uplinks of clients of one size exchanges the models received, up to rounding."""
+    """Check that exchanging the uplinks of clients of one size exchanges the models received, up to
+    rounding.
+    """
     order, d = [2, 0, 3, 1], 5
     run = after(settings, quadratics(4, samples=4, d=d), 0)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     run.round(first)
     if not run.replies[0].uplink:
         return
-    uplink = {name: torch.stack([reply.uplink[name] for reply in run.replies]) for name in run.replies[0].uplink}
+    uplink = {
+        name: torch.stack([reply.uplink[name] for reply in run.replies])
+        for name in run.replies[0].uplink
+    }
     received = []
     for given in (uplink, {name: rows[order] for name, rows in uplink.items()}):
-        state = server.aggregate(server.start(run.initial, run.roster, 0), given, run.ids, run.roster, first)
+        state = server.aggregate(
+            server.start(run.initial, run.roster, 0), given, run.ids, run.roster, first
+        )
         received.append(server.down(state, run.ids, run.roster, second))
     before, exchanged = received
     for name, rows in before.items():
@@ -183,32 +225,41 @@ def one_client_alone_works(settings: MethodSettings) -> None:
 
 
 def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
-    """Check that headline models reduce the mean distance to each client's own optimum, for similar clients.
+    """Check that headline models reduce the mean distance to each client's own optimum, for similar
+    clients.
 
     The head is one number of twenty, and need not be trained.
     """
     centre = torch.full((1, 20), 3.0, dtype=torch.float64)
     problem = quadratics(3, samples=4, d=20)
     problem.targets.mul_(0.2).add_(centre)
-    problem.data = DeviceDataset(problem.targets, problem.targets, None, None, problem.data.rows, "regression")
+    problem.data = DeviceDataset(
+        problem.targets, problem.targets, None, None, problem.data.rows, "regression"
+    )
     run = after(settings, problem, 0)
     losses = []
     for number in range(1, 31):
         run.round(passes(settings, number, total=30))
         models = [run.clients.models(i)[run.method.card.headline]["w"] for i in run.ids]
-        losses.append(float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models))))
+        losses.append(
+            float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
+        )
     assert min(losses[-5:]) < 0.2 * losses[0]
 
 
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:
-    """Check that rows of one call take AdamW's steps as single rows do, unless the card restricts the rule to SGD."""
+    """Check that rows of one call take AdamW's steps as single rows do, unless the card restricts
+    the rule to SGD.
+    """
     if settings.method().card.needs.steps == "any":
         adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
         taken = [
             after(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})
             for o in (Optimizer(), adamw["optimizer"])
         ]
-        assert not same(*map(states, taken)), "AdamW's steps are those of SGD: the card says that any steps are taken"
+        assert not same(*map(states, taken)), (
+            "AdamW's steps are those of SGD: the card says that any steps are taken"
+        )
         rows_of_one_call_train_as_they_do_alone(settings, **adamw)
 
 

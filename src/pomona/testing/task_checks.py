@@ -1,4 +1,6 @@
-"""Checks of a method's runs on further tasks: a partly frozen network, masks, times to an event, AdamW."""
+"""Checks of a method's runs on further tasks: a partly frozen network, masks, times to an event,
+AdamW.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,7 +50,9 @@ class SmallFederation:
 def discs(
     n: int = 24, side: int = 8, classes: int = 3, seed: int = 0, volume: bool = False
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return bright discs on a dark ground: images (n, side, side, 1), masks (n, side, side); or volumes."""
+    """Return bright discs on a dark ground: images (n, side, side, 1), masks (n, side, side); or
+    volumes.
+    """
     rng = np.random.default_rng(seed)
     shape = (side,) * (3 if volume else 2)
     axes = np.indices(shape).reshape(len(shape), *shape)
@@ -74,17 +78,27 @@ def clouds(_: DataSettings) -> Arrays:
 
 
 def patients(_: DataSettings | None = None) -> Arrays:
-    """Return features (240, 3), of which the first shortens the time to an event; 40 % are censored."""
+    """Return features (240, 3), of which the first shortens the time to an event; 40 % are
+    censored.
+    """
     draw = np.random.Generator(np.random.Philox(7))
     x = draw.normal(size=(240, 3)).astype(np.float32)
-    seen_at, left_at = draw.exponential(100 * np.exp(-1.5 * x[:, 0])), draw.exponential(150, size=len(x))
+    seen_at, left_at = (
+        draw.exponential(100 * np.exp(-1.5 * x[:, 0])),
+        draw.exponential(150, size=len(x)),
+    )
     return x, np.column_stack([np.minimum(seen_at, left_at) + 0.01, seen_at <= left_at])
 
 
 PARTLY_FROZEN = SmallFederation(
     {
         "data": {"name": f"{__name__}:clouds"},
-        "model": {"name": "mlp", "hidden": [8, 8], "train": ["fc2.*", "fc3.*"], "cache_features": "off"},
+        "model": {
+            "name": "mlp",
+            "hidden": [8, 8],
+            "train": ["fc2.*", "fc3.*"],
+            "cache_features": "off",
+        },
         "lr": 0.3,
     },
     "accuracy",
@@ -101,19 +115,29 @@ SEGMENTATION = SmallFederation(
     frozenset({"iou", "regions"}),
 )
 SURVIVAL = SmallFederation(
-    {"data": {"name": f"{__name__}:patients", "targets": "survival", "intervals": 4}, "model": NETWORK},
+    {
+        "data": {"name": f"{__name__}:patients", "targets": "survival", "intervals": 4},
+        "model": NETWORK,
+    },
     "c_index",
     frozenset({"uno_c", "integrated_brier", "dynamic_auroc"}),
 )
 ADAMW = SmallFederation(
-    {"data": {"name": f"{__name__}:clouds"}, "model": NETWORK, "optimizer": {"name": "adamw"}, "lr": 0.01},
+    {
+        "data": {"name": f"{__name__}:clouds"},
+        "model": NETWORK,
+        "optimizer": {"name": "adamw"},
+        "lr": 0.01,
+    },
     "accuracy",
     frozenset({"auroc", "confusion"}),
 )
 
 
 def trains(federation: SmallFederation, settings: MethodSettings) -> None:
-    """Assert that a run trains only what is not frozen, uses its task's metrics, and is repeatable."""
+    """Assert that a run trains only what is not frozen, uses its task's metrics, and is
+    repeatable.
+    """
     config = federation.config(settings)
     scenario = Scenario.prepare(config)
     before = {name: tensor.clone() for name, tensor in scenario.frozen.items()}
@@ -129,20 +153,31 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
 def outcome(result: Result) -> object:
     """Return all numbers of a run's record."""
     info = [{k: v.tolist() for k, v in r.info.items()} for r in result.rounds]
-    return [(r.loss, r.bytes_down, r.bytes_up) for r in result.rounds], info, result.evaluations, result.final
+    return (
+        [(r.loss, r.bytes_down, r.bytes_up) for r in result.rounds],
+        info,
+        result.evaluations,
+        result.final,
+    )
 
 
 def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Result) -> None:
-    """Assert that rows and personal models have the trained tensors, and none of the frozen ones."""
+    """Assert that rows and personal models have the trained tensors, and none of the frozen
+    ones.
+    """
     assert scenario.frozen.keys() == federation.frozen
-    trained = {k: p.shape for k, p in scenario.module().named_parameters() if k not in federation.frozen}
+    trained = {
+        k: p.shape for k, p in scenario.module().named_parameters() if k not in federation.frozen
+    }
     assert len(scenario.initial()) == sum(shape.numel() for shape in trained.values())
     for client in range(scenario.config.clients):
         assert {k: tensor.shape for k, tensor in result.models[client].items()} == trained
 
 
 def _learnt(federation: SmallFederation, settings: MethodSettings, result: Result) -> None:
-    """Assert finite losses, a falling loss of the headline models, and the task's metrics for each model."""
+    """Assert finite losses, a falling loss of the headline models, and the task's metrics for each
+    model.
+    """
     _everybody_trained(result)
     judged = result.curve(*settings.method().card.headline)
     losses = [np.mean(np.array(seen.loss, dtype=float)) for seen in judged]
@@ -163,7 +198,9 @@ def _everybody_trained(result: Result) -> None:
 
 
 def a_run_trains_a_partly_frozen_network(settings: MethodSettings) -> None:
-    """Check classification: the last two of three layers are in rows and models; the first is unchanged, to the bit."""
+    """Check classification: the last two of three layers are in rows and models; the first is
+    unchanged, to the bit.
+    """
     trains(PARTLY_FROZEN, settings)
 
 
@@ -178,7 +215,9 @@ def a_run_trains_survival(settings: MethodSettings) -> None:
 
 
 def a_run_trains_with_adamw_or_refuses_it(settings: MethodSettings) -> None:
-    """Check training with AdamW if the card's rule supports any steps, else its refusal in one line before training."""
+    """Check training with AdamW if the card's rule supports any steps, else its refusal in one line
+    before training.
+    """
     if settings.method().card.needs.steps == "any":
         trains(ADAMW, settings)
     else:
@@ -193,7 +232,8 @@ def _refused(federation: SmallFederation, settings: MethodSettings) -> None:
         said = str(refusal)
     else:
         raise AssertionError(
-            f"the card says that the rule holds for {settings.method().card.needs.steps} steps, but it ran"
+            f"the card says that the rule holds for {settings.method().card.needs.steps} steps, "
+            "but it ran"
         )
     assert said.startswith("optimizer.name"), said
     assert "\n" not in said

@@ -15,7 +15,11 @@ REFERENCE = {
     "scenario": {
         "MNIST, pathological": {
             "settings": {"data": {"name": "mnist"}},
-            "numbers": {"Separate": 97.34, "FedAvg": 95.71, "APPLE, mu!=0": {"value": 99.77, "note": "read off"}},
+            "numbers": {
+                "Separate": 97.34,
+                "FedAvg": 95.71,
+                "APPLE, mu!=0": {"value": 99.77, "note": "read off"},
+            },
         },
         "MNIST, practical": {
             "settings": {"data": {"name": "mnist"}},

@@ -27,12 +27,16 @@ from pomona.results.web.comparison_page import rank, write
 
 def test_the_table_has_the_papers_figures_beside_ours(tiny):
     made = comparison(tiny)
-    cells = next(r for r in tiny.results["results"] if (r["scenario"], r["method"]) == ("one", "separate"))["cells"]
+    cells = next(
+        r for r in tiny.results["results"] if (r["scenario"], r["method"]) == ("one", "separate")
+    )["cells"]
     best = [100 * max(c["figures"]["curve"]["test_accuracy"]) for c in cells]
     table = grid(made)
     assert table.header[1:3] == ["MNIST, pathological: paper", "MNIST, pathological: ours"]
     assert table.rows[0][:3] == ["Separate", "97.34", f"{fmean(best):.2f} ± {stdev(best):.2f} (2)"]
-    assert [row[-2:] for row in table.rows] == [[p, "data missing"] for p in ("61.36", "53.83", "86.39")]
+    assert [row[-2:] for row in table.rows] == [
+        [p, "data missing"] for p in ("61.36", "53.83", "86.39")
+    ]
     assert (2, 1) in table.marked  # the paper's best of the three rows
     assert table.rows[2][1] == "99.77*"  # it has a note
     assert "in the best round on test, as in table 1 of a paper;" in table.notes[0]
@@ -42,18 +46,25 @@ def test_the_records_are_numbers(tiny):
     lines = list(csv.DictReader(io.StringIO(csv_text(records(comparison(tiny))))))
     assert len(lines) == 9
     one = lines[0]
-    assert float(one["difference"]) == pytest.approx(100 * float(one["best_test_mean"]) - 97.34, abs=1e-3)
+    assert float(one["difference"]) == pytest.approx(
+        100 * float(one["best_test_mean"]) - 97.34, abs=1e-3
+    )
     assert (lines[-1]["state"], lines[-1]["n"], lines[-1]["last_mean"]) == ("data missing", "0", "")
 
 
 def test_hurt_clients_are_those_below_their_own_accuracy_alone(tiny):
     made = comparison(tiny)
     averaged, alone = made.at("one", "fedavg"), made.at("one", "separate")
-    hurt = [fmean(a < b for a, b in zip(averaged.clients()[s], alone.clients()[s], strict=True)) for s in (0, 1)]
+    hurt = [
+        fmean(a < b for a, b in zip(averaged.clients()[s], alone.clients()[s], strict=True))
+        for s in (0, 1)
+    ]
     lines = {(row[0], row[1]): row for row in spread_table(made).rows}
     assert lines["MNIST, pathological", "FedAvg"][-1] == f"{100 * fmean(hurt):.0f}"
     worst = [100 * min(averaged.clients()[s]) for s in (0, 1)]
-    assert lines["MNIST, pathological", "FedAvg"][3] == f"{fmean(worst):.2f} ± {stdev(worst):.2f} (2)"
+    assert (
+        lines["MNIST, pathological", "FedAvg"][3] == f"{fmean(worst):.2f} ± {stdev(worst):.2f} (2)"
+    )
     assert lines["MNIST, pathological", "Separate"][-1] == "-"
     assert len(gains(made, "one")["FedAvg"]) == 3
     assert gains(made, "gone") == {}
@@ -63,10 +74,19 @@ def test_a_client_is_one_pair_whatever_the_number_of_seeds(tiny):
     made = comparison(tiny)
     one = made.at("one", "apple")
     a, b = paired(one, one)
-    assert a == b == pytest.approx([fmean(each) for each in zip(*(one.clients()[s] for s in (0, 1)), strict=True)])
+    assert (
+        a
+        == b
+        == pytest.approx(
+            [fmean(each) for each in zip(*(one.clients()[s] for s in (0, 1)), strict=True)]
+        )
+    )
     assert len(a) == 3
     lines = wilcoxon_table(made).rows
-    assert {(row[1], row[2]) for row in lines} == {("APPLE, mu!=0", "Separate"), ("APPLE, mu!=0", "FedAvg")}
+    assert {(row[1], row[2]) for row in lines} == {
+        ("APPLE, mu!=0", "Separate"),
+        ("APPLE, mu!=0", "FedAvg"),
+    }
 
 
 def test_traffic_is_counted_in_models(tiny):
@@ -74,7 +94,8 @@ def test_traffic_is_counted_in_models(tiny):
     models = {row[1]: row[2:4] for row in table.rows}
     assert models["Separate"] == ["0.00", "0.00"]
     assert models["FedAvg"] == ["1.00", "1.00"]
-    assert float(models["APPLE, mu!=0"][1]) == pytest.approx(1, abs=0.02)  # and the names of the cores it wants
+    # and the names of the cores it wants
+    assert float(models["APPLE, mu!=0"][1]) == pytest.approx(1, abs=0.02)
     assert all(float(row[7]) <= 3 for row in table.rows)
 
 
@@ -84,7 +105,9 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
     for row, method in (("FedAvg", "fedavg"), ("APPLE, mu!=0", "apple")):
         entry, alone = made.at("one", method), made.at("one", "separate")
         ends, floors = ([values[-1] for _, values in e.curve()] for e in (entry, alone))
-        a_round = [(c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 / 1e6 for c in entry.cells]
+        a_round = [
+            (c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 / 1e6 for c in entry.cells
+        ]
         own, other = lines["MNIST, pathological", row][:2], lines["MNIST, pathological", row][2:]
         for (said, sent), targets in ((own, [0.95 * e for e in ends]), (other, floors)):
             when = [
@@ -110,7 +133,10 @@ def test_a_target_is_reached_by_the_first_value_that_has_it():
 def test_a_suite_names_the_rows_that_are_tested(tiny):
     named = replace(tiny, results={**tiny.results, "own": ["fedavg"]})
     lines = wilcoxon_table(comparison(named)).rows
-    assert {(row[1], row[2]) for row in lines} == {("FedAvg", "Separate"), ("FedAvg", "APPLE, mu!=0")}
+    assert {(row[1], row[2]) for row in lines} == {
+        ("FedAvg", "Separate"),
+        ("FedAvg", "APPLE, mu!=0"),
+    }
     assert wilcoxon_table(comparison(replace(tiny, results={**tiny.results, "own": []}))) is None
 
 
@@ -138,20 +164,30 @@ def test_a_reader_compares_with_numbers_of_their_own(tiny):
 
 def test_numbers_of_another_bench_are_refused(tiny):
     other = Reference.model_validate({**OWN, "scenario": {"one": {"numbers": {"FedAvg": 1.0}}}})
-    with pytest.raises(ConfigError, match=r"are MNIST, pathological; MNIST, practical; .* methods Separate; FedAvg"):
+    with pytest.raises(
+        ConfigError, match=r"are MNIST, pathological; MNIST, practical; .* methods Separate; FedAvg"
+    ):
         comparison(tiny, other)
 
 
 def test_without_reference_numbers_ours_stand_alone(tiny):
     made = comparison(replace(tiny, results={**tiny.results, "reference": None}))
     table = grid(made)
-    assert table.header == ["method", "MNIST, pathological", "MNIST, practical", "PathMNIST, practical"]
+    assert table.header == [
+        "method",
+        "MNIST, pathological",
+        "MNIST, practical",
+        "PathMNIST, practical",
+    ]
     assert str(made.count) in table.notes[0]
     assert dict(sentences(made))["MNIST, pathological"] == []
 
 
 def test_numbers_of_another_metric_are_refused(tiny):
-    with pytest.raises(ConfigError, match="the reference numbers are of auroc, those of separate in one of accuracy"):
+    with pytest.raises(
+        ConfigError,
+        match="the reference numbers are of auroc, those of separate in one of accuracy",
+    ):
         comparison(tiny, Reference.model_validate({**OWN, "metric": "auroc"}))
 
 
@@ -164,7 +200,8 @@ def test_differences_are_facts_of_the_runs(tiny):
     assert "of 3 pairs" in first
     assert "APPLE, mu!=0, the paper's figure*: read off." in first
     assert said["PathMNIST, practical"] == [
-        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; “pomona data list” says where it is "
+        "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; “pomona data "
+        "list” says where it is "
         "looked for."
     ]
 
@@ -189,7 +226,9 @@ def test_a_method_has_one_colour_in_all_pictures(tiny):
     both = set(colours[0]) & set(colours[1])
     assert both == {"FedAvg", "APPLE, mu!=0"}
     assert all(colours[0][row] == colours[1][row] for row in both)
-    assert "over Separate, mean over 2 seeds, both in the round" in who_benefits(made, "one").caption
+    assert (
+        "over Separate, mean over 2 seeds, both in the round" in who_benefits(made, "one").caption
+    )
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +248,9 @@ def test_the_page_and_its_other_forms(tiny, pages, tmp_path):
         assert "data.name" in text
         assert "data.dir" not in text  # the page goes to others
         assert str(tiny.folder) not in text
-    assert [p.name for p in (pages / "figures").glob("critical-difference.*")] == ["critical-difference.png"]
+    assert [p.name for p in (pages / "figures").glob("critical-difference.*")] == [
+        "critical-difference.png"
+    ]
 
 
 def test_report_knows_a_bench_and_takes_a_file_of_reference_numbers(tiny, tmp_path, capsys):
@@ -242,16 +283,28 @@ def called(words):
 
 
 def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
-    """Two methods, two clients, mean absolute errors: the smaller is bold, gains are positive, the largest is worst."""
+    """Two methods, two clients, mean absolute errors: the smaller is bold, gains are positive, the
+    largest is worst.
+    """
     errors = {"separate": (0.5, 0.9), "fedavg": (0.4, 1.0)}
     results = copy.deepcopy(dict(tiny.results)) | {"reference": None}
-    results["results"] = [r for r in results["results"] if (r["scenario"], r["method"]) in {("one", m) for m in errors}]
+    results["results"] = [
+        r
+        for r in results["results"]
+        if (r["scenario"], r["method"]) in {("one", m) for m in errors}
+    ]
     for result in results["results"]:
         own = errors[result["method"]]
         for cell in result["cells"]:
             figures = cell["figures"]
             figures["metric"] = "mae"
-            moment = {"round": 3, "value": list(own), "accuracy": [None, None], "samples": [10, 30], "loss": [1.0, 1.0]}
+            moment = {
+                "round": 3,
+                "value": list(own),
+                "accuracy": [None, None],
+                "samples": [10, 30],
+                "loss": [1.0, 1.0],
+            }
             figures["models"][figures["headline"]] = {"last": moment, "best_validation": None}
             figures["curve"] |= {
                 "round": [1, 2, 3],
@@ -261,12 +314,18 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     made = comparison(replace(tiny, results=results))
     table = grid(made)
     assert "mean absolute error" in table.notes[0]
-    assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == ["0.7 ± 0 (2)", "0.7 ± 0 (2)"]
+    assert [row[1] for row in table.rows if row[0] in {"Separate", "FedAvg"}] == [
+        "0.7 ± 0 (2)",
+        "0.7 ± 0 (2)",
+    ]
     assert gains(made, "one")["FedAvg"] == pytest.approx([0.1, -0.1])
     lines = {row[1]: row for row in spread_table(made).rows}
     assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
     assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt
-    assert made.at("one", "fedavg").values(AVERAGES["last_pooled"]) == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
+    assert (
+        made.at("one", "fedavg").values(AVERAGES["last_pooled"])
+        == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
+    )
     assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"
 
 

@@ -12,13 +12,32 @@ from pomona.core.rng import stream
 from pomona.experiments import load
 from pomona.results.web.comparison_page import write
 
-WRONG = [None, True, -1, 10**400, 1e308, "x", "[/red]\x1b]0;x\x07", [], {}, [[1]], [None], {"a": [1]}]
+WRONG = [
+    None,
+    True,
+    -1,
+    10**400,
+    1e308,
+    "x",
+    "[/red]\x1b]0;x\x07",
+    [],
+    {},
+    [[1]],
+    [None],
+    {"a": [1]},
+]
 DAMAGES = 80
 
 
 def places(tree, path=()):
     """One path of every kind in a tree; paths that differ only in list positions count once."""
-    inner = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:1] if isinstance(tree, list) else ()
+    inner = (
+        tree.items()
+        if isinstance(tree, dict)
+        else list(enumerate(tree))[:1]
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in inner:
         yield (*path, key)
         yield from places(value, (*path, key))
@@ -59,7 +78,8 @@ def test_a_name_in_results_is_no_path(key, name, tiny, sent):
     row = results["results"][0]
     (row if key == "scenario" else row["cells"][0])[key] = name
     (sent / "results.json").write_text(json.dumps(results))
-    if key == "folder" and name == "<b>":  # a folder's name within the bench's: odd, and nothing else
+    # a folder's name within the bench's: odd, and nothing else
+    if key == "folder" and name == "<b>":
         load(sent)
     else:
         with pytest.raises(StorageError, match="holds no readable bench"):
@@ -81,7 +101,9 @@ def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
     assert DAMAGES > refused > DAMAGES / 3
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 1}', "[" * 200_000, '{"schema": "\\u001b]0;x"}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"schema": 1}', "[" * 200_000, '{"schema": "\\u001b]0;x"}', "\xff"]
+)
 @pytest.mark.parametrize("name", ["results.json", "timing.json"])
 def test_what_is_no_bench_is_refused(name, text, sent):
     (sent / name).write_bytes(text.encode("latin-1"))

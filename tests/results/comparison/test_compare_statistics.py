@@ -14,10 +14,15 @@ from pomona.results.significance import cliques, critical_difference, holm, rank
 
 def test_the_highest_is_first_and_equal_values_share_their_ranks():
     # 0.8 twice: places 2 and 3, (2 + 3) / 2.
-    assert ranks(np.array([[0.9, 0.8, 0.8], [0.7, 0.9, 0.6]])).tolist() == [[1, 2.5, 2.5], [2, 1, 3]]
+    assert ranks(np.array([[0.9, 0.8, 0.8], [0.7, 0.9, 0.6]])).tolist() == [
+        [1, 2.5, 2.5],
+        [2, 1, 3],
+    ]
 
 
-@given(arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(0, 1)))
+@given(
+    arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.floats(0, 1))
+)
 def test_ranks_of_a_block_sum_to_k_k_plus_1_over_2(values):
     k = values.shape[1]
     assert ranks(values).sum(axis=1) == pytest.approx(k * (k + 1) / 2)
@@ -30,7 +35,8 @@ def test_critical_differences_are_those_of_demsars_table(k, q):
 
 
 def test_holms_steps():
-    # Sorted: 0.005 x 4 = 0.02, 0.01 x 3 = 0.03, 0.03 x 2 = 0.06, 0.04 x 1 = 0.04, which may not fall below 0.06.
+    # Sorted: 0.005 x 4 = 0.02, 0.01 x 3 = 0.03, 0.03 x 2 = 0.06, 0.04 x 1 = 0.04, which may not
+    # fall below 0.06.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
     assert holm([]) == []
@@ -44,7 +50,14 @@ def test_holm_lies_between_the_raw_values_and_bonferronis(p):
 
 def test_bars_join_the_longest_runs_that_do_not_differ():
     # Order 2, 0, 1, 3; only (2, 1), (2, 3) and (0, 3) differ: runs 2-0, 0-1, 1-3.
-    different = {(0, 1): False, (0, 2): False, (0, 3): True, (1, 2): True, (1, 3): False, (2, 3): True}
+    different = {
+        (0, 1): False,
+        (0, 2): False,
+        (0, 3): True,
+        (1, 2): True,
+        (1, 3): False,
+        (2, 3): True,
+    }
     assert cliques([2, 0, 1, 3], different) == [(0, 1), (1, 2), (2, 3)]
     assert cliques([0, 1, 2, 3], dict.fromkeys(different, False)) == [(0, 3)]
     assert cliques([0, 1, 2, 3], dict.fromkeys(different, True)) == []

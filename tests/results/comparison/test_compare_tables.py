@@ -18,7 +18,9 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
         HEAD + 'settings.data.name = "mnist"\n[scenario.s]\nnumbers.fedavg = 1\n'
         'numbers.apple = { value = 2.5, std = 0.5, note = "n" }\nchosen.apple."method.mu" = 0.1\n'
     )
-    (tmp_path / "suite.toml").write_text('title = "t"\nreference = "numbers/a.toml"\n[scenario.s]\n[method.fedavg]\n')
+    (tmp_path / "suite.toml").write_text(
+        'title = "t"\nreference = "numbers/a.toml"\n[scenario.s]\n[method.fedavg]\n'
+    )
     known = read_suite(tmp_path / "suite.toml").reference
     assert known == read_reference(tmp_path / "numbers" / "a.toml")
     assert known.stated("s") == {"data.name": "mnist"}
@@ -36,7 +38,10 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
         (HEAD + "metric = 'acuracy'", "metric = 'acuracy': known: accuracy"),
         (HEAD + "scenario.s.numbers.fedavg = 'high'", "scenario s, fedavg: 'high' is not a number"),
         (HEAD + "scenario.s.numbers.fedavg = inf", "scenario.s.numbers.fedavg"),
-        (HEAD + "scenario.s.numbers.fedavg = { std = 1 }", "scenario.s.numbers.fedavg.value must be set"),
+        (
+            HEAD + "scenario.s.numbers.fedavg = { std = 1 }",
+            "scenario.s.numbers.fedavg.value must be set",
+        ),
         (HEAD + "scenario.s.number.fedavg = 1", "unknown key 'scenario.s.number'"),
     ],
 )
@@ -60,7 +65,10 @@ def test_an_average_is_over_clients_or_over_samples():
     rounds = {1: (0.9, 0.9, 0.3), 2: (0.2, 0.2, 0.6)}
     samples = (10, 10, 80)
     clients = [sum(a) / 3 for a in rounds.values()]  # 0.7, 0.333: round 1 is best
-    pooled = [sum(a * s for a, s in zip(own, samples, strict=True)) / 100 for own in rounds.values()]  # 0.42, 0.52
+    # 0.42, 0.52
+    pooled = [
+        sum(a * s for a, s in zip(own, samples, strict=True)) / 100 for own in rounds.values()
+    ]
     own = {"last": {"accuracy": list(rounds[2]), "samples": list(samples)}}
     figures = {
         "headline": "personal, trained",
@@ -68,7 +76,18 @@ def test_an_average_is_over_clients_or_over_samples():
         "curve": {"round": [1, 2], "test_accuracy": clients, "test_accuracy_pooled": pooled},
     }
     entry = ComparisonRow(
-        "", "", "", "", "finished", "", METRICS["accuracy"], {}, {}, 0, ({"seed": 0, "figures": figures},), Printed()
+        "",
+        "",
+        "",
+        "",
+        "finished",
+        "",
+        METRICS["accuracy"],
+        {},
+        {},
+        0,
+        ({"seed": 0, "figures": figures},),
+        Printed(),
     )
     expected = {"best_test": 0.7, "best_test_pooled": 0.52, "last": 1 / 3, "last_pooled": 0.52}
     assert {name: entry.values(AVERAGES[name])[0] for name in expected} == pytest.approx(expected)

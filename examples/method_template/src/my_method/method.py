@@ -1,12 +1,14 @@
 """Anchored: FedAvg whose clients are held near their own last model while they train.
 
-Replace this text by your paper: authors, title, venue; then objective and update rules, with equation numbers.
+Replace this text by your paper: authors, title, venue; then objective and update rules, with
+equation numbers.
 
     objective        min_v  F_i(v) + mu / 2 ||v - u_i||^2         u_i is the client's own last model
     client           from the received w:  v <- v - lr (g_i(v) + mu (v - u_i));  u_i <- v
     server           w <- sum_i n_i / n v_i        over the cohort, as FedAvg
 
-Named models: ``global`` is w as received, ``personal`` is v after training. mu = 0 is FedAvg, to the bit.
+Named models: ``global`` is w as received, ``personal`` is v after training. mu = 0 is FedAvg, to
+the bit.
 
 Differs from the paper: say here what your paper leaves open, and which reading this is.
 """
@@ -18,9 +20,13 @@ from pomona.methods import base, fedavg
 
 
 class Anchored(base.MethodSettings):
-    """The method's settings: each field is a key of section ``method``, with its bounds and a description."""
+    """The method's settings: each field is a key of section ``method``, with its bounds and a
+    description.
+    """
 
-    mu: float = Field(0.1, ge=0, description="pull towards the client's own last model (mu); 0 is FedAvg")
+    mu: float = Field(
+        0.1, ge=0, description="pull towards the client's own last model (mu); 0 is FedAvg"
+    )
 
     def method(self) -> base.Method:
         """The server half, the client half and the card."""
@@ -56,8 +62,13 @@ CARD = base.Card(
     presentation=base.Presentation("Anchored", quantities=QUANTITIES),
     paper="none yet",
     summary="FedAvg whose clients are held near their own last model",
-    exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="its last model"),
+    exchange=base.Exchange(
+        down="1", up="1", private="nothing but the data", keeps="its last model"
+    ),
     headline=("personal", "trained"),
-    joining="a newcomer starts from the global model; unseen: as a newcomer, under the standing global model",
+    joining=(
+        "a newcomer starts from the global model; unseen: as a newcomer, under the standing "
+        "global model"
+    ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )

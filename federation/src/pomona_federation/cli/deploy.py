@@ -1,4 +1,6 @@
-"""``pomona deploy``: kits for a federation between organisations, and the reference of its files."""
+"""``pomona deploy``: kits for a federation between organisations, and the reference of its
+files.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -37,14 +39,19 @@ if TYPE_CHECKING:
 def provision(
     federation: Path | None = None,
     *,
-    out: Annotated[Path, Parameter(help="folder of the kits: a new one, or with --add the existing one")] = Path(
-        "kits"
-    ),
+    out: Annotated[
+        Path, Parameter(help="folder of the kits: a new one, or with --add the existing one")
+    ] = Path("kits"),
     add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
     key: Annotated[Path | None, Parameter(help="with --add: the newcomer's own public key")] = None,
     wheels: Annotated[
         Path | None,
-        Parameter(help="folder with Pomona's two wheels, for kits; its requirements.lock, if any, replaces the list"),
+        Parameter(
+            help=(
+                "folder with Pomona's two wheels, for kits; its requirements.lock, if any, "
+                "replaces the list"
+            )
+        ),
     ] = None,
     libraries: Annotated[
         Libraries | None,
@@ -75,18 +82,34 @@ def provision(
 
 def renew(
     *,
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path("kits"),
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path(
+        "kits"
+    ),
     json: Json = False,
 ) -> None:
-    """Renew the server's certificate: same key, names and authority, so the silos need no update."""
+    """Renew the server's certificate: same key, names and authority, so the silos need no
+    update.
+    """
     from pomona_federation.provision import provision as kits
 
     done = kits.renew(out)
     if json:
-        emit({"certificate": done.path, "before": done.before.isoformat(), "until": done.until.isoformat()})
+        emit(
+            {
+                "certificate": done.path,
+                "before": done.before.isoformat(),
+                "until": done.until.isoformat(),
+            }
+        )
         return
-    print(f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is not a secret")
-    print("next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` and `resume` there")
+    print(
+        f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is "
+        "not a secret"
+    )
+    print(
+        "next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` "
+        "and `resume` there"
+    )
 
 
 def task(
@@ -118,15 +141,24 @@ def _everybody(made: "Provisioned") -> Iterator[str]:
     what = f.own.config.method.name if f.own else "without its own study"
     yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
     if made.until:
-        yield f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, put it into no kit"
+        yield (
+            f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, "
+            "put it into no kit"
+        )
         until = f"its certificate is valid until {made.until:%Y-%m-%d}"
         yield f"{made.folder}/server  for who runs {f.server}; certs/server.key is secret; {until}"
     else:
-        yield f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, this machine only"
+        yield (
+            f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, "
+            "this machine only"
+        )
     yield from _silos(made)
     yield f"libraries  by hash: {described(content(made.folder / 'server' / 'wheels' / LOCK))}"
     yield f"agreement  {f.agreement}"
-    yield f"           {made.digits}: by telephone, every silo reads what `pomona silo check` prints at compare"
+    yield (
+        f"           {made.digits}: by telephone, every silo reads what `pomona silo check` "
+        "prints at compare"
+    )
     wheel = (
         ""
         if (made.folder / "server" / "wheels" / "SHA256SUMS").exists()
@@ -140,9 +172,14 @@ def _newcomer(made: "Provisioned") -> Iterator[str]:
     yield from _silos(made)
     if made.until:
         keys = f"{made.folder}/server/keys/{name}.pub"
-        yield f"next       send {keys} and {name}.cert (no secrets) to the server's administrator, who runs there"
+        yield (
+            f"next       send {keys} and {name}.cert (no secrets) to the server's "
+            "administrator, who runs there"
+        )
         yield f"           pomona server add {name} --key {name}.pub"
-        yield "others     need copy nothing: the authority's certificate travels with the next round"
+        yield (
+            "others     need copy nothing: the authority's certificate travels with the next round"
+        )
     else:
         yield f"next       pomona server add {name}"
 
@@ -150,7 +187,10 @@ def _newcomer(made: "Provisioned") -> Iterator[str]:
 def _silos(made: "Provisioned") -> Iterator[str]:
     for name in made.silos:
         if name in made.brought:
-            how = "its own key: no secret inside, but it must arrive unchanged (it says whom the silo trusts)"
+            how = (
+                "its own key: no secret inside, but it must arrive unchanged (it says whom the "
+                "silo trusts)"
+            )
         elif made.until:
             how = "keys/silo.key is secret: hand the kit over in person or encrypted"
         else:
@@ -164,7 +204,10 @@ def _record(made: "Provisioned") -> dict[str, object]:
         "folder": made.folder,
         "agreement": made.federation.agreement,
         "certificate_until": made.until.isoformat() if made.until else None,
-        "silos": [{"name": name, "kit": made.folder / name, "own_key": name in made.brought} for name in made.silos],
+        "silos": [
+            {"name": name, "kit": made.folder / name, "own_key": name in made.brought}
+            for name in made.silos
+        ],
     }
 
 
@@ -190,7 +233,9 @@ FILES: Mapping[str, type[Settings]] = {
 def settings(
     key: str | None = None,
     *,
-    to: Annotated[Path | None, Parameter(name="--out", help="write the whole reference as Markdown")] = None,
+    to: Annotated[
+        Path | None, Parameter(name="--out", help="write the whole reference as Markdown")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Explain the settings of a federation's files.
@@ -210,11 +255,15 @@ def settings(
 
 def in_files() -> list[Setting]:
     """Every setting of a federation's files, by file."""
-    return [replace(setting, owner=title) for title, record in FILES.items() for setting in _own(record)]
+    return [
+        replace(setting, owner=title) for title, record in FILES.items() for setting in _own(record)
+    ]
 
 
 def _own(record: type[Settings]) -> list[Setting]:
-    """The keys that a record adds: those of every kind of study are listed once, a federation's own study's too."""
+    """The keys that a record adds: those of every kind of study are listed once, a federation's own
+    study's too.
+    """
     known = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
     return [setting for setting in of_part(Part("", record)) if setting.key not in known]
 
@@ -223,13 +272,21 @@ def page() -> str:
     """The reference as Markdown."""
     parts = [
         "# Settings files of a federation",
-        "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings KEY` explains one "
-        "key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings of a run](settings.md), except what "
-        "silos set themselves; `[data]` and `[views.NAME]` of `silo.toml` take those of section `data`.",
-        "A `federation.toml` may also have the keys of a study of kind `train`, except `decide`: that study comes with "
+        "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings "
+        "KEY` explains one "
+        "key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings of a "
+        "run](settings.md), except what "
+        "silos set themselves; `[data]` and `[views.NAME]` of `silo.toml` take those of section "
+        "`data`.",
+        "A `federation.toml` may also have the keys of a study of kind `train`, except `decide`: "
+        "that study comes with "
         "the kits.",
     ]
-    kinds = {title.removeprefix(BY_KIND): _own(record) for title, record in FILES.items() if title.startswith(BY_KIND)}
+    kinds = {
+        title.removeprefix(BY_KIND): _own(record)
+        for title, record in FILES.items()
+        if title.startswith(BY_KIND)
+    }
     for title, record in FILES.items():
         if title == f"{BY_KIND}train":
             parts.append(table_by("kind", "STUDY.toml, by kind of study", kinds))

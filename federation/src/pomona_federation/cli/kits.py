@@ -1,4 +1,6 @@
-"""``backup``, ``restore`` and ``contents`` of a kit, and replacing a silo's key: ``renew-key`` and ``use-key``."""
+"""``backup``, ``restore`` and ``contents`` of a kit, and replacing a silo's key: ``renew-key`` and
+``use-key``.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,16 +19,22 @@ if TYPE_CHECKING:
 
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
-Trust = Annotated[bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")]
+Trust = Annotated[
+    bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")
+]
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
-SECRET = "it holds keys and states, readable by its owner alone: encrypt it before it leaves this machine"  # noqa: S105
+SECRET = "it holds keys and states, readable by its owner alone: encrypt it"  # noqa: S105
 
 
 def backup_silo(
-    file: Path, *, folder: SiloKit = Path(),
-    without_key: Annotated[bool, Parameter(negative="", help="leave the silo's private key out")] = False,
+    file: Path,
+    *,
+    folder: SiloKit = Path(),
+    without_key: Annotated[
+        bool, Parameter(negative="", help="leave the silo's private key out")
+    ] = False,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a silo's backup to a new file, also while it runs; the silo's data are not included.
 
     Parameters
@@ -37,7 +45,9 @@ def backup_silo(
     _save(folder, "silo", file, without_key, json)
 
 
-def backup_server(file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = False) -> None:
+def backup_server(
+    file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = False
+) -> None:
     """Write a stopped server's backup to a new file.
 
     Parameters
@@ -49,22 +59,32 @@ def backup_server(file: Path, *, folder: ServerKit = Path("kits/server"), json: 
 
 
 def restore_silo(
-    file: Path, *, folder: New,
+    file: Path,
+    *,
+    folder: New,
     spent: Annotated[
-        float | None, Parameter(validator=Number(gte=0), help="epsilon spent by private runs begun after the backup")
+        float | None,
+        Parameter(
+            validator=Number(gte=0), help=("epsilon spent by private runs begun after the backup")
+        ),
     ] = None,
-    spent_delta: Annotated[float, Parameter(validator=Number(gte=0, lte=1), help="delta spent by the same runs")] = 0.0,
+    spent_delta: Annotated[
+        float, Parameter(validator=Number(gte=0, lte=1), help=("delta spent by the same runs"))
+    ] = 0.0,
     trained_until: Annotated[
         int | None,
-        Parameter(validator=Number(gte=0, lt=ROUNDS), help="last round trained after the backup; for privacy"),
+        Parameter(
+            validator=Number(gte=0, lt=ROUNDS),
+            help=("last round trained after the backup; for privacy"),
+        ),
     ] = None,
     trust: Trust = False,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Restore a silo's kit from its backup. The other copy must never run again.
 
-    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the command names the
-    private runs that it knows, and ends.
+    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the
+    command names the private runs that it knows, and ends.
 
     Parameters
     ----------
@@ -111,13 +131,20 @@ def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: boo
         emit({**told.model_dump(mode="json", exclude={"files"}), "files": len(told.files)})
         return
     say(f"{folder}: the {whose} of {told.federation} as of {told.made}, {len(told.files)} files")
-    say("next: never run the other copy again; put the data where silo.toml says" if whose == "silo" else "")
+    say(
+        "next: never run the other copy again; put the data where silo.toml says"
+        if whose == "silo"
+        else ""
+    )
     if needs_key(folder, told):
         say("      put the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in told.files):
         until = said.trained_until
         known = "all that is left of the run" if until is None else f"rounds until {until}"
-        say(f"      privacy: {known} counts as spent once more, since this backup cannot know what was")
+        say(
+            f"      privacy: {known} counts as spent once more, since this backup cannot know "
+            "what was"
+        )
     for line in privacy_known(folder) if whose == "silo" else ():
         say(f"      privacy: {line}")
     for line in deciding(folder, whose):
@@ -125,24 +152,32 @@ def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: boo
 
 
 KINDS: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
-Paths = Annotated[Kind | None, Parameter(help="print only the paths of these files, one a line", name="--paths")]
+Paths = Annotated[
+    Kind | None, Parameter(help="print only the paths of these files, one a line", name="--paths")
+]
 ELSEWHERE = (
-    "elsewhere: the service (systemctl disable --now, its file in /etc/systemd/system), the container's image, the "
+    "elsewhere: the service (systemctl disable --now, its file in /etc/systemd/system), the "
+    "container's image, the "
     "installed program, backups, a file with a proxy's password"
 )
 
 
 def contents_silo(
-    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), paths: Paths = None, json: Json = False
+    *,
+    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    paths: Paths = None,
+    json: Json = False,
 ) -> None:
     """List the files of this silo's kit: what to keep at the end, and what is secret."""
     _show(folder, "silo", paths, json)
 
 
 def contents_server(
-    *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), paths: Paths = None,
+    *,
+    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    paths: Paths = None,
     json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """List the files of this server's kit: what to keep at the end, and what is secret."""
     _show(folder, "server", paths, json)
 
@@ -152,7 +187,9 @@ def _show(folder: Path, whose: Role, paths: Kind | None, json: bool) -> None:
     found = contents(folder, whose)
     if paths:
         found = [item for item in found if item.rule.kind == paths and item.plain]
-        emit([str(item.path) for item in found]) if json else say(*(str(item.path) for item in found))
+        emit([str(item.path) for item in found]) if json else say(
+            *(str(item.path) for item in found)
+        )
         return
     rows = _rows(found)
     if json:
@@ -171,7 +208,9 @@ def _notes(found: list[Item]) -> list[str]:
         if item.rule.kind == "secret" and not item.plain
     ]
     if "state/rounds.jsonl" in names and "state/report.md" not in names:
-        lines.append("there is no report yet: `pomona silo report` makes it, as long as the states are here")
+        lines.append(
+            "there is no report yet: `pomona silo report` makes it, as long as the states are here"
+        )
     return lines
 
 
@@ -206,8 +245,14 @@ def next_key(*, folder: SiloKit = Path(), json: Json = False) -> None:
         emit({"key": public, "fingerprint": fingerprint})
         return
     say(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
-    say("next       send that file to the lead (no secret), who runs there: pomona deploy renew-key NAME --key FILE")
-    say("           with the folder that comes back: pomona silo stop, pomona silo use-key FOLDER, pomona silo start")
+    say(
+        "next       send that file to the lead (no secret), who runs there: pomona deploy "
+        "renew-key NAME --key FILE"
+    )
+    say(
+        "           with the folder that comes back: pomona silo stop, pomona silo use-key "
+        "FOLDER, pomona silo start"
+    )
 
 
 def use_key(came: Path, *, folder: SiloKit = Path(), json: Json = False) -> None:
@@ -224,14 +269,19 @@ def use_key(came: Path, *, folder: SiloKit = Path(), json: Json = False) -> None
     if json:
         emit({"fingerprint": fingerprint})
     else:
-        say(f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the previous key is deleted")
+        say(
+            f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the "
+            "previous key is deleted"
+        )
 
 
 def certify_key(
     name: str,
     *,
     key: Annotated[Path, Parameter(help="the silo's next public key")],
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path("kits"),
+    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path(
+        "kits"
+    ),
     json: Json = False,
 ) -> None:
     """Certify a silo's next key.
@@ -248,8 +298,14 @@ def certify_key(
         emit(vars(made))
         return
     say(f"{made.folder}  {made.fingerprint}; no secrets inside", f"compare    {TELEPHONE}")
-    say(f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, between two rounds:")
-    say(f"           pomona server renew-key {name} --key {name}.pub", f"           then the folder to {name}")
+    say(
+        f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, "
+        "between two rounds:"
+    )
+    say(
+        f"           pomona server renew-key {name} --key {name}.pub",
+        f"           then the folder to {name}",
+    )
 
 
 def replace_key(
@@ -272,4 +328,7 @@ def replace_key(
     if json:
         emit({"silo": name, "fingerprint": fingerprint})
     else:
-        say(f"{name} connects with {fingerprint} from now on, and is absent until it does; its place and state stay")
+        say(
+            f"{name} connects with {fingerprint} from now on, and is absent until it does; its "
+            "place and state stay"
+        )

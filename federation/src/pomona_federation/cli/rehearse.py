@@ -1,4 +1,6 @@
-"""``pomona deploy rehearse`` and ``simulate``: try out a federation or a study on this machine beforehand."""
+"""``pomona deploy rehearse`` and ``simulate``: try out a federation or a study on this machine
+beforehand.
+"""
 
 import sys
 import time
@@ -21,18 +23,23 @@ if TYPE_CHECKING:
 def rehearse(
     federation: Path,
     *words: str,
-    to: Annotated[Path | None, Parameter(name="--out", help="folder for kits, logs and records; new")] = None,
-    json: Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")] = False,
+    to: Annotated[
+        Path | None, Parameter(name="--out", help="folder for kits, logs and records; new")
+    ] = None,
+    json: Annotated[
+        bool, Parameter(name="--json", negative="", help="machine-readable output")
+    ] = False,
 ) -> None:
-    """Run a federation on this machine, TLS and keys on, then the simulator on the same seeds, and compare.
+    """Run a federation on this machine, TLS and keys on, then the simulator on the same seeds, and
+    compare.
 
     Parameters
     ----------
     federation
-        the federation.toml; its silos, run and task are rehearsed, on synthetic samples in the task's form
-    words
-        key=value of a run, overriding the file: rounds=5, model=lenet; or data that must fit the task, and is
-        partitioned among the silos: data=csv data.path=rows.csv partition.beta=0.1
+        the federation.toml; its silos, run and task are rehearsed, on synthetic samples in the
+        task's form
+    words key=value of a run, overriding the file: rounds=5, model=lenet; or data that must fit the
+        task, and is partitioned among the silos: data=csv data.path=rows.csv partition.beta=0.1
     """
     from pomona.config import read_overrides
     from pomona_federation.agreement import Federation
@@ -70,35 +77,50 @@ def _say(text: str) -> None:
 
 def _show(found: "Rehearsal") -> None:
     rows = [
-        {"silo": name, "personal model": "as the simulator's, bit by bit" if d == 0 else f"up to {d:.3g} away from it"}
+        {
+            "silo": name,
+            "personal model": "as the simulator's, bit by bit"
+            if d == 0
+            else f"up to {d:.3g} away from it",
+        }
         for name, d in found.difference.items()
     ]
     print_table(of_records(rows))
     down, up = median(found.bytes_down), median(found.bytes_up)
     print(
-        f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the simulator's "
-        f"{median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} up, all silos together; "
+        f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the "
+        "simulator's "
+        f"{median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} up, all silos "
+        "together; "
         f"ready after {found.started:.0f} s"
     )
-    print("memory (most of one process): " + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items())))
+    print(
+        "memory (most of one process): "
+        + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items()))
+    )
     print(f"kits, logs and records: {found.folder}")
 
 
 def simulate(
     study: Path,
     *words: str,
-    out: Annotated[Path | None, Parameter(help="folder for the record; default runs/METHOD-STUDY-TIME")] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="print the resolved settings and stop")] = False,
+    out: Annotated[
+        Path | None, Parameter(help="folder for the record; default runs/METHOD-STUDY-TIME")
+    ] = None,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="print the resolved settings and stop")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Simulate and record a study, with the same models as the federation would train on the same rows.
+    """Simulate and record a study, with the same models as the federation would train on the same
+    rows.
 
     Parameters
     ----------
     study
         a STUDY.toml or federation.toml with its sections run and task
-    words
-        the data, which must fit the task, and other settings: data=csv data.path=rows.csv data.client_column=silo
+    words the data, which must fit the task, and other settings: data=csv data.path=rows.csv
+        data.client_column=silo
     """
     from pomona.cli.run import closing, watched
     from pomona.results.web.report_page import write

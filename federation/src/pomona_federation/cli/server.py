@@ -1,4 +1,6 @@
-"""``pomona server``: start, inspect, stop and resume the server of a federation, add and revoke silos."""
+"""``pomona server``: start, inspect, stop and resume the server of a federation, add and revoke
+silos.
+"""
 
 import sys
 import time
@@ -17,12 +19,15 @@ KIT = Path("kits/server")
 
 
 Standing = Annotated[
-    bool, Parameter(negative="", help="wait for further studies; always on if the kit came without one")
+    bool,
+    Parameter(negative="", help="wait for further studies; always on if the kit came without one"),
 ]
 
 
 def start(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
-    """Run the studies until all have ended; a started study continues after its last committed round."""
+    """Run the studies until all have ended; a started study continues after its last committed
+    round.
+    """
     _serve(folder, json, resume=False, standing=standing)
 
 
@@ -37,7 +42,10 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
     try:
         status = serve(folder, talk, resume, standing)
     except KeyboardInterrupt:
-        print("error[INTERRUPTED]: stopped before the end; `pomona server resume` continues", file=sys.stderr)
+        print(
+            "error[INTERRUPTED]: stopped before the end; `pomona server resume` continues",
+            file=sys.stderr,
+        )
         sys.exit(130)
     if json:
         emit(status.model_dump())
@@ -51,8 +59,12 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
 def status(
     *,
     folder: Folder = KIT,
-    study: Annotated[str | None, Parameter(help="name of a study; default the running or last one")] = None,
-    watch: Annotated[bool, Parameter(negative="", help="repeat every two seconds, until Ctrl-C")] = False,
+    study: Annotated[
+        str | None, Parameter(help="name of a study; default the running or last one")
+    ] = None,
+    watch: Annotated[
+        bool, Parameter(negative="", help="repeat every two seconds, until Ctrl-C")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the round, the silos present, absent or rejected with reasons, bytes and time."""
@@ -81,8 +93,11 @@ def _progress(s: dict[str, Any]) -> str:
 
 def _show(s: dict[str, Any]) -> None:
     say(
-        f"{s['federation']}: " + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
-        f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}" if s["study"] else "no study",
+        f"{s['federation']}: "
+        + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
+        f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}"
+        if s["study"]
+        else "no study",
         s["version"],
         *_notices(s),
     )
@@ -97,7 +112,10 @@ def _notices(s: dict[str, Any]) -> Iterator[str]:
     if s["waiting"]:
         yield s["waiting"]["line"]
     if s["seconds"] is not None:
-        yield f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, {size(s['bytes_up'] or 0)} up"
+        yield (
+            f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, "
+            f"{size(s['bytes_up'] or 0)} up"
+        )
     if s["reason"]:
         yield f"why: {s['reason']} (code {s['code']})"
     if s["certificate"]:
@@ -106,7 +124,9 @@ def _notices(s: dict[str, Any]) -> Iterator[str]:
 
 
 def stop(*, folder: Folder = KIT, json: Json = False) -> None:
-    """Stop the server cleanly; the round in flight is dropped, and `pomona server resume` continues the run."""
+    """Stop the server cleanly; the round in flight is dropped, and `pomona server resume` continues
+    the run.
+    """
     stopping(folder / "run", "server", json)
 
 
@@ -118,7 +138,10 @@ def stopping(state: Path, what: str, json: bool) -> None:
         raise StorageError(f"no {what} runs in {state}; nothing to stop")
     stopped = ask_to_stop(state)
     if not stopped:
-        raise StorageError(f"the {what} in {state} has not stopped; look at its logs, or stop it on its own machine")
+        raise StorageError(
+            f"the {what} in {state} has not stopped; look at its logs, or stop it on its own "
+            "machine"
+        )
     emit({"stopped": True}) if json else print("stopped")
 
 
@@ -149,13 +172,15 @@ def add(
     print(f"{name} has place {place} and joins at the next round that it is there for")
     for study in reopened:
         print(
-            f"study {study}, which was declined, is open again: with {name} enough members could accept; if it shall "
+            f"study {study}, which was declined, is open again: with {name} enough members could "
+            "accept; if it shall "
             f"not run, `pomona server study abort {study}`"
         )
 
 
 def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
-    """Revoke a silo: its key can no longer connect, and its model is not sent from the next round on.
+    """Revoke a silo: its key can no longer connect, and its model is not sent from the next round
+    on.
 
     Parameters
     ----------

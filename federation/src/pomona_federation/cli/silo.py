@@ -12,7 +12,8 @@ from pomona_federation.cli.server import stopping
 
 Folder = Annotated[Path, Parameter(help="the silo's kit")]
 Study = Annotated[
-    str | None, Parameter(help="a study by its name or the first digits of its hash; default the kit's own")
+    str | None,
+    Parameter(help="a study by its name or the first digits of its hash; default the kit's own"),
 ]
 HERE = Path()
 
@@ -44,7 +45,10 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
     torn, visits = s["torn_visits"], f"last visit {s['last_visit'] or 'none yet'}"
     say(
         f"{s['federation']} at {s['server']}",
-        f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, {s['restarts']} restarts",
+        (
+            f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, "
+            f"{s['restarts']} restarts"
+        ),
         *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
         f"round     {s['round'] or 0} of {s['rounds']}, {visits}"
         if s["own_study"]
@@ -53,7 +57,10 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
         f"traffic   {_traffic([s, *s['studies']])}",
         f"disk      {s['free_gb']} GB free",
         f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
-        *_if(torn, f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out"),
+        *_if(
+            torn,
+            f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out",
+        ),
         *_if(s["authority"], f"authority valid until {s['authority']}"),
         *map(_spent, s["privacy"]),
         *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text),
@@ -71,7 +78,11 @@ def _in_brackets(text: str) -> str:
 def _spent(study: dict[str, Any]) -> str:
     """What a study has cost of the silo's privacy."""
     bound = study["epsilon_at_most"]
-    cost = f"epsilon {study['spent']:.3g} spent of {bound:.3g}, delta {study['delta']:g}" if bound else NO_BOUND
+    cost = (
+        f"epsilon {study['spent']:.3g} spent of {bound:.3g}, delta {study['delta']:g}"
+        if bound
+        else NO_BOUND
+    )
     return f"privacy   study {study['study']}: {cost}"
 
 
@@ -79,11 +90,16 @@ def _at(study: dict[str, Any]) -> str:
     """Progress of a study at this silo."""
     last = f", last round {study['round']}, {_traffic([study])}" if study["round"] else ""
     waits = f"; {study['why']}" if study["decision"] == "pending" and study["why"] else ""
-    return f"{study['decision']}{last}{waits}" + (f"; it fails here: {study['fault']}" if study["fault"] else "")
+    return f"{study['decision']}{last}{waits}" + (
+        f"; it fails here: {study['fault']}" if study["fault"] else ""
+    )
 
 
 def _traffic(parts: list[dict[str, Any]]) -> str:
-    return f"{size(sum(p['bytes_down'] for p in parts))} down, {size(sum(p['bytes_up'] for p in parts))} up"
+    return (
+        f"{size(sum(p['bytes_down'] for p in parts))} down, "
+        f"{size(sum(p['bytes_up'] for p in parts))} up"
+    )
 
 
 def stop(*, folder: Folder = HERE, json: Json = False) -> None:
@@ -121,9 +137,13 @@ def report(*, study: Study = None, folder: Folder = HERE, json: Json = False) ->
         emit(vars(r))
         return
     own, alone = r.own, r.alone
-    say(f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round {own['round']}")
     say(
-        f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; training alone for as "
+        f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round "
+        f"{own['round']}"
+    )
+    say(
+        f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; "
+        "training alone for as "
         f"many rounds {r.judged.text(alone['value'])}"
     )
     say(NO_GAIN)

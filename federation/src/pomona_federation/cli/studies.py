@@ -1,4 +1,6 @@
-"""``pomona server study``, ``pomona silo studies``, ``accept`` and ``decline``: studies on an existing federation."""
+"""``pomona server study``, ``pomona silo studies``, ``accept`` and ``decline``: studies on an
+existing federation.
+"""
 
 import getpass
 from pathlib import Path
@@ -19,7 +21,8 @@ By = Annotated[str, Parameter(help="who decides; default the account's name")]
 
 
 def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Add a study to the queue; it runs after the studies before it, once the silos have accepted it.
+    """Add a study to the queue; it runs after the studies before it, once the silos have accepted
+    it.
 
     Parameters
     ----------
@@ -37,8 +40,14 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
         emit({"study": known.study.name, "agreement": known.agreement, "digits": digits})
         return
     print(f"study {known.study.name} is number {known.number}; its hash is\n  {known.agreement}")
-    print(f"by telephone, every silo reads what `pomona silo check --study` prints at compare\n  {digits}")
-    print("every silo's administrator finds it with `pomona silo studies`, and accepts or declines it by this hash")
+    print(
+        "by telephone, every silo reads what `pomona silo check --study` prints at compare\n  "
+        f"{digits}"
+    )
+    print(
+        "every silo's administrator finds it with `pomona silo studies`, and accepts or declines "
+        "it by this hash"
+    )
 
 
 def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
@@ -60,11 +69,14 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).abort(name)
-    emit({"study": name, "aborted": True}) if json else print(f"study {name} runs no more; what it has done stays")
+    emit({"study": name, "aborted": True}) if json else print(
+        f"study {name} runs no more; what it has done stays"
+    )
 
 
 def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Start a study with the silos that have accepted, if they are enough, without waiting for others.
+    """Start a study with the silos that have accepted, if they are enough, without waiting for
+    others.
 
     Parameters
     ----------
@@ -77,11 +89,15 @@ def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     if json:
         emit({"study": name, "begun": True, "undecided": without})
         return
-    say(f"study {name} starts when its turn comes" + (f", without {', '.join(without)}" if without else ""))
+    say(
+        f"study {name} starts when its turn comes"
+        + (f", without {', '.join(without)}" if without else "")
+    )
 
 
 def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Put an aborted or failed study back into the queue; it continues after its last committed round.
+    """Put an aborted or failed study back into the queue; it continues after its last committed
+    round.
 
     Parameters
     ----------
@@ -91,11 +107,14 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     from pomona_federation.server.study_queue import StudyQueue
 
     StudyQueue(folder).resume(name)
-    emit({"study": name, "resumed": True}) if json else print(f"study {name} continues when its turn comes")
+    emit({"study": name, "resumed": True}) if json else print(
+        f"study {name} continues when its turn comes"
+    )
 
 
 def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
-    """Print the result of a survey, an evaluation or a search; the study's folder also has it as a page and as CSV.
+    """Print the result of a survey, an evaluation or a search; the study's folder also has it as a
+    page and as CSV.
 
     Parameters
     ----------
@@ -131,11 +150,16 @@ def studies(
         print_table(of_records(rows))
         waiting = [r for r in rows if r["decision"] == "pending"]
         if waiting:
-            say(f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what to know first,")
+            say(
+                f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what "
+                "to know first,"
+            )
             say("and what would leave")
             say(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
-        print_table(of_records(costs, "Privacy: epsilon that is reserved on this silo's data, and spent"))
+        print_table(
+            of_records(costs, "Privacy: epsilon that is reserved on this silo's data, and spent")
+        )
 
 
 def _known(known: Any) -> dict[str, Any]:
@@ -188,11 +212,15 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
     if json:
         emit(_known(done))
     else:
-        say(f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}")
+        say(
+            f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}"
+        )
 
 
 def _tell(folder: Path) -> str:
-    """Send decisions to the server at once; if it cannot be reached, a running silo sends them later."""
+    """Send decisions to the server at once; if it cannot be reached, a running silo sends them
+    later.
+    """
     from pomona_federation.silo.study_proposals import over_the_network, visit
 
     try:

@@ -1,4 +1,5 @@
-"""``audit``, ``logs`` and ``metrics`` of ``pomona server`` and ``pomona silo``: what operators read.
+"""``audit``, ``logs`` and ``metrics`` of ``pomona server`` and ``pomona silo``: what operators
+read.
 
 The pages of ``metrics`` are read-only, on loopback.
 """
@@ -33,7 +34,10 @@ def audit_server(
 
 
 def audit_silo(
-    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), verify: Verify = False, json: Json = False
+    *,
+    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    verify: Verify = False,
+    json: Json = False,
 ) -> None:
     """Show the silo's audit log, or verify it."""
     _audit("silo", folder, verify, json)
@@ -65,7 +69,9 @@ def _verify(path: Path, json: bool) -> None:
     elif first is None:
         print(f"whole: {lines} lines, last chain {chain}")
     if first is not None:
-        raise ConfigError(f"{path}: line {first} is not as it was written; compare with a backup from there on")
+        raise ConfigError(
+            f"{path}: line {first} is not as it was written; compare with a backup from there on"
+        )
 
 
 PAUSE = 0.5  # seconds between looks for new lines
@@ -74,18 +80,28 @@ Follow = Annotated[bool, Parameter(negative="", help="show new lines too, until 
 
 
 def logs_server(
-    *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), lines: Lines = 100,
-    follow: Follow = False, json: Json = False,
-) -> None:  # fmt: skip
-    """Show the last lines of the server's logs, by time, in UTC: its supervisor's, SuperLink's and the ServerApp's."""
+    *,
+    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    lines: Lines = 100,
+    follow: Follow = False,
+    json: Json = False,
+) -> None:
+    """Show the last lines of the server's logs, by time, in UTC: its supervisor's, SuperLink's and
+    the ServerApp's.
+    """
     _show_logs(folder / "run" / "logs", lines, follow, json)
 
 
 def logs_silo(
-    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), lines: Lines = 100,
-    follow: Follow = False, json: Json = False,
-) -> None:  # fmt: skip
-    """Show the last lines of the silo's logs, by time, in UTC: its supervisor's, the node's and its app's."""
+    *,
+    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    lines: Lines = 100,
+    follow: Follow = False,
+    json: Json = False,
+) -> None:
+    """Show the last lines of the silo's logs, by time, in UTC: its supervisor's, the node's and its
+    app's.
+    """
     _show_logs(folder / "state" / "logs", lines, follow, json)
 
 
@@ -101,7 +117,9 @@ def _show_logs(folder: Path, count: int, follow: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         return
     except OSError as fault:
-        raise StorageError(f"{folder} cannot be read ({fault.strerror}); fix its permissions") from None
+        raise StorageError(
+            f"{folder} cannot be read ({fault.strerror}); fix its permissions"
+        ) from None
 
 
 def _print(lines: list[LogLine], as_json: bool) -> None:
@@ -111,11 +129,16 @@ def _print(lines: list[LogLine], as_json: bool) -> None:
         say(dumps(vars(line)) if as_json else text)
 
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 16), help="port on 127.0.0.1; 0 for any free one")]
+Port = Annotated[
+    int,
+    Parameter(validator=Number(gte=0, lt=1 << 16), help="port on 127.0.0.1; 0 for any free one"),
+]
 
 
 def metrics_server(
-    *, folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"), port: Port = 9464
+    *,
+    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    port: Port = 9464,
 ) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
     from pomona_federation.monitoring.metrics_app import metrics_app, of_server
@@ -124,7 +147,9 @@ def metrics_server(
     _serve(lambda: metrics_app(report), port)
 
 
-def metrics_silo(*, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), port: Port = 9465) -> None:
+def metrics_silo(
+    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), port: Port = 9465
+) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
     from pomona_federation.monitoring.metrics_app import metrics_app, of_silo
 

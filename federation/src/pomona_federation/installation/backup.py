@@ -1,8 +1,10 @@
-"""A kit's backup: one tar file with its settings, keys and states, and their hashes; possible while a silo runs.
+"""A kit's backup: one tar file with its settings, keys and states, and their hashes; possible while
+a silo runs.
 
-A silo's files are either replaced as a whole or only grow, so a copy needs no lock, only an order of reading: first the
-rounds, then the files that must know at least as much (the privacy ledger, the last tasks). Data, other silos' models,
-logs and Flower's files are left out; a silo works without them.
+A silo's files are either replaced as a whole or only grow, so a copy needs no lock, only an order
+of reading: first the rounds, then the files that must know at least as much (the privacy ledger,
+the last tasks). Data, other silos' models, logs and Flower's files are left out; a silo works
+without them.
 """
 
 import hashlib
@@ -78,7 +80,9 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
     """
     require_kit(folder, whose)
     if os.path.lexists(file):
-        raise StorageError(f"{file} already exists, and no backup is written over; give another name")
+        raise StorageError(
+            f"{file} already exists, and no backup is written over; give another name"
+        )
     with ExitStack() as resting, writing(file):
         if whose == "server":
             resting.enter_context(locked(folder / STATE[whose]))
@@ -130,7 +134,10 @@ def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str,
         with ExitStack() as stack:
             rounds, rest = _split(folder, whose, without_key)
             try:
-                at_once = [(name, stack.enter_context(opened(folder / name, follow=False))) for name in rounds]
+                at_once = [
+                    (name, stack.enter_context(opened(folder / name, follow=False)))
+                    for name in rounds
+                ]
             except FileNotFoundError:
                 if again == AGAIN - 1:
                     raise

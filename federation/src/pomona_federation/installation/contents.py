@@ -1,7 +1,7 @@
 """The contents of a kit: which files to keep when its study has ended, and which are secret.
 
-The first rule that matches a file's path decides. Files that match no rule belong to the owner: data, custom code.
-Symbolic links are not followed, so nothing outside the kit is ever listed.
+The first rule that matches a file's path decides. Files that match no rule belong to the owner:
+data, custom code. Symbolic links are not followed, so nothing outside the kit is ever listed.
 """
 
 import os
@@ -32,8 +32,8 @@ SIGNS: dict[Role, tuple[str, ...]] = {
 class Rule:
     """Files of a kit by path, with ``*`` for any part: their kind and a description.
 
-    ``kind``: "keep" for results and records, "secret" for keys and states, "kit" for the rest of the kit, "own" for
-    the owner's files.
+    ``kind``: "keep" for results and records, "secret" for keys and states, "kit" for the rest of
+    the kit, "own" for the owner's files.
     """
 
     pattern: str
@@ -48,7 +48,14 @@ COMMON = (
     Rule("certs/*", "kit", "certificates, not secret"),
     *(
         Rule(name, "kit", "parts of the kit, not secret")
-        for name in ("wheels/*", "app/*", "app.sha256", "weights.safetensors", "README.md", "Dockerfile")
+        for name in (
+            "wheels/*",
+            "app/*",
+            "app.sha256",
+            "weights.safetensors",
+            "README.md",
+            "Dockerfile",
+        )
     ),
     *(
         Rule(name, "kit", "parts of the kit, not secret")
@@ -64,13 +71,21 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/*report.md", "keep", "your report"),
         Rule("state/*audit.jsonl", "keep", "audit log"),
         Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
-        Rule("state/private/budget.json", "keep", "privacy budget: what all studies may have spent on your data"),
+        Rule(
+            "state/private/budget.json",
+            "keep",
+            "privacy budget: what all studies may have spent on your data",
+        ),
         Rule("state/told/*.json", "keep", "what surveys have reported of your data"),
         Rule("state/private/*", "secret", "key of the noise"),
         Rule("state/*cache/*", "secret", "other silos' models"),
         Rule("state/*checkpoints/*", "secret", "what the method keeps between rounds, and answers"),
         Rule("state/*logs/*", "secret", "logs, with names and paths"),
-        Rule("state/*", "secret", "other states: tasks, scores with other silos' names, Flower's files"),
+        Rule(
+            "state/*",
+            "secret",
+            "other states: tasks, scores with other silos' names, Flower's files",
+        ),
         Rule("silo.toml", "secret", "own settings: paths of data, a proxy's password"),
         Rule("keys/*", "kit", "public keys, not secret"),
     ),
@@ -79,8 +94,19 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("keys/*", "keep", "public keys, with which signatures can be verified later"),
         Rule("run/*audit.jsonl", "keep", "audit log"),
         *(
-            Rule(f"run/*{name}", "keep", "record of the run: figures that silos agreed to share, no models")
-            for name in ("config.toml", "events.jsonl", "clients.csv", "rounds.csv", "summary.json", "roster.json")
+            Rule(
+                f"run/*{name}",
+                "keep",
+                "record of the run: figures that silos agreed to share, no models",
+            )
+            for name in (
+                "config.toml",
+                "events.jsonl",
+                "clients.csv",
+                "rounds.csv",
+                "summary.json",
+                "roster.json",
+            )
         ),
         *(
             Rule(f"run/studies/*/{name}", "keep", "results of surveys, evaluations and searches")
@@ -101,7 +127,8 @@ OWN = Rule("*", "own", "yours, no part of the kit: data, own code")
 
 @dataclass(frozen=True)
 class Item:
-    """A file of a kit: its path, the matching rule, its size, and whether it is a plain file with no other name.
+    """A file of a kit: its path, the matching rule, its size, and whether it is a plain file with
+    no other name.
 
     A backup leaves out a link, a pipe, or a file that has another name elsewhere (``plain`` false).
     """
@@ -116,7 +143,10 @@ def require_kit(folder: Path, whose: Role) -> None:
     """Raise ConfigError unless a folder is a silo's or a server's kit."""
     other: Role = "server" if whose == "silo" else "silo"
     if any((folder / sign).exists() for sign in SIGNS[other]):
-        raise ConfigError(f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with --folder")
+        raise ConfigError(
+            f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with "
+            "--folder"
+        )
     if not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
         raise ConfigError(f"{folder} is not a kit of a {whose}; name one with --folder")
 
@@ -124,7 +154,8 @@ def require_kit(folder: Path, whose: Role) -> None:
 def contents(folder: Path, whose: Role) -> list[Item]:
     """All files of a kit by path, without the state's lock.
 
-    Raises StorageError if a folder of the kit is a link, is on another file system, or cannot be read.
+    Raises StorageError if a folder of the kit is a link, is on another file system, or cannot be
+    read.
     """
     _require_own_folders(folder)
     found: list[Item] = []
@@ -133,11 +164,17 @@ def contents(folder: Path, whose: Role) -> list[Item]:
             here = PurePosixPath(Path(place).relative_to(folder).as_posix())
             for name in (*files, *names):
                 info = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                if not stat.S_ISDIR(info.st_mode) and here / name != PurePosixPath(STATE[whose], LOCK):
+                if not stat.S_ISDIR(info.st_mode) and here / name != PurePosixPath(
+                    STATE[whose], LOCK
+                ):
                     plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
-                    found.append(Item(here / name, rule(here / name, RULES[whose]), info.st_size, plain))
+                    found.append(
+                        Item(here / name, rule(here / name, RULES[whose]), info.st_size, plain)
+                    )
     except OSError as fault:
-        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions") from None
+        raise StorageError(
+            f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions"
+        ) from None
     return sorted(found, key=lambda item: item.path)
 
 
@@ -151,10 +188,13 @@ def _require_own_folders(folder: Path) -> None:
         path = folder / name
         if path.is_symlink():
             raise StorageError(
-                f"{path} is a symbolic link, and nothing outside the kit is read; put the folder itself there"
+                f"{path} is a symbolic link, and nothing outside the kit is read; put the folder "
+                "itself there"
             )
         if path.is_dir() and path.stat().st_dev != folder.stat().st_dev:
-            raise StorageError(f"{path} is another file system; move its content into the kit, then continue")
+            raise StorageError(
+                f"{path} is another file system; move its content into the kit, then continue"
+            )
 
 
 def _raise(fault: OSError) -> None:

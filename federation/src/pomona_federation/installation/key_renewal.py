@@ -1,4 +1,5 @@
-"""A silo's next key: made on the silo, certified by the lead, registered at the server, and only then put into use.
+"""A silo's next key: made on the silo, certified by the lead, registered at the server, and only
+then put into use.
 
 The server's part is ``renew_key`` in ``server/registry_admin.py``.
 """
@@ -26,7 +27,9 @@ NO_KEYS = "a federation with insecure = true has no keys; there is nothing to re
 
 
 def begin(folder: Path) -> tuple[Path, str]:
-    """Make the next key of a silo's kit, beside the one in use. Returns its public file, and its fingerprint.
+    """Make the next key of a silo's kit, beside the one in use.
+
+    Returns its public file, and its fingerprint.
 
     Raises ConfigError for a kit without keys, or if there is a next key already.
     """
@@ -34,8 +37,11 @@ def begin(folder: Path) -> tuple[Path, str]:
         raise ConfigError(NO_KEYS)
     private, public = (folder / "keys" / name for name in NEXT)
     if private.exists():
-        raise ConfigError(f"{private} already exists: continue with it, or remove it and next.pub to start over")
-    public.unlink(missing_ok=True)  # without its private key: a kill fell into the end of the previous renewal
+        raise ConfigError(
+            f"{private} already exists: continue with it, or remove it and next.pub to start over"
+        )
+    # without its private key: a kill fell into the end of the previous renewal
+    public.unlink(missing_ok=True)
     pair = keys.silo()
     keys.write(private, pair.private)
     keys.write(public, pair.public)
@@ -45,7 +51,9 @@ def begin(folder: Path) -> tuple[Path, str]:
 
 @dataclass(frozen=True)
 class RenewedKey:
-    """The result: a folder for the silo and the server, without secrets, and the key's fingerprint."""
+    """The result: a folder for the silo and the server, without secrets, and the key's
+    fingerprint.
+    """
 
     folder: Path
     fingerprint: str
@@ -55,7 +63,8 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
     """Certify a key that replaces a silo's current key, in a folder of provision.
 
     Raises:
-        ConfigError: no kits with their authority there, no such silo, or a key that is invalid or already known.
+        ConfigError: no kits with their authority there, no such silo, or a key that is invalid or
+            already known.
         StorageError: the folder cannot be written.
     """
     federation = provision.provisioned(out)
@@ -65,7 +74,10 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
     if not first.is_file():
         raise ConfigError(f"{out} has no kit of a silo {name!r}; name an existing one")
     public = keys.public(key)
-    owners = [*(out / "server" / "keys").glob("*.pub"), *(out / provision.RENEWED).glob("*/*/*.pub")]
+    owners = [
+        *(out / "server" / "keys").glob("*.pub"),
+        *(out / provision.RENEWED).glob("*/*/*.pub"),
+    ]
     for other in sorted(owners):
         if content(other) == public:
             raise ConfigError(f"{key} is a key that silo {other.stem!r} has or had; make a new one")
@@ -81,10 +93,13 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
     return RenewedKey(folder, keys.fingerprint(public))
 
 
-def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership] = ask_membership) -> str:
+def use(
+    folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership] = ask_membership
+) -> str:
     """Put the next key into use, with the certificates from the lead. Returns its fingerprint.
 
-    Nothing changes before the server confirms that it knows the key. After a kill the same call continues.
+    Nothing changes before the server confirms that it knows the key. After a kill the same call
+    continues.
 
     Args:
         folder: the silo's kit; the silo must be stopped.
@@ -96,17 +111,26 @@ def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership]
         ProtocolError: the authority has not certified the key, or the server does not know it.
         LockedError: the silo is running.
     """
-    federation, silo = Federation.read(folder / "federation.toml"), SiloFile.load(folder / "silo.toml")
+    federation, silo = (
+        Federation.read(folder / "federation.toml"),
+        SiloFile.load(folder / "silo.toml"),
+    )
     private, public = (folder / "keys" / name for name in NEXT)
     if not private.is_file():
         raise ConfigError(f"{private} is missing; `pomona silo renew-key` makes it")
-    own, certificate, shown = keys.public(public), _read(came / f"{silo.name}.cert"), came / "silo.crt"
+    own, certificate, shown = (
+        keys.public(public),
+        _read(came / f"{silo.name}.cert"),
+        came / "silo.crt",
+    )
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, silo.name, own, certificate):
         raise ProtocolError(
-            f"{came} has no certificate of {public} by this federation's authority; {CERTIFIED} makes it"
+            f"{came} has no certificate of {public} by this federation's authority; {CERTIFIED} "
+            "makes it"
         )
-    client_context(folder / "certs" / "ca.crt", Shown(shown, private))  # raises unless they belong together
+    # raises unless they belong together
+    client_context(folder / "certs" / "ca.crt", Shown(shown, private))
     state = folder / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     with locked(state):
@@ -114,7 +138,8 @@ def use(folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership]
         membership = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
         if membership != "member":
             raise ProtocolError(
-                f"the server does not say that it knows this key ({membership}); is it up, and has its administrator "
+                f"the server does not say that it knows this key ({membership}); is it up, and "
+                "has its administrator "
                 f"run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
         keys.replace(folder / "certs" / "silo.crt", _read(shown))
@@ -132,4 +157,6 @@ def _read(path: Path) -> bytes:
     try:
         return content(path)
     except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault.strerror}); {CERTIFIED} makes it") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({fault.strerror}); {CERTIFIED} makes it"
+        ) from None

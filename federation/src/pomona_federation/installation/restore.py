@@ -1,12 +1,12 @@
 """Restoring a kit from its backup, into a new folder: fully checked before it appears there.
 
-Members must be plain files with paths inside the kit, no more and no larger than the backup declares and its own size
-allows; links, devices and absolute paths are refused. Nothing is unpacked by ``tarfile``: contents are read, hashed and
-written here.
+Members must be plain files with paths inside the kit, no more and no larger than the backup
+declares and its own size allows; links, devices and absolute paths are refused. Nothing is unpacked
+by ``tarfile``: contents are read, hashed and written here.
 
-A backup holds the key and everything that a silo decides by, and has no signature: anyone who can write to its location
-may have added code, rules or decisions. They take effect only after they have been listed and the administrator has
-confirmed them.
+A backup holds the key and everything that a silo decides by, and has no signature: anyone who can
+write to its location may have added code, rules or decisions. They take effect only after they have
+been listed and the administrator has confirmed them.
 """
 
 import hashlib
@@ -45,17 +45,33 @@ from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.versions import own
 
-STARTED = ("start.sh", "Dockerfile", "compose.yaml", ".dockerignore", "*.service")  # files that start a kit
+# files that start a kit
+STARTED = (
+    "start.sh",
+    "Dockerfile",
+    "compose.yaml",
+    ".dockerignore",
+    "*.service",
+)
 CODE = tuple(all_suffixes())  # suffixes of files that Python imports, also from folders of the kit
-NAMING = {AGREED: ("run", "search"), "silo.toml": ("data", "views", "code")}  # sections whose values may name code
+# sections whose values may name code
+NAMING = {
+    AGREED: ("run", "search"),
+    "silo.toml": ("data", "views", "code"),
+}
 
 
 def deciding(kit: Path, whose: Role) -> list[str]:
-    """Names of everything that runs or decides in a kit and may come from elsewhere: code, rules, accepted studies.
+    """Names of everything that runs or decides in a kit and may come from elsewhere: code, rules,
+    accepted studies.
 
     Nothing is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
     """
-    found = [*_code(kit), *(f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)), *_named(kit)]
+    found = [
+        *_code(kit),
+        *(f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)),
+        *_named(kit),
+    ]
     return found + (_members(kit) if whose == "server" else _accepted(kit))
 
 
@@ -64,7 +80,9 @@ def _code(kit: Path) -> list[str]:
     app = kit_files.app()
     files = sorted((str(path.relative_to(kit)), path) for path in kit.rglob("*") if path.is_file())
     code = ((name, path) for name, path in files if name.endswith(CODE))
-    return [f"code in {name}" for name, path in code if name not in app or app[name] != content(path)]
+    return [
+        f"code in {name}" for name, path in code if name not in app or app[name] != content(path)
+    ]
 
 
 def _named(kit: Path) -> list[str]:
@@ -73,15 +91,24 @@ def _named(kit: Path) -> list[str]:
     for file, sections in NAMING.items():
         tree = read_tree(kit / file) if (kit / file).exists() else {}
         named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
-        found += [f"{file}, which names the code {name}" for name in sorted(named) if not package(name)]
+        found += [
+            f"{file}, which names the code {name}" for name in sorted(named) if not package(name)
+        ]
     return found
 
 
 def _accepted(kit: Path) -> list[str]:
     """A silo's rules, and the studies that it has accepted."""
-    rules = [f"{POLICY}, the rules by which studies are accepted"] if (kit / POLICY).exists() else []
-    accepted = [known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"]
-    return rules + [f"study {known.study.name}, accepted by {known.by or 'an unnamed person'}" for known in accepted]
+    rules = (
+        [f"{POLICY}, the rules by which studies are accepted"] if (kit / POLICY).exists() else []
+    )
+    accepted = [
+        known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"
+    ]
+    return rules + [
+        f"study {known.study.name}, accepted by {known.by or 'an unnamed person'}"
+        for known in accepted
+    ]
 
 
 def _members(kit: Path) -> list[str]:
@@ -92,7 +119,9 @@ def _members(kit: Path) -> list[str]:
 
 
 def _foreign(kit: Path, whose: Role) -> list[Path]:
-    """Files that start a kit, or list what it installs, and differ from what this release generates."""
+    """Files that start a kit, or list what it installs, and differ from what this release
+    generates.
+    """
     found = [path for pattern in STARTED for path in sorted(kit.glob(pattern))]
     own = _made(kit, whose) if found else {}
     lock = kit / "wheels" / wheels.LOCK
@@ -102,16 +131,26 @@ def _foreign(kit: Path, whose: Role) -> list[Path]:
 
 
 def _made(kit: Path, whose: Role) -> kit_files.Files:
-    """The files that this release generates from a kit's settings; only the script if it cannot read them."""
+    """The files that this release generates from a kit's settings; only the script if it cannot
+    read them.
+    """
     try:
         with own_code_barred():
             federation = Federation.read(kit / AGREED)
             there = (kit / "wheels" / name for name in (wheels.SUMS, wheels.LOCK))
-            installed = {**wheels.locked("cpu"), **{path.name: content(path) for path in there if path.is_file()}}
+            installed = {
+                **wheels.locked("cpu"),
+                **{path.name: content(path) for path in there if path.is_file()},
+            }
             if whose == "server":
                 return kit_files.server(federation, None, installed)
             return kit_files.silo(
-                federation, SiloFile.load(kit / "silo.toml").name, "", installed, own_key=False, digits=""
+                federation,
+                SiloFile.load(kit / "silo.toml").name,
+                "",
+                installed,
+                own_key=False,
+                digits="",
             )
     except PomonaError:
         return {"start.sh": kit_files.start_script(whose)}
@@ -128,7 +167,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 def privacy_known(kit: Path) -> list[str]:
     """A line for each privacy reservation in a silo's kit. Raises PrivacyError, StorageError."""
-    return [f"study {r.study}: {r.cost}, since {r.when}" for r in PrivacyBudget(kit, foreign=True).reservations]
+    return [
+        f"study {r.study}: {r.cost}, since {r.when}"
+        for r in PrivacyBudget(kit, foreign=True).reservations
+    ]
 
 
 BLOCK = 2**20
@@ -144,7 +186,8 @@ class Restoring:
 
     Attributes:
         spent: privacy spent since, by runs that the backup does not know; None if not stated.
-        trained_until: the last round that the silo has trained since, in runs that the backup knows; None if unknown.
+        trained_until: the last round that the silo has trained since, in runs that the backup
+            knows; None if unknown.
         trusted: whether the code, rules and decisions in it take effect.
     """
 
@@ -163,18 +206,24 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
         said: the administrator's statements about it.
 
     Raises:
-        ConfigError: not a backup, a changed or damaged one, another role's or another version's; or the privacy spent
-            since was not stated, or the code and decisions in it are not trusted: the error names both.
+        ConfigError: not a backup, a changed or damaged one, another role's or another version's; or
+            the privacy spent since was not stated, or the code and decisions in it are not trusted:
+            the error names both.
         StorageError: the folder is not empty, or cannot be written.
     """
     regular(file, ConfigError)
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise StorageError(f"{folder} holds something already; give a new folder, and put its data there afterwards")
+        raise StorageError(
+            f"{folder} holds something already; give a new folder, and put its data there "
+            "afterwards"
+        )
     with appearing(folder) as made:
         try:
             told = _unpacked(file, made)
         except BROKEN as fault:
-            raise ConfigError(f"{file} is not a whole backup ({fault}); take another copy of it") from None
+            raise ConfigError(
+                f"{file} is not a whole backup ({fault}); take another copy of it"
+            ) from None
         _require_fitting(file, told, whose)
         _require_saved(file, told)
         _require_said(file, told, made, said)
@@ -202,40 +251,59 @@ def _seal(kit: Path) -> None:
 
 
 def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
-    """Raise ConfigError for statements about a backup that its administrator must make and has not."""
+    """Raise ConfigError for statements about a backup that its administrator must make and has
+    not.
+    """
     if told.role == "silo" and said.spent is None:
         raise ConfigError(
-            f"{file} cannot know how much privacy this silo spent after {told.made}: give --spent, the sum of "
-            "epsilon over all runs since that are not listed here (0 if none was private, inf if unknown)",
+            f"{file} cannot know how much privacy this silo spent after {told.made}: give "
+            "--spent, the sum of "
+            "epsilon over all runs since that are not listed here (0 if none was private, inf if "
+            "unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
         )
     if (found := deciding(kit, told.role)) and not said.trusted:
         raise ConfigError(
-            f"{file} holds what runs or decides in a kit, and no signature: check it, and give --trust if it is yours",
+            (
+                f"{file} holds what runs or decides in a kit, and no signature: check it, and give "
+                "--trust if it is yours"
+            ),
             *found,
         )
 
 
 def needs_key(folder: Path, told: Backup) -> bool:
     """Whether a silo's private key must be put into the kit by hand."""
-    return told.role == "silo" and not told.key and (folder / "certs").is_dir() and not (folder / KEY).exists()
+    return (
+        told.role == "silo"
+        and not told.key
+        and (folder / "certs").is_dir()
+        and not (folder / KEY).exists()
+    )
 
 
 def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
     if told.role != whose:
-        raise ConfigError(f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`")
+        raise ConfigError(
+            f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`"
+        )
     if not told.versions.works_with(own()):
         raise ConfigError(
-            f"{file} was made by {told.versions}, this is {own()}; restore it with a release of that line"
+            f"{file} was made by {told.versions}, this is {own()}; restore it with a release of "
+            "that line"
         )
 
 
 def _require_saved(file: Path, told: Backup) -> None:
-    """Raise ConfigError for files that never belong in a backup: data, libraries, files that a silo rebuilds."""
+    """Raise ConfigError for files that never belong in a backup: data, libraries, files that a silo
+    rebuilds.
+    """
     rules = RULES[told.role]
     for path in map(PurePosixPath, told.files):
         if not saved(Item(path, rule(path, rules), 0, plain=True)):
-            raise ConfigError(f"{file} holds {_shown(str(path))}, which no backup takes; take another copy of it")
+            raise ConfigError(
+                f"{file} holds {_shown(str(path))}, which no backup takes; take another copy of it"
+            )
 
 
 def _unpacked(file: Path, folder: Path) -> Backup:
@@ -247,7 +315,9 @@ def _unpacked(file: Path, folder: Path) -> Backup:
         for member in tar:
             room -= member.size
             if not member.isreg() or member.issparse() or room < 0 or len(found) >= MOST:
-                raise ValueError(f"{_shown(member.name)} is not a plain file of a kit, or too large")
+                raise ValueError(
+                    f"{_shown(member.name)} is not a plain file of a kit, or too large"
+                )
             source = tar.extractfile(member)
             assert source
             if member.name == MANIFEST and told is None:
@@ -290,7 +360,9 @@ def _copied(source: IO[bytes], path: Path) -> SavedFile:
             parent.mkdir(mode=0o700)
     content, size = hashlib.sha256(), 0
     mode = 0o700 if path.name == "start.sh" else 0o600
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as out:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb"
+    ) as out:
         while piece := source.read(BLOCK):
             content.update(piece)
             size += out.write(piece)

@@ -1,7 +1,9 @@
-"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is validated when read.
+"""Bodies of messages between server and silos: a task down, an answer up, as JSON that is validated
+when read.
 
-There is one message each way per silo and round. Every field has a bounded type: a message that has been read contains
-no path, no control character and no number that overflows, however hostile its sender. Both sides use the same types.
+There is one message each way per silo and round. Every field has a bounded type: a message that has
+been read contains no path, no control character and no number that overflows, however hostile its
+sender. Both sides use the same types.
 """
 
 import hashlib
@@ -10,7 +12,19 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import FailFast, Field, StringConstraints, ValidationError
 
-from pomona.core.bounds import PLACES, Count, Hex, Label, Line, Measured, Number, Place, Seconds, Sha256, first
+from pomona.core.bounds import (
+    PLACES,
+    Count,
+    Hex,
+    Label,
+    Line,
+    Measured,
+    Number,
+    Place,
+    Seconds,
+    Sha256,
+    first,
+)
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.metrics.score import Score
@@ -20,7 +34,9 @@ from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, Figu
 from pomona_federation.versions import Versions
 
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # a randomly drawn id
-PublicKey = Annotated[str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")]
+PublicKey = Annotated[
+    str, StringConstraints(max_length=1000, pattern=r"^([a-z0-9-]+ [A-Za-z0-9+/=]+)?( [ -~]*)?$")
+]
 RENEWALS = 20  # a silo's key
 Hashes = Annotated[tuple[Sha256, ...], Field(max_length=10**5), FailFast()]
 
@@ -42,7 +58,9 @@ class Body(Settings):
 
 
 class RowOrigin(Settings):
-    """The origin of a row: the silo, round and tensor that it comes from, with that silo's signature."""
+    """The origin of a row: the silo, round and tensor that it comes from, with that silo's
+    signature.
+    """
 
     silo: SiloName
     round: Number
@@ -51,7 +69,9 @@ class RowOrigin(Settings):
 
 
 class EntryForm(Settings):
-    """The form of one entry of a downlink: one row or, with ``many``, one from each of several silos; a row's form."""
+    """The form of one entry of a downlink: one row or, with ``many``, one from each of several
+    silos; a row's form.
+    """
 
     many: bool
     dtype: Literal["BOOL", "F32", "F64", "I64"]
@@ -61,8 +81,9 @@ class EntryForm(Settings):
 class DownlinkEntry(Settings):
     """One entry of a downlink, as one silo gets it.
 
-    ``index``: the row of the bank that it gets; or, with many rows, the ids of the silos whose rows it gets, with its
-    own id for an empty place. ``rows``: the hash of each row of the bank by number; ``form``: the form of a row.
+    ``index``: the row of the bank that it gets; or, with many rows, the ids of the silos whose rows
+    it gets, with its own id for an empty place. ``rows``: the hash of each row of the bank by
+    number; ``form``: the form of a row.
     ``origins``: the origin of rows that come from a single silo.
     """
 
@@ -73,7 +94,9 @@ class DownlinkEntry(Settings):
 
 
 class Newcomer(Settings):
-    """A silo that joined later: its place, name and public key, and the authority's certificate for both."""
+    """A silo that joined later: its place, name and public key, and the authority's certificate for
+    both.
+    """
 
     place: Place
     silo: SiloName
@@ -104,12 +127,14 @@ class Task(Body):
         number: of the round; one after the last for the closing visit.
         place: the silo's id.
         sizes: samples of every place, 0 for a place without a current member.
-        settled: the last round of this silo that the federation has used, 0 for none: the state to continue from.
+        settled: the last round of this silo that the federation has used, 0 for none: the state to
+            continue from.
         start: hash of the model that a newcomer starts from; None for the run's initial model.
     """
 
     kind = "task"
-    longest = 16 * 2**20  # a task naming a row and its signature for each of 10,000 places has 6 million
+    # a task naming a row and its signature for each of 10,000 places has 6 million
+    longest = 16 * 2**20
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
@@ -130,7 +155,9 @@ class Task(Body):
 
     @property
     def question(self) -> str:
-        """Hash of the task without newcomers and renewals: the answer stays the same after someone has joined."""
+        """Hash of the task without newcomers and renewals: the answer stays the same after someone
+        has joined.
+        """
         return self.model_copy(update={"newcomers": (), "renewals": ()}).digest
 
     @property
@@ -146,7 +173,8 @@ class Answer(Body):
     Attributes:
         task: hash of the task that this answers.
         uplink: SHA-256 of the uplink's bytes; "" for none.
-        rows: the silo's signature on each model row of its uplink, for the silos that the server relays it to.
+        rows: the silo's signature on each model row of its uplink, for the silos that the server
+            relays it to.
         fault: why there is no uplink: the kind of error and one line without paths.
         missing: hashes of rows that the silo needs and does not have.
         held: hashes of rows that it keeps.
@@ -179,7 +207,9 @@ class Refusal(Body):
 
 
 class Hello(Body):
-    """The server's request for a silo's identity; ``nonce`` prevents the replay of an old answer."""
+    """The server's request for a silo's identity; ``nonce`` prevents the replay of an old
+    answer.
+    """
 
     kind = "hello"
     agreement: Sha256
@@ -214,12 +244,15 @@ def read(kind: type[B], text: str) -> B:
     Raises ProtocolError naming the first invalid field.
     """
     if len(text) > kind.longest:
-        raise ProtocolError(f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read")
+        raise ProtocolError(
+            f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read"
+        )
     try:
         return kind.model_validate_json(text)
     except ValidationError as fault:
         raise ProtocolError(
-            f"a {kind.kind} cannot be read ({first(fault)}); check that both sides run the same version"
+            f"a {kind.kind} cannot be read ({first(fault)}); check that both sides run the same "
+            "version"
         ) from None
 
 
@@ -230,7 +263,8 @@ def row_statement(agreement: str, run: str, origin: RowOrigin, digest: str) -> d
 
 
 class SurveyQuestion(Body):
-    """One step of a survey: which columns a silo has or, with ``figures``, the statistics of the columns that all have.
+    """One step of a survey: which columns a silo has or, with ``figures``, the statistics of the
+    columns that all have.
 
     ``members``: the asked silos that have rows, as counted by the server.
     """

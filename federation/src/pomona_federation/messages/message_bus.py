@@ -1,4 +1,6 @@
-"""Messages between the server and silos, and the bus that carries them: Flower in a federation, a stand-in in tests."""
+"""Messages between the server and silos, and the bus that carries them: Flower in a federation, a
+stand-in in tests.
+"""
 
 import logging
 import traceback
@@ -20,7 +22,9 @@ logger = logging.getLogger("pomona")
 
 @dataclass(frozen=True)
 class Message:
-    """A message: its body in JSON, its sender's signature, rows or an uplink as bytes by name, its sender's version."""
+    """A message: its body in JSON, its sender's signature, rows or an uplink as bytes by name, its
+    sender's version.
+    """
 
     kind: str
     body: str
@@ -30,7 +34,10 @@ class Message:
 
     @classmethod
     def of(
-        cls, body: Body, signer: Signer | None = None, enclosed: Mapping[str, bytes | memoryview] | None = None
+        cls,
+        body: Body,
+        signer: Signer | None = None,
+        enclosed: Mapping[str, bytes | memoryview] | None = None,
     ) -> "Message":
         """A message with this body, signed if a signer is given."""
         signature = signer.sign(body.kind, body.statement) if signer else ""
@@ -43,21 +50,31 @@ class Message:
     def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
 
     def read(self, *kinds: type[Body]) -> Body:
-        """The body, which must be of one of these kinds. Raises ProtocolError, also for an incompatible version.
+        """The body, which must be of one of these kinds.
 
-        A refusal is read whatever its sender's version, since a version mismatch may be its very reason.
+        Raises ProtocolError, also for an incompatible version.
+
+        A refusal is read whatever its sender's version, since a version mismatch may be its very
+        reason.
         """
         if self.kind != Refusal.kind:
             require_understood(self.versions)
         for kind in kinds:
             if self.kind == kind.kind:
                 return read(kind, self.body)
-        raise ProtocolError(f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same version")
+        raise ProtocolError(
+            f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same "
+            "version"
+        )
 
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return len(self.body) + len(self.signature) + sum(len(k) + len(v) for k, v in self.enclosed.items())
+        return (
+            len(self.body)
+            + len(self.signature)
+            + sum(len(k) + len(v) for k, v in self.enclosed.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -95,11 +112,13 @@ class MessageBus(Protocol):
 
 @contextmanager
 def untrusted(*ours: type[Exception]) -> Iterator[None]:
-    """Turn every fault in the block into a ProtocolError with one harmless line, so that the server continues.
+    """Turn every fault in the block into a ProtocolError with one harmless line, so that the server
+    continues.
 
-    Everything a member sends is handled in such a block. The server's own disk is not a member's fault: StorageError
-    passes, as do the kinds in ``ours``. An unforeseen fault is reported only by its kind, since its text may contain
-    anything that was sent; the server's log has the full text, as one line.
+    Everything a member sends is handled in such a block. The server's own disk is not a member's
+    fault: StorageError passes, as do the kinds in ``ours``. An unforeseen fault is reported only by
+    its kind, since its text may contain anything that was sent; the server's log has the full text,
+    as one line.
     """
     passing: tuple[type[Exception], ...] = (StorageError, *ours)
     try:
@@ -109,7 +128,10 @@ def untrusted(*ours: type[Exception]) -> Iterator[None]:
     except PomonaError as fault:
         raise ProtocolError(plain(str(fault))) from None
     except Exception as fault:  # an unforeseen error while handling bytes from outside
-        logger.warning("what was sent cannot be used: %s", plain("".join(traceback.format_exception(fault)), 4000))
+        logger.warning(
+            "what was sent cannot be used: %s",
+            plain("".join(traceback.format_exception(fault)), 4000),
+        )
         raise ProtocolError(
             f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)"
         ) from None

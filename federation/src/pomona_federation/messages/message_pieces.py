@@ -1,4 +1,6 @@
-"""A message as Flower carries it: few records of bytes, since each record costs several requests at the SuperLink."""
+"""A message as Flower carries it: few records of bytes, since each record costs several requests at
+the SuperLink.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -15,12 +17,14 @@ from pomona_federation.versions import Versions
 PREFIX = 8  # bytes of the letter's length
 LETTER = 64 * 2**20  # largest letter in bytes
 DATA = "bytes"  # name of a record's single value
-Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]  # a row's hash, or "uplink"
+# a row's hash, or "uplink"
+Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]
 WRONG = "a message holds something else than was agreed; check the peer's version"
 
 
 class Letter(BaseModel):
-    """The text of a message, and its enclosures: names and sizes, in the order in which they follow.
+    """The text of a message, and its enclosures: names and sizes, in the order in which they
+    follow.
 
     Unknown keys are ignored, so that a letter from another version can still state that version.
     """
@@ -35,7 +39,9 @@ class Letter(BaseModel):
 
 
 def packed(message: Message) -> RecordDict:
-    """A message as Flower's content: the letter's length, the letter in JSON, the enclosures; cut into records."""
+    """A message as Flower's content: the letter's length, the letter in JSON, the enclosures; cut
+    into records.
+    """
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
     told: dict[str, Any] = {
         "kind": message.kind,

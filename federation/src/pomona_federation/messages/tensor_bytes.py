@@ -1,6 +1,7 @@
 """Tensors on the wire: rows of a downlink and uplinks as little-endian numbers and nothing else.
 
-A row is identified by the SHA-256 of its bytes, so that a row that a silo already holds is named but not sent again.
+A row is identified by the SHA-256 of its bytes, so that a row that a silo already holds is named
+but not sent again.
 """
 
 import hashlib
@@ -25,7 +26,8 @@ CODES: dict[torch.dtype, Any] = {dtype: code for code, dtype in DTYPES.items()}
 class Encoding(NamedTuple):
     """Encoding of tensors in a federation: precision and number of places.
 
-    Model rows are narrowed to ``wire``. Numbers about clients, one a place or fewer, are sent as they are.
+    Model rows are narrowed to ``wire``. Numbers about clients, one a place or fewer, are sent as
+    they are.
     """
 
     wire: Wire
@@ -36,12 +38,21 @@ class Encoding(NamedTuple):
         return bytes(memory(self.narrow(row)))
 
     def unpack(self, data: bytes, form: EntryForm) -> Tensor:
-        """Decode a row (w,). Raises ProtocolError for another length or numbers that are not finite."""
+        """Decode a row (w,).
+
+        Raises ProtocolError for another length or numbers that are not finite.
+        """
         blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
         travels = self.narrow(blank).dtype
         if len(data) != form.width * travels.itemsize:
-            raise ProtocolError(f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}")
-        row = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+            raise ProtocolError(
+                f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}"
+            )
+        row = (
+            torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(0, dtype=torch.uint8)
+        )
         if travels == torch.bool and (row > 1).any():
             raise ProtocolError("a row of truth values holds others than 0 and 1")
         row = row.view(travels).to(blank.dtype)
@@ -54,12 +65,18 @@ class Encoding(NamedTuple):
         return b"".join(pieces({k: self.narrow(t) for k, t in uplink.items()}))
 
     def unpack_uplink(self, data: bytes, expects: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Decode a peer's uplink into the form that the server half expects. Raises ProtocolError."""
+        """Decode a peer's uplink into the form that the server half expects.
+
+        Raises ProtocolError.
+        """
         spec = {k: self.narrow(t) for k, t in expects.items()}
         return {k: t.to(expects[k].dtype) for k, t in decode(data, spec, largest(spec)).items()}
 
     def entry(self, entry: DownlinkEntry, rows: Mapping[str, bytes]) -> Rows:
-        """Build one silo's entry of the downlink from its rows' bytes by hash. Raises ProtocolError."""
+        """Build one silo's entry of the downlink from its rows' bytes by hash.
+
+        Raises ProtocolError.
+        """
         unpacked = {j: self.unpack(rows[digest], entry.form) for j, digest in entry.rows.items()}
         height = self.places if entry.form.many else len(unpacked)
         # Rows that were not sent stay untouched zeros, which take up no memory.
@@ -71,16 +88,29 @@ class Encoding(NamedTuple):
         return Rows(bank, index.unsqueeze(0) if entry.form.many else index)
 
     def start(self, digest: str | None, rows: Mapping[str, bytes], width: int) -> Tensor | None:
-        """The model (width,) that a newcomer starts from; None for the run's initial model. Raises ProtocolError."""
-        return self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width)) if digest else None
+        """The model (width,) that a newcomer starts from; None for the run's initial model.
+
+        Raises ProtocolError.
+        """
+        return (
+            self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width))
+            if digest
+            else None
+        )
 
     def narrow(self, tensor: Tensor) -> Tensor:
         """A tensor in its precision on the wire."""
-        return tensor.to(WIDTH[self.wire]) if tensor.dtype == torch.float32 and tensor.numel() > self.places else tensor
+        return (
+            tensor.to(WIDTH[self.wire])
+            if tensor.dtype == torch.float32 and tensor.numel() > self.places
+            else tensor
+        )
 
 
 class PackedRows:
-    """A downlink's rows as bytes by hash, each packed once for all receivers; on disk if the bank is on disk."""
+    """A downlink's rows as bytes by hash, each packed once for all receivers; on disk if the bank
+    is on disk.
+    """
 
     def __init__(self, down: Downlink, encoding: Encoding) -> None:
         self.down: dict[str, Rows] = dict(down)
@@ -106,7 +136,9 @@ class PackedRows:
 
 def form_of(entry: Rows) -> EntryForm:
     """The form of a locally made entry."""
-    return EntryForm(many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1])
+    return EntryForm(
+        many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1]
+    )
 
 
 def sha256(data: bytes | memoryview) -> str:

@@ -1,4 +1,7 @@
-"""Metrics of a server and of a silo for Prometheus. Times are seconds since 1970; an age is ``time() - value``."""
+"""Metrics of a server and of a silo for Prometheus.
+
+Times are seconds since 1970; an age is ``time() - value``.
+"""
 
 import math
 import shutil
@@ -12,7 +15,15 @@ from typing import Any
 
 from pomona_federation import status
 from pomona_federation.agreement import Federation
-from pomona_federation.monitoring.prometheus_text import Family, Sample, counter, counters, gauge, gauges, together
+from pomona_federation.monitoring.prometheus_text import (
+    Family,
+    Sample,
+    counter,
+    counters,
+    gauge,
+    gauges,
+    together,
+)
 from pomona_federation.monitoring.watched_server import StudyView, moment
 from pomona_federation.silo import history
 from pomona_federation.silo.known_studies import KnownStudies
@@ -20,15 +31,28 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KIT, Study
 
 QUEUED = ("proposed", "ready", "declined", "aborted")  # states of submitted studies
-STUDY_STATES = ("never started", "starting", "running", "interrupted", "failed", "finished", "killed", *QUEUED)
+STUDY_STATES = (
+    "never started",
+    "starting",
+    "running",
+    "interrupted",
+    "failed",
+    "finished",
+    "killed",
+    *QUEUED,
+)
 SILO_STATES = ("not seen yet", "greeted", "present", "absent", "rejected", "revoked")
 HEALTHY_STUDY = {"starting", "running", "finished", *QUEUED}
 SERVER = "pomona_server"
 
 
 def state_of(now: dict[str, Any]) -> str:
-    """The state as one of ``STUDY_STATES``; while the server runs another study, the study's state in the queue."""
-    row = next((row for row in now["studies"] if row["study"] == now["study"]), {"state": "", "hash": ""})
+    """The state as one of ``STUDY_STATES``; while the server runs another study, the study's state
+    in the queue.
+    """
+    row = next(
+        (row for row in now["studies"] if row["study"] == now["study"]), {"state": "", "hash": ""}
+    )
     queued = bool(now["pid"] and row["hash"] and row["state"] in QUEUED)
     return str(row["state"] if queued else now["state"]).partition(";")[0]
 
@@ -44,30 +68,59 @@ def _run(study: StudyView) -> list[Family]:
     waiting, committed = now["waiting"] or {}, moment(study.judged.committed)
     return [
         gauge(f"{SERVER}_info", "What runs here, in labels; the value says nothing.", 1, **about),
-        gauge(f"{SERVER}_up", "Whether a server process holds the folder.", float(now["pid"] is not None)),
-        gauges(f"{SERVER}_state", "1 for the state of the run.", "state", {s: float(s == state) for s in STUDY_STATES}),
+        gauge(
+            f"{SERVER}_up",
+            "Whether a server process holds the folder.",
+            float(now["pid"] is not None),
+        ),
+        gauges(
+            f"{SERVER}_state",
+            "1 for the state of the run.",
+            "state",
+            {s: float(s == state) for s in STUDY_STATES},
+        ),
         gauge(f"{SERVER}_round", "Rounds that are committed.", now["round"]),
         gauge(f"{SERVER}_rounds", "Rounds of the whole run.", now["rounds"]),
         gauge(f"{SERVER}_round_seconds", "Seconds of the last round.", now["seconds"]),
-        gauge(f"{SERVER}_last_round_timestamp_seconds", "When the last round was committed.", committed),
-        gauge(f"{SERVER}_waiting_silos", "Silos whose answer is missing now.", len(waiting.get("missing", ()))),
-        gauge(f"{SERVER}_waiting_since_timestamp_seconds", "Since when answers are awaited.", waiting.get("since")),
+        gauge(
+            f"{SERVER}_last_round_timestamp_seconds",
+            "When the last round was committed.",
+            committed,
+        ),
+        gauge(
+            f"{SERVER}_waiting_silos",
+            "Silos whose answer is missing now.",
+            len(waiting.get("missing", ())),
+        ),
+        gauge(
+            f"{SERVER}_waiting_since_timestamp_seconds",
+            "Since when answers are awaited.",
+            waiting.get("since"),
+        ),
         counters(
-            f"{SERVER}_bytes_total", "Bytes of models that were sent and received, all rounds.", "direction",
+            f"{SERVER}_bytes_total",
+            "Bytes of models that were sent and received, all rounds.",
+            "direction",
             {"down": record.down, "up": record.up},
         ),
         counters(
-            f"{SERVER}_restarts_total", "Processes that were lost and started again.", "process",
+            f"{SERVER}_restarts_total",
+            "Processes that were lost and started again.",
+            "process",
             {name: study.lost.get(name, 0) for name in ("SuperLink", "ServerApp")},
         ),
         Family(
-            f"{SERVER}_metric", "gauge", "Mean over silos of the last evaluation of each kind.",
+            f"{SERVER}_metric",
+            "gauge",
+            "Mean over silos of the last evaluation of each kind.",
             tuple(
-                Sample(mean, {"metric": record.metric, "model": model, "when": when, "split": split})
+                Sample(
+                    mean, {"metric": record.metric, "model": model, "when": when, "split": split}
+                )
                 for (model, when, split), mean in record.means.items()
             ),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _silos(study: StudyView) -> list[Family]:
@@ -78,30 +131,40 @@ def _silos(study: StudyView) -> list[Family]:
     return [
         gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counted),
         gauges(
-            f"{SERVER}_silo_present", "Whether a silo's model was used in the last round.", "silo",
+            f"{SERVER}_silo_present",
+            "Whether a silo's model was used in the last round.",
+            "silo",
             {silo["silo"]: float(silo["state"] == "present") for silo in silos},
         ),
         gauges(
-            f"{SERVER}_silo_last_seen_timestamp_seconds", "When a silo last sent a signed message.", "silo",
+            f"{SERVER}_silo_last_seen_timestamp_seconds",
+            ("When a silo last sent a signed message."),
+            "silo",
             {name: moment(study.seen.get(name, "")) for name in names},
         ),
         gauges(
-            f"{SERVER}_silo_samples", "Training samples that a silo has registered.", "silo",
+            f"{SERVER}_silo_samples",
+            "Training samples that a silo has registered.",
+            "silo",
             {silo["silo"]: silo["samples"] for silo in silos},
         ),
         gauges(
-            f"{SERVER}_silo_epsilon_bound", "The most epsilon that a silo's rounds can have cost.", "silo",
+            f"{SERVER}_silo_epsilon_bound",
+            "The most epsilon that a silo's rounds can have cost.",
+            "silo",
             {silo["silo"]: silo["epsilon"] for silo in silos},
         ),
         Family(
-            f"{SERVER}_uplinks_total", "counter", "Uplinks that were checked.",
+            f"{SERVER}_uplinks_total",
+            "counter",
+            "Uplinks that were checked.",
             tuple(
                 Sample(count[name], {"silo": name, "outcome": outcome})
                 for outcome, count in uplinks.items()
                 for name in names
             ),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _machine(study: StudyView) -> list[Family]:
@@ -109,7 +172,11 @@ def _machine(study: StudyView) -> list[Family]:
     free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
     return [
         gauge(f"{SERVER}_disk_free_bytes", "Room on the disk of the run.", free),
-        gauge(f"{SERVER}_certificate_expiry_timestamp_seconds", "When the certificate ends.", day(now["certificate"])),
+        gauge(
+            f"{SERVER}_certificate_expiry_timestamp_seconds",
+            "When the certificate ends.",
+            day(now["certificate"]),
+        ),
     ]
 
 
@@ -118,7 +185,16 @@ def day(text: str | None) -> float | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-NODE_STATES = ("never started", "starting", "connected", "waiting", "restarting", "stopped", "revoked", "killed")
+NODE_STATES = (
+    "never started",
+    "starting",
+    "connected",
+    "waiting",
+    "restarting",
+    "stopped",
+    "revoked",
+    "killed",
+)
 STATUSES = ("pending", "accepted", "declined")
 HEALTHY_NODE = {"starting", "connected"}
 RUNNING = {"starting", "connected", "waiting", "restarting"}
@@ -138,13 +214,18 @@ class WatchedSilo:
         return cls(kit)
 
     def look(self) -> tuple[dict[str, Any], list[Family]]:
-        """The status, as returned by ``status.silo``, and all metrics. Raises StorageError, ConfigError."""
+        """The status, as returned by ``status.silo``, and all metrics.
+
+        Raises StorageError, ConfigError.
+        """
         now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
         studies = {title: self._study(homes, study) for title, homes, study in self._studies()}
         return now, [*self._node(now, own), *together("study", studies)]
 
     def _studies(self) -> Iterator[tuple[str, Sequence[Path], Study]]:
-        """For each study that this silo takes part in: its name, the folders of its rounds, and itself."""
+        """For each study that this silo takes part in: its name, the folders of its rounds, and
+        itself.
+        """
         federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
         if federation.study:
             yield KIT, [self.kit / "state"], federation.study
@@ -155,31 +236,61 @@ class WatchedSilo:
     def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
         about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
         counted = Counter(str(known.status) for known in KnownStudies(self.kit).all)
-        spent, reserved = _by_study(now["privacy"], "spent", max), _by_study(now["privacy"], "epsilon_at_most", sum)
+        spent, reserved = (
+            _by_study(now["privacy"], "spent", max),
+            _by_study(now["privacy"], "epsilon_at_most", sum),
+        )
         most = max((_bound(row["all_on_its_data"]) for row in now["privacy"]), default=None)
         return [
             gauge(f"{SILO}_info", "What runs here, in labels; the value says nothing.", 1, **about),
-            gauge(f"{SILO}_up", "Whether a silo process holds the folder.", float(now["state"] in RUNNING)),
+            gauge(
+                f"{SILO}_up",
+                "Whether a silo process holds the folder.",
+                float(now["state"] in RUNNING),
+            ),
             gauges(
-                f"{SILO}_state", "1 for the state of the node.", "state",
+                f"{SILO}_state",
+                "1 for the state of the node.",
+                "state",
                 {state: float(state == now["state"]) for state in NODE_STATES},
             ),
-            counter(f"{SILO}_restarts_total", "Times that the node was started again.", now["restarts"]),
+            counter(
+                f"{SILO}_restarts_total", "Times that the node was started again.", now["restarts"]
+            ),
             gauges(
-                f"{SILO}_studies", "Studies that the server has offered.", "decision",
+                f"{SILO}_studies",
+                "Studies that the server has offered.",
+                "decision",
                 {status: counted[status] for status in STATUSES},
             ),
-            gauges(f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent),
+            gauges(
+                f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent
+            ),
             gauges(f"{SILO}_epsilon_reserved", "Largest cost of a study.", "study", reserved),
-            gauge(f"{SILO}_epsilon_on_same_data", "Largest cost of all studies on the same data together.", most),
-            gauge(f"{SILO}_epsilon_accepted", "Limit of silo.toml for one study.", own.accept_epsilon),
-            gauge(f"{SILO}_epsilon_accepted_on_same_data", "The most for all on one data.", own.accept_epsilon_total),
             gauge(
-                f"{SILO}_authority_expiry_timestamp_seconds", "When the authority's certificate ends.",
+                f"{SILO}_epsilon_on_same_data",
+                ("Largest cost of all studies on the same data together."),
+                most,
+            ),
+            gauge(
+                f"{SILO}_epsilon_accepted", "Limit of silo.toml for one study.", own.accept_epsilon
+            ),
+            gauge(
+                f"{SILO}_epsilon_accepted_on_same_data",
+                "The most for all on one data.",
+                own.accept_epsilon_total,
+            ),
+            gauge(
+                f"{SILO}_authority_expiry_timestamp_seconds",
+                ("When the authority's certificate ends."),
                 day(now["authority"]),
             ),
-            gauge(f"{SILO}_disk_free_bytes", "Room on the kit's disk.", shutil.disk_usage(self.kit).free),
-        ]  # fmt: skip
+            gauge(
+                f"{SILO}_disk_free_bytes",
+                "Room on the kit's disk.",
+                shutil.disk_usage(self.kit).free,
+            ),
+        ]
 
     def _study(self, homes: Sequence[Path], study: Study) -> list[Family]:
         begun = [(home, visits) for home in homes if (visits := history.read(home)[0])]
@@ -187,20 +298,28 @@ class WatchedSilo:
         traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
         last = (begun[-1][0] / history.FILE).stat().st_mtime if begun else None
         return [
-            gauge(f"{SILO}_round", "The round of the last visit.", visits[-1].round if visits else None),
+            gauge(
+                f"{SILO}_round",
+                "The round of the last visit.",
+                visits[-1].round if visits else None,
+            ),
             gauge(f"{SILO}_rounds", "Rounds of the whole study.", study.rounds),
             gauge(f"{SILO}_last_visit_timestamp_seconds", "When the last task was done.", last),
             Family(
-                f"{SILO}_bytes_total", "counter", "Bytes of models, all rounds.",
+                f"{SILO}_bytes_total",
+                "counter",
+                "Bytes of models, all rounds.",
                 tuple(Sample(count, {"direction": way}) for way, count in traffic.items()),
             ),
-        ]  # fmt: skip
+        ]
 
 
 def _by_study(
     rows: Sequence[Mapping[str, Any]], key: str, over: Callable[[Sequence[float]], float]
 ) -> dict[str, float | None]:
-    """A figure for each study over its reservations: worst costs add up, as do the amounts in its ledger."""
+    """A figure for each study over its reservations: worst costs add up, as do the amounts in its
+    ledger.
+    """
     return {
         name: over([_bound(row[key]) for row in rows if row["study"] == name])
         for name in dict.fromkeys(row["study"] for row in rows)

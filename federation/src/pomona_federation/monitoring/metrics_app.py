@@ -11,14 +11,19 @@ from pomona_federation.monitoring.metrics import WatchedSilo
 from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, rendered, together
 from pomona_federation.monitoring.watched_server import WatchedServer
 
-LOCAL = ["127.0.0.1", "localhost"]  # host names that a browser on this machine, or a tunnel, may use
+# host names that a browser on this machine, or a tunnel, may use
+LOCAL = [
+    "127.0.0.1",
+    "localhost",
+]
 AT_ONCE = 32  # most connections
 
 
 def application(routes: Sequence[Any]) -> Any:
     """An ASGI application with Starlette's routes, for GET and HEAD only.
 
-    A request whose Host header names another machine is refused: a page elsewhere could let its own name point here.
+    A request whose Host header names another machine is refused: a page elsewhere could let its own
+    name point here.
     """
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
@@ -26,7 +31,9 @@ def application(routes: Sequence[Any]) -> Any:
 
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
     app = Starlette(routes=list(routes), middleware=[hosts])
-    app.router.redirect_slashes = False  # the redirect would go to whatever the Host header contains after a colon
+    app.router.redirect_slashes = (
+        False  # the redirect would go to whatever the Host header contains after a colon
+    )
     return app
 
 
@@ -36,7 +43,8 @@ def listening(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError as fault:
         raise LockedError(
-            f"127.0.0.1:{port}: {fault.strerror}; stop the process that listens there, or give another --port"
+            f"127.0.0.1:{port}: {fault.strerror}; stop the process that listens there, or give "
+            "another --port"
         ) from None
 
 
@@ -54,9 +62,16 @@ def serve(make: Callable[[], Any], port: int, say: Callable[[int], None]) -> Non
 
     with listening(port) as taken:
         settings = uvicorn.Config(
-            make(), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-            limit_concurrency=AT_ONCE, timeout_keep_alive=5, timeout_graceful_shutdown=2, lifespan="off",
-        )  # fmt: skip
+            make(),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=AT_ONCE,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=2,
+            lifespan="off",
+        )
         say(taken.getsockname()[1])
         uvicorn.Server(settings).run(sockets=[taken])
 
@@ -70,20 +85,28 @@ class Report(NamedTuple):
 
 
 def of_server(kit: Path) -> Callable[[], Report]:
-    """A function that reports on a server's kit. Raises ConfigError for a folder that is not a kit."""
+    """A function that reports on a server's kit.
+
+    Raises ConfigError for a folder that is not a kit.
+    """
     server = WatchedServer.of(kit)
 
     def report() -> Report:
         found = {str(study.now["study"] or ""): study for study in server.studies()}
         families = {title: metrics.families_of_study(study) for title, study in found.items()}
         states = {title: metrics.state_of(study.now) for title, study in found.items()}
-        return Report(together("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY)
+        return Report(
+            together("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY
+        )
 
     return report
 
 
 def of_silo(kit: Path) -> Callable[[], Report]:
-    """A function that reports on a silo's kit. Raises ConfigError for a folder that is not a kit."""
+    """A function that reports on a silo's kit.
+
+    Raises ConfigError for a folder that is not a kit.
+    """
     silo = WatchedSilo.of(kit)
 
     def report() -> Report:
@@ -95,7 +118,9 @@ def of_silo(kit: Path) -> Callable[[], Report]:
 
 
 def metrics_app(report: Callable[[], Report]) -> Any:
-    """Build the application. An unreadable file gives a one-line 503, which Prometheus shows as a target that is down.
+    """Build the application.
+
+    An unreadable file gives a one-line 503, which Prometheus shows as a target that is down.
 
     ``/health`` answers 200 or 503, with the states as JSON.
     """
@@ -114,6 +139,8 @@ def metrics_app(report: Callable[[], Report]) -> Any:
             found = report()
         except PomonaError as fault:
             return JSONResponse({"healthy": False, "error": fault.line()}, 503)
-        return JSONResponse({"healthy": found.healthy, "states": found.states}, 200 if found.healthy else 503)
+        return JSONResponse(
+            {"healthy": found.healthy, "states": found.states}, 200 if found.healthy else 503
+        )
 
     return application([Route("/metrics", metrics), Route("/health", health)])

@@ -21,7 +21,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Family:
-    """Samples of one name; omitted from the output without samples. A counter's name ends in ``_total``."""
+    """Samples of one name; omitted from the output without samples.
+
+    A counter's name ends in ``_total``.
+    """
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -31,7 +34,9 @@ class Family:
     def __post_init__(self) -> None:
         assert NAME.fullmatch(self.name), self.name
         assert (self.kind == "counter") == self.name.endswith("_total"), self.name
-        assert all(LABEL.fullmatch(label) for sample in self.samples for label in sample.labels), self.name
+        assert all(LABEL.fullmatch(label) for sample in self.samples for label in sample.labels), (
+            self.name
+        )
 
 
 def gauge(name: str, text: str, value: float | None, **labels: str) -> Family:
@@ -41,7 +46,12 @@ def gauge(name: str, text: str, value: float | None, **labels: str) -> Family:
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Family:
     """A gauge with one sample per label value, for the known ones."""
-    return Family(name, "gauge", text, tuple(Sample(v, {label: k}) for k, v in values.items() if v is not None))
+    return Family(
+        name,
+        "gauge",
+        text,
+        tuple(Sample(v, {label: k}) for k, v in values.items() if v is not None),
+    )
 
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Family:
@@ -55,7 +65,9 @@ def counter(name: str, text: str, value: float) -> Family:
 
 
 def together(label: str, groups: Mapping[str, Iterable[Family]]) -> list[Family]:
-    """Merge the families of several groups, each name once; the group becomes an extra label of its samples."""
+    """Merge the families of several groups, each name once; the group becomes an extra label of its
+    samples.
+    """
     joined: dict[str, Family] = {}
     for group, families in groups.items():
         for one in families:
@@ -72,7 +84,9 @@ def rendered(families: Iterable[Family]) -> str:
         if family.samples:
             lines.append(f"# HELP {family.name} {_escaped(family.help)}")
             lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [f"{family.name}{_labels(s.labels)} {_number(s.value)}" for s in family.samples]
+            lines += [
+                f"{family.name}{_labels(s.labels)} {_number(s.value)}" for s in family.samples
+            ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -1,4 +1,5 @@
-"""A server as operators see it: the state of its studies, their reports, and a bound on each silo's epsilon.
+"""A server as operators see it: the state of its studies, their reports, and a bound on each silo's
+epsilon.
 
 Its record and audit log grow by lines; each line is read once.
 """
@@ -43,7 +44,8 @@ class RewrittenError(StorageError):
 
 
 def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[bytes, Mark]]:
-    """Complete lines after a mark, each with the mark after it; a last line without a line feed is left for later.
+    """Complete lines after a mark, each with the mark after it; a last line without a line feed is
+    left for later.
 
     Args:
         path: of the file; a missing file has no lines.
@@ -58,7 +60,10 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
         with opened(path) as file:
             file.seek(mark.begin)
             if hashlib.sha256(file.read(mark.end - mark.begin)).hexdigest() != mark.sha256:
-                raise RewrittenError(f"{path} was rewritten: the line that ended at byte {mark.end} is another one now")
+                raise RewrittenError(
+                    f"{path} was rewritten: the line that ended at byte {mark.end} is another one "
+                    "now"
+                )
             at = mark.end
             for text in islice(file, most):
                 if not text.endswith(b"\n"):
@@ -70,7 +75,9 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
         if mark.end:
             raise RewrittenError(f"{path} is gone") from None
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); fix its permissions") from None
+        raise StorageError(
+            f"{path} cannot be read ({fault.strerror}); fix its permissions"
+        ) from None
 
 
 class Content(Protocol):
@@ -98,7 +105,10 @@ class Followed(Generic[T]):
     _known: T | None = None
 
     def look(self) -> T:
-        """The current content; a rewritten file, as after a resume, is read again. Raises StorageError."""
+        """The current content; a rewritten file, as after a resume, is read again.
+
+        Raises StorageError.
+        """
         if self._known is None:
             self._known = self.begin()
         try:
@@ -198,7 +208,9 @@ class AuditedServer:
         else:
             self._judged(self.studies[self._study], event, when, silo, fields)
 
-    def _judged(self, study: JudgedStudy, event: str, when: str, silo: str, fields: dict[str, Any]) -> None:
+    def _judged(
+        self, study: JudgedStudy, event: str, when: str, silo: str, fields: dict[str, Any]
+    ) -> None:
         if event == "round":
             study.committed = when
         elif event == "admission":
@@ -211,7 +223,10 @@ Row = dict[str, Any]
 
 @dataclass
 class PrivacyAccount:
-    """Computes the privacy cost of a federation's rounds, with a cache. Without privacy nothing is loaded."""
+    """Computes the privacy cost of a federation's rounds, with a cache.
+
+    Without privacy nothing is loaded.
+    """
 
     agreed: StudyAgreement
     _known: dict[tuple[int, int], float | None] = field(default_factory=dict)
@@ -219,8 +234,9 @@ class PrivacyAccount:
     def bounds(self, now: Mapping[str, Any]) -> dict[str, float | None]:
         """By silo, the largest epsilon that its rounds can have cost, including the current round.
 
-        It follows from the agreed settings and each silo's registered samples, by the RDP accountant, which is quick
-        and never below the silo's own account. Empty without privacy; None if Opacus is not installed.
+        It follows from the agreed settings and each silo's registered samples, by the RDP
+        accountant, which is quick and never below the silo's own account. Empty without privacy;
+        None if Opacus is not installed.
 
         Args:
             now: as returned by ``status.server``.
@@ -229,7 +245,9 @@ class PrivacyAccount:
             return {}
         last = now["round"] + (now["state"] == "running")
         members = [s for s in now["silos"] if s["samples"] and s["joined"]]
-        rounds = {s["silo"]: max(0, min(s["left"] or last, last) - s["joined"] + 1) for s in members}
+        rounds = {
+            s["silo"]: max(0, min(s["left"] or last, last) - s["joined"] + 1) for s in members
+        }
         return {s["silo"]: self._kept(s["samples"], rounds[s["silo"]]) for s in members}
 
     def _kept(self, samples: int, rounds: int) -> float | None:

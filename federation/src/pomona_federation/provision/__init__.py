@@ -1,1 +1,3 @@
-"""Provisioning: one folder (kit) for each organisation, with settings, keys, certificates and start commands."""
+"""Provisioning: one folder (kit) for each organisation, with settings, keys, certificates and start
+commands.
+"""

@@ -1,4 +1,5 @@
-"""Files of a kit: those except keys, rendered from ``templates/`` as path -> content; and writing them.
+"""Files of a kit: those except keys, rendered from ``templates/`` as path -> content; and writing
+them.
 
 They are written once, readable only by their owner, complete or not at all.
 """
@@ -37,7 +38,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def folders(path: Path) -> None:
-    """Create a folder and its parents, all private to their owner; ``Path.mkdir`` would open the parents to others."""
+    """Create a folder and its parents, all private to their owner; ``Path.mkdir`` would open the
+    parents to others.
+    """
     if not path.is_dir():
         folders(path.parent)
         path.mkdir(mode=0o700)
@@ -45,7 +48,10 @@ def folders(path: Path) -> None:
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill, renamed to ``folder`` on success and removed on failure. Raises StorageError."""
+    """A temporary folder to fill, renamed to ``folder`` on success and removed on failure.
+
+    Raises StorageError.
+    """
     made, place = None, folder.absolute()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -54,18 +60,35 @@ def appearing(folder: Path) -> Iterator[Path]:
         made.rename(place)
         sync(place.parent)
     except OSError as fault:
-        raise StorageError(f"{folder}: cannot be written ({fault.strerror}); choose another place") from None
+        raise StorageError(
+            f"{folder}: cannot be written ({fault.strerror}); choose another place"
+        ) from None
     finally:
         if made:
-            shutil.rmtree(made, ignore_errors=True)  # after the rename nothing with that name is left
+            # after the rename nothing with that name is left
+            shutil.rmtree(made, ignore_errors=True)
 
 
 Files = dict[str, bytes]
 Role = Literal["server", "silo"]
 
 HOME = "/var/lib/pomona"  # where the units expect the kits
-STATE: dict[Role, str] = {"server": "run", "silo": "state"}  # the only folder of a kit that is written to
-LASTING = (2, 3, 4, 8, 9, 10, 130, 143)  # exit codes that a restart cannot fix, or that are intended
+# the only folder of a kit that is written to
+STATE: dict[Role, str] = {
+    "server": "run",
+    "silo": "state",
+}
+# exit codes that a restart cannot fix, or that are intended
+LASTING = (
+    2,
+    3,
+    4,
+    8,
+    9,
+    10,
+    130,
+    143,
+)
 FINAL: dict[Role, tuple[int, ...]] = {"server": (0, 1, *LASTING), "silo": LASTING}
 UNPRIVILEGED = 1024  # lower ports need a capability
 
@@ -80,7 +103,8 @@ _TEMPLATES = Environment(
 
 
 def server(federation: Federation, until: datetime | None, installed: Mapping[str, bytes]) -> Files:
-    """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid ``until``.
+    """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid
+    ``until``.
 
     ``installed``: the files of its folder ``wheels``.
     """
@@ -95,7 +119,13 @@ def server(federation: Federation, until: datetime | None, installed: Mapping[st
 
 
 def silo(
-    federation: Federation, name: str, digest: str, installed: Mapping[str, bytes], *, own_key: bool, digits: str
+    federation: Federation,
+    name: str,
+    digest: str,
+    installed: Mapping[str, bytes],
+    *,
+    own_key: bool,
+    digits: str,
 ) -> Files:
     """A silo's kit without keys, wheels and ``federation.toml``.
 
@@ -104,7 +134,8 @@ def silo(
         name: the silo's.
         digest: SHA-256 in hex of the only app that the silo will run.
         installed: the files of its folder ``wheels``.
-        own_key: whether the silo supplied its public key, so that its private key is not in the kit.
+        own_key: whether the silo supplied its public key, so that its private key is not in the
+            kit.
         digits: the digits to compare by telephone.
     """
     task = federation.study.task if federation.study else None
@@ -128,16 +159,23 @@ def start_script(role: Role) -> bytes:
 
 
 def app() -> Files:
-    """The Flower app: it names Pomona's two halves and contains no code, so all federations share its bytes."""
+    """The Flower app: it names Pomona's two halves and contains no code, so all federations share
+    its bytes.
+    """
     package = ("__init__.py", "server_app.py", "client_app.py")
     return {
-        f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL}) for name in ("pyproject.toml", "LICENSE")
+        f"app/{name}": _rendered(f"app/{name}", {"protocol": PROTOCOL})
+        for name in ("pyproject.toml", "LICENSE")
     } | {f"app/pomona_app/{name}": _rendered(f"app/{name}", {}) for name in package}
 
 
 def _label_columns(task: TaskSettings) -> list[str]:
     """Names of the columns with a sample's targets, for a silo to replace with its own."""
-    return ["time", "event"] if task.time_edges else [f"target-{k}" for k in range(1, task.outputs + 1)]
+    return (
+        ["time", "event"]
+        if task.time_edges
+        else [f"target-{k}" for k in range(1, task.outputs + 1)]
+    )
 
 
 def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
@@ -149,7 +187,9 @@ def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield name, _rendered(name, about)
 
 
-def _about(role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]) -> dict[str, Any]:
+def _about(
+    role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]
+) -> dict[str, Any]:
     config = federation.own.config if federation.own else None
     return {
         "role": role,

@@ -1,7 +1,9 @@
-"""Kits for a whole federation, and for a newcomer: rendered files, keys and certificates, written once.
+"""Kits for a whole federation, and for a newcomer: rendered files, keys and certificates, written
+once.
 
-Everything is made in a temporary folder and renamed into place: a folder of kits is complete or absent, and an existing
-one is never overwritten. Everything is readable only by its owner, from the first moment.
+Everything is made in a temporary folder and renamed into place: a folder of kits is complete or
+absent, and an existing one is never overwritten. Everything is readable only by its owner, from the
+first moment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +33,8 @@ WEIGHTS = "weights.safetensors"  # first weights, in every kit
 
 @dataclass(frozen=True)
 class Member:
-    """A silo's keys: its private key unless it supplied its own, its public key, and the authority's certificates.
+    """A silo's keys: its private key unless it supplied its own, its public key, and the
+    authority's certificates.
 
     ``shown`` is the one for TLS, which is only in the silo's own kit.
     """
@@ -45,7 +48,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """The result: the kits' folder, the silos with new kits, and those that supplied their own keys."""
+    """The result: the kits' folder, the silos with new kits, and those that supplied their own
+    keys.
+    """
 
     federation: Federation
     folder: Path
@@ -61,15 +66,20 @@ class Provisioned:
     def until(self) -> datetime | None:
         """When the server's certificate expires; None in a federation without keys."""
         return (
-            None if self.federation.insecure else certificates.expires(self.folder / "server" / "certs" / "server.crt")
+            None
+            if self.federation.insecure
+            else certificates.expires(self.folder / "server" / "certs" / "server.crt")
         )
 
 
-def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libraries | None = None) -> Provisioned:
+def provision(
+    path: Path, out: Path, wheels: Path | None = None, libraries: Libraries | None = None
+) -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
-    A folder of ``wheels`` gives each kit Pomona's wheels; its ``requirements.lock``, if it has one, stands in for this
-    release's list of ``libraries``, which is the one for CPU unless another is asked for.
+    A folder of ``wheels`` gives each kit Pomona's wheels; its ``requirements.lock``, if it has one,
+    stands in for this release's list of ``libraries``, which is the one for CPU unless another is
+    asked for.
 
     Raises:
         ConfigError: an error in the file, an invalid silo key, no wheel of Pomona, or no Flower.
@@ -77,15 +87,26 @@ def provision(path: Path, out: Path, wheels: Path | None = None, libraries: Libr
     """
     federation = Federation.load(path)
     agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
-    brought = {silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key}
+    brought = {
+        silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key
+    }
     if federation.insecure and brought:
-        raise ConfigError(f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}")
+        raise ConfigError(
+            f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}"
+        )
     if out.exists() or out.is_symlink():
-        raise StorageError(f"{out} exists already, and keys are never overwritten; name a new folder, or --add a silo")
+        raise StorageError(
+            f"{out} exists already, and keys are never overwritten; name a new folder, or --add a "
+            "silo"
+        )
     fetched = installed(wheels, libraries)
     with appearing(out) as made:
         authority = None if federation.insecure else certificates.authority(federation.name)
-        members = [_member(authority, federation, name, brought.get(name)) for name in names] if authority else []
+        members = (
+            [_member(authority, federation, name, brought.get(name)) for name in names]
+            if authority
+            else []
+        )
         _distinct(members)
         if authority:
             write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
@@ -103,18 +124,30 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
 
     Raises:
-        ConfigError: a name that is taken or invalid, an invalid key, or no kits with their authority there.
+        ConfigError: a name that is taken or invalid, an invalid key, or no kits with their
+            authority there.
         StorageError: the folder cannot be written.
     """
     server, federation = out / "server", provisioned(out)
     name = validated(FoundingMember, {"name": name}).name
     if (out / name).exists():
-        raise ConfigError(f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked")
+        raise ConfigError(
+            f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked"
+        )
     if federation.insecure and key:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
-    new = [] if federation.insecure else [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
+    new = (
+        []
+        if federation.insecure
+        else [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
+    )
     members = [*_known(server / "keys"), *new]
-    _distinct([*members, *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder))])
+    _distinct(
+        [
+            *members,
+            *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder)),
+        ]
+    )
     others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
     with appearing(out / name) as made:
         _silo(made, server, name, members)
@@ -135,18 +168,24 @@ class Renewed:
 def renew(out: Path) -> Renewed:
     """Renew the certificate of the server in a folder of kits: same key and names, same authority.
 
-    The private key stays, so only one public file changes; silos trust the authority and need no update.
+    The private key stays, so only one public file changes; silos trust the authority and need no
+    update.
 
     Raises:
-        ConfigError: no kits with their authority there, nothing to renew, or an authority that has expired.
+        ConfigError: no kits with their authority there, nothing to renew, or an authority that has
+            expired.
         StorageError: the certificate cannot be written.
     """
     if provisioned(out).insecure:
-        raise ConfigError("a federation with insecure = true has no certificate; there is nothing to renew")
+        raise ConfigError(
+            "a federation with insecure = true has no certificate; there is nothing to renew"
+        )
     issuer, path = issuer_of(out), out / "server" / "certs" / "server.crt"
     before = certificates.expires(path)
     if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
-        raise ConfigError(f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}")
+        raise ConfigError(
+            f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}"
+        )
     try:
         renewed = certificates.renewed(issuer, content(path))
     except ValueError as fault:
@@ -159,12 +198,16 @@ def provisioned(out: Path) -> Federation:
     """The federation whose kits are in a folder. Raises ConfigError if there are none."""
     path = out / "server" / "federation.toml"
     if not path.is_file():
-        raise ConfigError(f"{out} holds no kits; name the folder that `pomona deploy provision` made")
+        raise ConfigError(
+            f"{out} holds no kits; name the folder that `pomona deploy provision` made"
+        )
     return Federation.load(path)
 
 
 def _agreed(path: Path, federation: Federation) -> kit_files.Files:
-    """The files that all kits share: the agreement as written, or with its first weights and their hash."""
+    """The files that all kits share: the agreement as written, or with its first weights and their
+    hash.
+    """
     if not federation.own or (model := federation.own.config.model).init is None:
         return {AGREED: content(path)}
     tree = read_file(path)
@@ -173,12 +216,17 @@ def _agreed(path: Path, federation: Federation) -> kit_files.Files:
 
 
 def _server(
-    federation: Federation, authority: keys.Pair | None, members: Sequence[Member], installed: Mapping[str, bytes]
+    federation: Federation,
+    authority: keys.Pair | None,
+    members: Sequence[Member],
+    installed: Mapping[str, bytes],
 ) -> kit_files.Files:
     if not authority:
         return kit_files.server(federation, None, installed)
     host = Address.parse(federation.server)
-    certificate = certificates.server(authority, (host.host, *(LOOPBACK if federation.loopback else ())))
+    certificate = certificates.server(
+        authority, (host.host, *(LOOPBACK if federation.loopback else ()))
+    )
     files = kit_files.server(federation, certificates.validity(certificate.public), installed)
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}
     files |= {"certs/server.key": certificate.private}
@@ -192,10 +240,18 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     own = next((member for member in members if member.name == name), None)
     brought = own is not None and own.private is None
     wheels = server / "wheels"
-    fetched = {p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)}
-    files = kit_files.silo(federation, name, digest, fetched, own_key=brought, digits=_compared(server, federation))
+    fetched = {
+        p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)
+    }
+    files = kit_files.silo(
+        federation, name, digest, fetched, own_key=brought, digits=_compared(server, federation)
+    )
     files |= {f"wheels/{file}": text for file, text in fetched.items()}
-    files |= {name: content(server / name, MOST_WEIGHTS) for name in (AGREED, WEIGHTS) if (server / name).exists()}
+    files |= {
+        name: content(server / name, MOST_WEIGHTS)
+        for name in (AGREED, WEIGHTS)
+        if (server / name).exists()
+    }
     if own:
         files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}
         files |= {SHOWN: own.shown}
@@ -210,7 +266,9 @@ def _compared(server: Path, federation: Federation) -> str:
     return federation.compared(b"" if federation.insecure else content(server / "certs" / "ca.crt"))
 
 
-def _member(authority: keys.Pair, federation: Federation, name: str, brought: bytes | None) -> Member:
+def _member(
+    authority: keys.Pair, federation: Federation, name: str, brought: bytes | None
+) -> Member:
     pair = keys.silo() if brought is None else None
     public = pair.public if pair else brought
     assert public
@@ -221,7 +279,9 @@ def _member(authority: keys.Pair, federation: Federation, name: str, brought: by
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
     """Public keys of members and the authority's certificates for them, as files."""
-    return {f"{m.name}.pub": m.public for m in members} | {f"{m.name}.cert": m.certificate for m in members}
+    return {f"{m.name}.pub": m.public for m in members} | {
+        f"{m.name}.cert": m.certificate for m in members
+    }
 
 
 def _known(folder: Path) -> list[Member]:
@@ -233,7 +293,8 @@ def _known(folder: Path) -> list[Member]:
         ]
     except OSError as fault:
         raise ConfigError(
-            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have no certificates: "
+            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have "
+            "no certificates: "
             "provision the federation again, in a new folder"
         ) from None
 
@@ -244,7 +305,8 @@ def issuer_of(out: Path) -> keys.Pair:
         return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
     except OSError as fault:
         raise ConfigError(
-            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key is"
+            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key "
+            "is"
         ) from None
 
 
@@ -254,4 +316,6 @@ def _distinct(members: Sequence[Member]) -> None:
     for member in members:
         first = owner.setdefault(member.public, member.name)
         if first != member.name:
-            raise ConfigError(f"silos {first!r} and {member.name!r} have the same key; every silo needs its own")
+            raise ConfigError(
+                f"silos {first!r} and {member.name!r} have the same key; every silo needs its own"
+            )

@@ -1,4 +1,6 @@
-"""What a kit installs, by file and hash: Pomona's two wheels, and a locked list of all libraries."""
+"""What a kit installs, by file and hash: Pomona's two wheels, and a locked list of all
+libraries.
+"""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -15,17 +17,22 @@ Libraries = Literal["cpu", "cuda"]
 
 def own_wheels() -> tuple[str, str]:
     """File names of the running Pomona's wheels: its core, and this package."""
-    core, federation = (f"{name}-{version(name)}-py3-none-any.whl" for name in ("pomona", "pomona_federation"))
+    core, federation = (
+        f"{name}-{version(name)}-py3-none-any.whl" for name in ("pomona", "pomona_federation")
+    )
     return core, federation
 
 
 def locked(libraries: Libraries) -> Mapping[str, bytes]:
     """The ``requirements.lock`` of this release, with names, versions and SHA-256."""
-    return {LOCK: (files("pomona_federation.provision") / "locks" / f"{libraries}.lock").read_bytes()}
+    return {
+        LOCK: (files("pomona_federation.provision") / "locks" / f"{libraries}.lock").read_bytes()
+    }
 
 
 def installed(folder: Path | None, libraries: Libraries | None) -> Mapping[str, bytes]:
-    """Files of a kit's folder ``wheels``, without a README: the lead's, if there is a folder, and a list of libraries.
+    """Files of a kit's folder ``wheels``, without a README: the lead's, if there is a folder, and a
+    list of libraries.
 
     Raises ConfigError for two lists of libraries, or as ``of_folder``.
     """
@@ -43,7 +50,8 @@ def described(lock: bytes) -> str:
 def of_folder(folder: Path) -> Mapping[str, bytes]:
     """Files of a kit's folder ``wheels`` from the lead's folder of that name.
 
-    Pomona's wheels, their SHA-256 as ``sha256sum`` writes it, and a ``requirements.lock`` if there is one.
+    Pomona's wheels, their SHA-256 as ``sha256sum`` writes it, and a ``requirements.lock`` if there
+    is one.
 
     Raises:
         ConfigError: a wheel of this version of Pomona is missing, or the lock has no hashes.
@@ -52,14 +60,19 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
     names = own_wheels()
     for name, source in zip(names, (".", "./federation"), strict=True):
         if not (folder / name).is_file():
-            raise ConfigError(f"{folder} has no {name}; build it: pip wheel --no-deps --wheel-dir {folder} {source}")
+            raise ConfigError(
+                f"{folder} has no {name}; build it: pip wheel --no-deps --wheel-dir {folder} "
+                f"{source}"
+            )
     lock = folder / LOCK
     try:
         found = {name: content(folder / name, LONG) for name in names}
         found |= {LOCK: content(lock)} if lock.exists() else {}
         sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
     except OSError as fault:
-        raise StorageError(f"{fault.filename}: cannot be read ({fault.strerror}); fetch the file again") from None
+        raise StorageError(
+            f"{fault.filename}: cannot be read ({fault.strerror}); fetch the file again"
+        ) from None
     if b"--hash=sha256:" not in found.get(LOCK, b"--hash=sha256:"):
         raise ConfigError(f"{lock} has no hashes; kits install libraries by hash alone")
     return found | {SUMS: sums.encode()}

@@ -1,1 +1,3 @@
-"""A federation on this machine, with real processes, compared with the simulation of the same files."""
+"""A federation on this machine, with real processes, compared with the simulation of the same
+files.
+"""

@@ -30,11 +30,15 @@ from pomona_federation.task_settings import TaskSettings, of_samples
 
 
 def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
-    """Return the ``federation.toml`` of a simulation's scenario: one silo per client, and the data's task."""
+    """Return the ``federation.toml`` of a simulation's scenario: one silo per client, and the
+    data's task.
+    """
     if scenario.dataset.kind == "text":
         raise ConfigError("a rehearsal deals out images and tables; take another data set")
     if scenario.config.membership.changes:
-        raise ConfigError("a rehearsal has the same silos from the first round to the last; take membership out")
+        raise ConfigError(
+            "a rehearsal has the same silos from the first round to the last; take membership out"
+        )
     run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
     run["metric"] = scenario.choice.metric.name
     silos = [{"name": f"silo-{i}"} for i in range(len(scenario.partition.clients))]
@@ -53,28 +57,44 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
             files[part] = folder / f"{part}.npz"
             np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
     if "test" not in files:
-        raise ConfigError(f"client {client} has no test rows; a rehearsal needs some for each: raise data.test_limit")
+        raise ConfigError(
+            f"client {client} has no test rows; a rehearsal needs some for each: raise "
+            "data.test_limit"
+        )
     return files
 
 
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
     """Return the settings' section data for these files: those of one silo, or of all."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
-    section: Tree = {"name": "clients", "clients": clients, "validation_share": 0.0}  # empty splits get none
+    # empty splits get none
+    section: Tree = {
+        "name": "clients",
+        "clients": clients,
+        "validation_share": 0.0,
+    }
     if scenario.targets != "classes":
         section["targets"] = scenario.targets
     if scenario.dataset.kind == "image" and scenario.dataset.learn:
         # Statistics recomputed from the files would round differently.
-        section["normalise"] = {"shift": list(scenario.dataset.shift), "scale": list(scenario.dataset.scale)}
+        section["normalise"] = {
+            "shift": list(scenario.dataset.shift),
+            "scale": list(scenario.dataset.scale),
+        }
     if scenario.dataset.edges:
         section["time_edges"] = list(scenario.dataset.edges)
-    return {**section, "classes": list(scenario.dataset.classes)} if scenario.dataset.classes else section
+    return (
+        {**section, "classes": list(scenario.dataset.classes)}
+        if scenario.dataset.classes
+        else section
+    )
 
 
 ROLES = (0, 0, 0, 1, 2)  # of five samples: three for training, one for validation, one for test
 SAMPLES = 120  # samples per silo, unless they are large
 ROOM = 2**26  # largest bytes of a silo's samples
-DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}  # default partition of given data
+# default partition of given data
+DEALT = {"partition": {"name": "dirichlet", "beta": 1.0, "min_size": 16}}
 Array = NDArray[Any]
 Prepare = Callable[[Config], Scenario]
 
@@ -84,8 +104,9 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
 
     Args:
         federation: its silos, settings and task are rehearsed.
-        over: keys of a run that override the federation's. If they name data, it is partitioned among the silos and
-            must fit the task as a silo's own does; otherwise samples are synthetic.
+        over: keys of a run that override the federation's. If they name data, it is partitioned
+            among the silos and must fit the task as a silo's own does; otherwise samples are
+            synthetic.
 
     Raises:
         ConfigError: the model, the method or the settings do not fit the task.
@@ -93,14 +114,25 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
     """
     agreed, silos = federation.own, [silo.name for silo in federation.silo]
     if agreed is None:
-        raise ConfigError("section task is missing; a rehearsal needs a study: give sections run and task")
+        raise ConfigError(
+            "section task is missing; a rehearsal needs a study: give sections run and task"
+        )
     task = agreed.task
     if task.kind == "text":
-        raise ConfigError("[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona run`")
+        raise ConfigError(
+            "[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona "
+            "run`"
+        )
     named = "name" in over.get("data", {})
-    made: Tree = DEALT if named else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
+    made: Tree = (
+        DEALT
+        if named
+        else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
+    )
     fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
-    config = resolve(made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over)
+    config = resolve(
+        made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over
+    )
 
     def read(settings: DataSettings) -> Dataset:
         return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
@@ -109,10 +141,11 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
 
 
 def of_study(path: Path) -> tuple[Tree, Prepare]:
-    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and a function that makes its scenario.
+    """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and a function that
+    makes its scenario.
 
-    The settings are section run, completed with the federation's defaults. They name no data; the function takes
-    settings with data.
+    The settings are section run, completed with the federation's defaults. They name no data; the
+    function takes settings with data.
 
     Raises:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
@@ -120,8 +153,12 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
     study = Federation.load(path).study if "silo" in read_file(path) else read_study(path)
     try:
         if not isinstance(study, TrainingStudy):
-            lacking = f"kind = {study.kind!r} trains no model" if study else "section task is missing"
-            raise ConfigError(f"{lacking}; simulated is a study of kind train, with its sections run and task")
+            lacking = (
+                f"kind = {study.kind!r} trains no model" if study else "section task is missing"
+            )
+            raise ConfigError(
+                f"{lacking}; simulated is a study of kind train, with its sections run and task"
+            )
         task = study.task
         agreed = resolved(study, task, 1, SHARE, insecure=False)
     except ConfigError as fault:
@@ -130,7 +167,8 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
     def prepare(config: Config) -> Scenario:
         if "data" not in config.model_fields_set:
             raise ConfigError(
-                f"{path} names no data, silos do; add data=csv data.path=rows.csv data.client_column=silo"
+                f"{path} names no data, silos do; add data=csv data.path=rows.csv "
+                "data.client_column=silo"
             )
         return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
 
@@ -140,7 +178,8 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
 def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
     """Random samples of a task for each silo: no real person's, and with nothing to learn.
 
-    A table has the features of ``input_shape``, not the columns from which ``preprocessing`` computes them.
+    A table has the features of ``input_shape``, not the columns from which ``preprocessing``
+    computes them.
     """
     size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
     each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
@@ -155,7 +194,9 @@ def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
 
 
 def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
-    """Samples (n, *input_shape) of the task's dtype; the network's inputs are roughly standard normal."""
+    """Samples (n, *input_shape) of the task's dtype; the network's inputs are roughly standard
+    normal.
+    """
     x = rng.standard_normal((n, *task.input_shape), np.float32) * np.array(task.scale, np.float32)
     x += np.array(task.shift, np.float32)
     if task.dtype == "float32":

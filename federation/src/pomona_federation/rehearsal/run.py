@@ -1,7 +1,8 @@
-"""``pomona deploy rehearse``: the whole federation on this machine, and a simulation of the same samples.
+"""``pomona deploy rehearse``: the whole federation on this machine, and a simulation of the same
+samples.
 
-Real processes of a server and of silos, with TLS and keys, started as administrators start them. The result is the
-difference between the personal models of the two, and the cost of a round.
+Real processes of a server and of silos, with TLS and keys, started as administrators start them.
+The result is the difference between the personal models of the two, and the cost of a round.
 """
 
 import json
@@ -34,7 +35,14 @@ from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
 from pomona_federation.study import named_code
-from pomona_federation.supervision.processes import adopt, disown, end, environment, process_tree, reap
+from pomona_federation.supervision.processes import (
+    adopt,
+    disown,
+    end,
+    environment,
+    process_tree,
+    reap,
+)
 
 Say = Callable[[str], None]
 KINDS = {
@@ -53,11 +61,13 @@ class Rehearsal:
     """Result of a rehearsal.
 
     Attributes:
-        difference: by silo, the largest absolute difference between its personal model's numbers and the simulator's.
+        difference: by silo, the largest absolute difference between its personal model's numbers
+            and the simulator's.
         started: seconds from the first process to the start of the first round.
         seconds, simulated_seconds: of each round, deployed and simulated.
         bytes_down, bytes_up: of each round, all silos.
-        memory: by kind of process, the largest resident memory of one process in bytes, sampled every 0.2 s.
+        memory: by kind of process, the largest resident memory of one process in bytes, sampled
+            every 0.2 s.
         folder: kits, logs and records.
     """
 
@@ -99,7 +109,9 @@ class LocalFederation:
         return self.folder / "kits" / name
 
     def start(self, who: str, before: Sequence[str] = ()) -> None:
-        """Start the server, or a silo by name, as its administrator does; with a wrapper command, if any."""
+        """Start the server, or a silo by name, as its administrator does; with a wrapper command,
+        if any.
+        """
         role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
         with (self.folder / f"{who}.log").open("ab") as file:
             command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
@@ -126,7 +138,10 @@ class LocalFederation:
         return read_status(self.server / "run")
 
     def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
-        """Wait until the status satisfies a condition. Raises QuorumError after ``seconds``, or if the server ends."""
+        """Wait until the status satisfies a condition.
+
+        Raises QuorumError after ``seconds``, or if the server ends.
+        """
         limit = time.monotonic() + seconds
         while time.monotonic() < limit:
             self._weigh()
@@ -141,7 +156,10 @@ class LocalFederation:
 
     def _given_up(self, why: str) -> QuorumError:
         log = self.folder / "server.log"
-        last = "".join(f" ({line})" for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:])
+        last = "".join(
+            f" ({line})"
+            for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:]
+        )
         return QuorumError(f"{why}{last}; see {log}")
 
     def _weigh(self) -> None:
@@ -157,7 +175,12 @@ class LocalFederation:
 
         def living() -> Collection[psutil.Process]:
             reap([p.pid for p in self._own.values()])
-            return [process for p in self._own.values() if p.poll() is None for process in process_tree(p.pid)]
+            return [
+                process
+                for p in self._own.values()
+                if p.poll() is None
+                for process in process_tree(p.pid)
+            ]
 
         end(living, patience=10.0)
         for process in self._own.values():
@@ -174,14 +197,21 @@ def kind_of(process: psutil.Process, command: str) -> str:
 
 @contextmanager
 def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterator[LocalFederation]:
-    """Kits in a folder for the clients of a scenario, each with its own rows; all processes end on exit."""
+    """Kits in a folder for the clients of a scenario, each with its own rows; all processes end on
+    exit.
+    """
     adopt()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "federation.toml"
-    path.write_text(federation_file(scenario, f"127.0.0.1:{free_ports(1)[0]}", **options), encoding="utf-8")
+    path.write_text(
+        federation_file(scenario, f"127.0.0.1:{free_ports(1)[0]}", **options), encoding="utf-8"
+    )
     provision(path, folder / "kits")
     names = tuple(s["name"] for s in read_tree(path)["silo"])
-    files = {n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute()) for i, n in enumerate(names)}
+    files = {
+        n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute())
+        for i, n in enumerate(names)
+    }
     for name in names:
         own = folder / "kits" / name / "silo.toml"
         known = read_tree(own)
@@ -194,7 +224,9 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
         yield local
 
 
-def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **options: Any) -> Rehearsal:
+def rehearse(
+    scenario: Scenario, folder: Path, say: Say = lambda _: None, **options: Any
+) -> Rehearsal:
     """Deploy the clients of a scenario on this machine, simulate it too, and compare.
 
     Args:
@@ -217,13 +249,18 @@ def rehearse(scenario: Scenario, folder: Path, say: Say = lambda _: None, **opti
             nonlocal at
             if status.round > at:
                 at = status.round
-                say(f"round {at} of {scenario.config.rounds} committed after {time.time() - began:.0f} s")
+                say(
+                    f"round {at} of {scenario.config.rounds} committed after "
+                    f"{time.time() - began:.0f} s"
+                )
             return status.state != "running"
 
         status = local.wait(ended)
         memory = dict(local.memory)
     if status.state != "finished":
-        raise QuorumError(f"the federation ended with code {status.code}: {status.reason}; see {folder}")
+        raise QuorumError(
+            f"the federation ended with code {status.code}: {status.reason}; see {folder}"
+        )
     say("the simulator on the same seeds")
     simulation = simulate(local.simulation, folder / "simulation")
     deployed = load(local.server / "run")
@@ -247,10 +284,15 @@ def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
         ours = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
         theirs = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
         if ours.keys() != theirs.keys():
-            raise PomonaError(f"{name} has a model of other tensors than the simulator's; report this")
+            raise PomonaError(
+                f"{name} has a model of other tensors than the simulator's; report this"
+            )
         found[name] = max(float((ours[k].double() - theirs[k].double()).abs().max()) for k in ours)
         if found[name] == 0 and not all(torch.equal(ours[k], theirs[k]) for k in ours):
-            raise PomonaError(f"{name} has a model that differs from the simulator's in signs of zero; report this")
+            raise PomonaError(
+                f"{name} has a model that differs from the simulator's in signs of zero; report "
+                "this"
+            )
     return found
 
 

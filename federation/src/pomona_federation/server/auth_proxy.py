@@ -1,10 +1,12 @@
-"""ASGI gate before SuperLink: authenticates requests, and limits their size, number and time before a body is read.
+"""ASGI gate before SuperLink: authenticates requests, and limits their size, number and time before
+a body is read.
 
-SuperLink reads and parses a request's body before it checks the key that signed it, and has no limits. A silo's
-signature is in the request's head, so the gate checks it first and reads nothing more from anyone who is not a member.
-A member's request may be as long as Flower's pieces are, and all pieces of one answer together as long as the agreed
-uplink. What is not of silos passes for the server's own account alone, which owns the other end of a connection within
-this machine by Linux's socket tables.
+SuperLink reads and parses a request's body before it checks the key that signed it, and has no
+limits. A silo's signature is in the request's head, so the gate checks it first and reads nothing
+more from anyone who is not a member. A member's request may be as long as Flower's pieces are, and
+all pieces of one answer together as long as the agreed uplink. What is not of silos passes for the
+server's own account alone, which owns the other end of a connection within this machine by Linux's
+socket tables.
 """
 
 import asyncio
@@ -31,7 +33,9 @@ Address = IPv4Address | IPv6Address
 
 
 def ours(client: Any, server: Any) -> bool:
-    """Whether a connection comes from this machine and from this process's account or root's, by its two ends."""
+    """Whether a connection comes from this machine and from this process's account or root's, by
+    its two ends.
+    """
     there, here = _ip(client), _ip(server)
     if there is None or here is None or not local(client, server):
         return False
@@ -68,7 +72,9 @@ def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterato
 
 
 def _as_listed(end: tuple[Address, int], version: int) -> str | None:
-    """An address and port in a table's format: words of 32 bits in this machine's order; None if not representable."""
+    """An address and port in a table's format: words of 32 bits in this machine's order; None if
+    not representable.
+    """
     address, port = end
     if version == 4 and isinstance(address, IPv6Address):
         return None
@@ -99,7 +105,8 @@ OPEN = "/v1/fleet/"
 HEALTH = "/health"
 MEMBERSHIP = f"{OPEN}pomona/membership"  # answered by the gate itself: whether a silo is a member
 STUDIES = f"{OPEN}pomona/studies"  # also answered by the gate: requests about studies
-OURS = "pomona.ours"  # in a request's state: whether its connection belongs to the server's own account
+# in a request's state: whether its connection belongs to the server's own account
+OURS = "pomona.ours"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 
@@ -141,12 +148,13 @@ class Gate:
 
     Args:
         app: SuperLink.
-        known: returns the member whose key signed a request's head; raises RequestRefused otherwise. It returns "" in a
-            federation without keys, on loopback: then all silos share ``at_once``, and their answers are not added up.
+        known: returns the member whose key signed a request's head; raises RequestRefused
+            otherwise. It returns "" in a federation without keys, on loopback: then all silos share
+            ``at_once``, and their answers are not added up.
         uplink: bytes of the longest agreed uplink; 0 before the first request for one.
         membership: whether the silo whose key signed a request's head is a member, for that silo.
-        studies: answers a member's request about studies, given the member, the path and the body, with status and
-            text; one request per member at a time.
+        studies: answers a member's request about studies, given the member, the path and the body,
+            with status and text; one request per member at a time.
     """
 
     app: Application
@@ -156,7 +164,9 @@ class Gate:
     membership: Callable[[Scope], str] = lambda _: ""
     studies: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     _busy: Counter[str] = field(default_factory=Counter)
-    _visits: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _visits: defaultdict[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
     _left: dict[str, int] = field(default_factory=dict)  # bytes left for a member's answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -200,13 +210,17 @@ class Gate:
             async with asyncio.timeout(self.limits.seconds):
                 body, size = await _read(receive, most)
         except TimeoutError:
-            raise RequestRefused(408, f"the body has not come within {self.limits.seconds:g} s") from None
+            raise RequestRefused(
+                408, f"the body has not come within {self.limits.seconds:g} s"
+            ) from None
         if path == PIECE and who:
             self._left[who] = self._allowed(who) - size
         return body
 
     def _told(self, who: str, scope: Scope, send: Send) -> Send:
-        """A ``send`` that resets a member's allowance once SuperLink has accepted the answer of its pieces."""
+        """A ``send`` that resets a member's allowance once SuperLink has accepted the answer of its
+        pieces.
+        """
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
@@ -221,13 +235,19 @@ class Gate:
 
 
 def passes(scope: Scope) -> bool:
-    """Whether a request may pass: fleet interface and health check always, others from the server's own account."""
+    """Whether a request may pass: fleet interface and health check always, others from the server's
+    own account.
+    """
     path = scope.get("path", "")
-    if scope["type"] == "lifespan" or (scope["type"] == "http" and (path.startswith(OPEN) or path == HEALTH)):
+    if scope["type"] == "lifespan" or (
+        scope["type"] == "http" and (path.startswith(OPEN) or path == HEALTH)
+    ):
         return True
     if FORWARDED & {name.lower() for name, _ in scope.get("headers", ())}:
         return False
-    return local(scope.get("client"), scope.get("server")) and scope.get("state", {}).get(OURS) is True
+    return (
+        local(scope.get("client"), scope.get("server")) and scope.get("state", {}).get(OURS) is True
+    )
 
 
 def again(messages: list[Message], receive: Receive) -> Receive:

@@ -1,4 +1,6 @@
-"""The silos' decisions on a study at the server, ``consents.json``: signed acceptances and refusals."""
+"""The silos' decisions on a study at the server, ``consents.json``: signed acceptances and
+refusals.
+"""
 
 import time
 from collections.abc import Collection
@@ -16,11 +18,15 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Decision
 
 CONSENTS = "consents.json"
-MOST_CHANGES = 100  # of a silo's decision on a study: each is a line of the audit log, and disks are finite
+MOST_CHANGES = (
+    100  # of a silo's decision on a study: each is a line of the audit log, and disks are finite
+)
 
 
 class SignedDecision(Settings):
-    """A decision, the silo's signature on it, its time (seconds since 1970), and the number of earlier changes."""
+    """A decision, the silo's signature on it, its time (seconds since 1970), and the number of
+    earlier changes.
+    """
 
     accepted: bool
     signature: Hex
@@ -51,26 +57,39 @@ class Consents:
         return frozenset(silo for silo, said in self.decisions.items() if not said.accepted)
 
     def awaited(self, silos: Collection[str]) -> frozenset[str]:
-        """The silos that a study waits for: those that accepted; for the kit's own, which needs no consent, all."""
+        """The silos that a study waits for: those that accepted; for the kit's own, which needs no
+        consent, all.
+        """
         said = self.decisions
         accepted = {silo for silo, each in said.items() if each.accepted}
         return frozenset(silos) & accepted if accepted else frozenset(silos) - said.keys()
 
     def news(self, decision: Decision) -> bool:
-        """Whether a decision is new from its silo. Raises ProtocolError if the silo has changed it too often."""
+        """Whether a decision is new from its silo.
+
+        Raises ProtocolError if the silo has changed it too often.
+        """
         before = self.decisions.get(decision.silo)
         if before is None or before.accepted == decision.accepted:
             return before is None
         if before.changes >= MOST_CHANGES:
-            raise ProtocolError(f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last decision counts")
+            raise ProtocolError(
+                f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last decision "
+                "counts"
+            )
         return True
 
     def note(self, decision: Decision, signature: str) -> None:
-        """Record a decision, durably, if it is new. Raises ProtocolError as ``news``, and OSError."""
+        """Record a decision, durably, if it is new.
+
+        Raises ProtocolError as ``news``, and OSError.
+        """
         with waiting_lock(self.folder / ".consents.lock"):
             if not self.news(decision):
                 return
             known = self.decisions
             changes = known[decision.silo].changes + 1 if decision.silo in known else 0
-            said = SignedDecision(accepted=decision.accepted, signature=signature, time=time.time(), changes=changes)
+            said = SignedDecision(
+                accepted=decision.accepted, signature=signature, time=time.time(), changes=changes
+            )
             write_json(self.folder / CONSENTS, ConsentsFile(silos={**known, decision.silo: said}))

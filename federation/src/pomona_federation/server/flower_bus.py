@@ -20,18 +20,29 @@ from pomona_federation.messages.message_bus import Message, Outgoing, Undelivere
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.server.held_requests import Arrivals
 
-AGAIN = {3, 5, 8}  # Flower's codes for a node or a process that is gone: message unavailable, node, silent app
+# Flower's codes for a node or a process that is gone: message unavailable, node, silent app
+AGAIN = {
+    3,
+    5,
+    8,
+}
 LOOK = 3.0  # seconds that one look waits for answers in transit
-SWEEP = 5.0  # seconds after which all answers are looked for, also those without notice from the gate
+SWEEP = (
+    5.0  # seconds after which all answers are looked for, also those without notice from the gate
+)
 TOGETHER = 64 * 2**20  # bytes of messages sent at once; at least one message
-WHOLE = 4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
+WHOLE = (
+    4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
+)
 
 T = TypeVar("T")
 
 
 @dataclass
 class FlowerBus:
-    """Carries messages over Flower's grid; without ``arrivals``, each look checks for all answers."""
+    """Carries messages over Flower's grid; without ``arrivals``, each look checks for all
+    answers.
+    """
 
     grid: Grid
     arrivals: Arrivals | None = None
@@ -53,7 +64,9 @@ class FlowerBus:
         return frozenset(self.grid.get_node_ids())
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        """Push messages, as many at once as fit into memory; the next request makes the gate wake the silos."""
+        """Push messages, as many at once as fit into memory; the next request makes the gate wake
+        the silos.
+        """
         tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
         if tickets:
             self.online()
@@ -69,13 +82,18 @@ class FlowerBus:
             )
             for out in batch
         ]
-        return [t or f"unsent {out.node}" for t, out in zip(self.grid.push_messages(pushed), batch, strict=True)]
+        return [
+            t or f"unsent {out.node}"
+            for t, out in zip(self.grid.push_messages(pushed), batch, strict=True)
+        ]
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
-        """Pull the answers that have come, each ticket separately: an unreadable or slow one delays no other.
+        """Pull the answers that have come, each ticket separately: an unreadable or slow one delays
+        no other.
 
-        Flower waits up to two hours for the parts of an answer whose sender has begun to push it. Answers reported by
-        the gate are complete; a few of them are pulled at a time, and the others when those have been taken.
+        Flower waits up to two hours for the parts of an answer whose sender has begun to push it.
+        Answers reported by the gate are complete; a few of them are pulled at a time, and the
+        others when those have been taken.
         """
         due = self._due(tickets)
         for ticket in tickets:
@@ -108,7 +126,10 @@ class FlowerBus:
             sleep(seconds)
 
     def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
-        """The answer to one message, if it has come; of two the first counts. Empty if SuperLink is unreachable."""
+        """The answer to one message, if it has come; of two the first counts.
+
+        Empty if SuperLink is unreachable.
+        """
         try:
             with untrusted(TransportError):
                 found = [received(m) for m in self.grid.pull_messages([ticket])]
@@ -144,7 +165,10 @@ def _beside(work: Callable[[], T]) -> Future[T]:
 
 
 def received(message: FlowerMessage) -> Message | Undelivered:
-    """A reply, or why there is none. Only codes are reported, since Flower's error texts may contain a peer's paths."""
+    """A reply, or why there is none.
+
+    Only codes are reported, since Flower's error texts may contain a peer's paths.
+    """
     if message.has_error():
         code = message.error.code
         return Undelivered(f"Flower reports error {code}", again=code in AGAIN)

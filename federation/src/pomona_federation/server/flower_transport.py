@@ -1,7 +1,8 @@
-"""The round loop's transport in a deployment: tasks to the silos as messages, and their answers back.
+"""The round loop's transport in a deployment: tasks to the silos as messages, and their answers
+back.
 
-Silos keep their own states. A checkpoint of the server records which round of each silo the federation has used, and
-the origin of each row.
+Silos keep their own states. A checkpoint of the server records which round of each silo the
+federation has used, and the origin of each row.
 """
 
 import shutil
@@ -25,7 +26,13 @@ from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from pomona_federation.server.auth_proxy import announce
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.message_exchange import MessageExchange
-from pomona_federation.server.round_messages import AnswerReader, Origins, OutgoingTask, downlink_entry, introductions
+from pomona_federation.server.round_messages import (
+    AnswerReader,
+    Origins,
+    OutgoingTask,
+    downlink_entry,
+    introductions,
+)
 from pomona_federation.supervision.process_logs import at_round
 
 SCRATCH = "scratch"  # in the folder run/
@@ -66,8 +73,11 @@ class FlowerTransport:
     def __post_init__(self) -> None:
         relays = tuple(self.server.relays.values())
         self._reader = AnswerReader(self.agreed, self.run, self.registry, relays)
-        self.exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
-        shutil.rmtree(self.scratch, ignore_errors=True)  # left by a server that was killed at the wrong moment
+        self.exchange = MessageExchange(
+            self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
+        )
+        # left by a server that was killed at the wrong moment
+        shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
 
     @property
@@ -83,13 +93,17 @@ class FlowerTransport:
             self._starts |= dict.fromkeys(ids, row)
 
     def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
-        """Send every silo its task, and wait until all answers have come or the deadline has passed."""
+        """Send every silo its task, and wait until all answers have come or the deadline has
+        passed.
+        """
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
         if request.trains:
             at_round(self._round)
             announce(self.kit_run, largest(request.expects))
         self._spool = UplinkSpool.of(request, self.scratch)
-        packed = PackedRows(down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places))
+        packed = PackedRows(
+            down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
+        )
         members = self.registry.entries
         shown = introductions(members, len(self.agreed.federation.silo))
         tasks = {
@@ -120,24 +134,40 @@ class FlowerTransport:
         members = self.registry.entries
         for place in ids:
             self._settled[place], silo = self._round, members[place].name
-            others = {digest: origin for digest, origin in self._origins.items() if origin.silo != silo}
+            others = {
+                digest: origin for digest, origin in self._origins.items() if origin.silo != silo
+            }
             self._origins = others | dict(self._fresh.get(place, []))
             self._starts.pop(place, None)
 
     def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
-        """State for the checkpoint: each silo's committed round, origins of rows, and newcomers' initial models."""
+        """State for the checkpoint: each silo's committed round, origins of rows, and newcomers'
+        initial models.
+        """
         origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
         starts = {f"start.{place}": row for place, row in self._starts.items()}
-        return starts, {"settled": {str(i): self._settled.get(i, 0) for i in ids}, "origins": origins, "run": self.run}
+        return starts, {
+            "settled": {str(i): self._settled.get(i, 0) for i in ids},
+            "origins": origins,
+            "run": self.run,
+        }
 
-    def restore(self, ids: Sequence[int], tensors: Mapping[str, Tensor], note: Any, roster: Roster) -> None:  # noqa: ARG002
+    def restore(
+        self,
+        ids: Sequence[int],  # noqa: ARG002 - silos have their states
+        tensors: Mapping[str, Tensor],
+        note: Any,
+        roster: Roster,  # noqa: ARG002
+    ) -> None:
         """The inverse of ``save``; silos have kept their states."""
         self._settled = {int(i): number for i, number in note["settled"].items() if number}
         self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
         self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
 
     def greet(self) -> None:
-        """Ask every unknown node for its identity, and process the replies that have come, without waiting."""
+        """Ask every unknown node for its identity, and process the replies that have come, without
+        waiting.
+        """
         self.absent |= self.exchange.handshake.greet()
 
     # Messages of a round.
@@ -153,7 +183,9 @@ class FlowerTransport:
         """The task of receiver ``k`` of a request."""
         place, start = request.ids[k], self._starts.get(request.ids[k])
         downlink = {
-            key: downlink_entry(packed, key, k, place, self._origins if key in self.server.relays else {})
+            key: downlink_entry(
+                packed, key, k, place, self._origins if key in self.server.relays else {}
+            )
             for key in packed.down
         }
         return Task(
@@ -171,7 +203,9 @@ class FlowerTransport:
             renewals=renewals,
         )
 
-    def _receive(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
+    def _receive(
+        self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest
+    ) -> Arrival | None:
         """Process one answer; None if the silo counts as absent, or is asked again."""
         try:
             with untrusted():
@@ -183,9 +217,13 @@ class FlowerTransport:
                 return None
             self.audit.write("refused", silo=sent.silo, round=self._round, reason=sent.reason)
             unread = ProtocolError(f"{sent.silo}: {fault}")
-            return Arrival(Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread)
+            return Arrival(
+                Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread
+            )
 
-    def _answered(self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest) -> Arrival | None:
+    def _answered(
+        self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest
+    ) -> Arrival | None:
         """A verified answer. Raises ProtocolError, or any other exception, for an unusable one."""
         answer = self._reader.verified(place, sent, got)
         if isinstance(answer, Refusal):

@@ -1,4 +1,6 @@
-"""The silos' arrival: each Flower node must sign a fresh nonce with its silo's key; and the id of their run."""
+"""The silos' arrival: each Flower node must sign a fresh nonce with its silo's key; and the id of
+their run.
+"""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -16,15 +18,24 @@ from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Hello, HelloReply, Refusal, Token
-from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered, untrusted
+from pomona_federation.messages.message_bus import (
+    Message,
+    MessageBus,
+    Outgoing,
+    Undelivered,
+    untrusted,
+)
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.versions import Versions, note, own, require_begun
 
 NODES = "nodes.json"
-TIMEOUT = 120.0  # seconds a silo may take to identify itself: a process starts, and its data is read
+TIMEOUT = (
+    120.0  # seconds a silo may take to identify itself: a process starts, and its data is read
+)
 
 
-NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]  # Flower's: up to 2^64, so not as a number
+# Flower's: up to 2^64, so not as a number
+NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
 
 
 class KnownNodes(Settings):
@@ -37,8 +48,8 @@ class KnownNodes(Settings):
 class Handshake:
     """Asks unknown nodes for their identity, and assigns them their silos' places.
 
-    A node identified before a restart of the server is not asked again: whatever it answers is trusted only as far as
-    its silo has signed it.
+    A node identified before a restart of the server is not asked again: whatever it answers is
+    trusted only as far as its silo has signed it.
 
     Attributes:
         run: id of the run.
@@ -57,7 +68,9 @@ class Handshake:
 
     def __post_init__(self) -> None:
         """Load the silos' nodes from before a restart."""
-        found = read_json(KnownNodes, self._file, remedy="remove it: silos are asked again who they are")
+        found = read_json(
+            KnownNodes, self._file, remedy="remove it: silos are asked again who they are"
+        )
         self._before = {place: int(node) for place, node in (found or KnownNodes()).nodes.items()}
 
     @property
@@ -82,7 +95,9 @@ class Handshake:
         unknown = sorted(online - set(self.nodes.values()))
         asked = {node: self._hello() for node in unknown if self._again.get(node, 0.0) <= now}
         self._again |= dict.fromkeys(asked, now + TIMEOUT)
-        tickets = self.bus.send([Outgoing(node, Message.of(hello), TIMEOUT) for node, hello in asked.items()])
+        tickets = self.bus.send(
+            [Outgoing(node, Message.of(hello), TIMEOUT) for node, hello in asked.items()]
+        )
         self._asked |= dict(zip(tickets, asked.items(), strict=True))
 
     def _recall(self, online: frozenset[int]) -> None:
@@ -98,7 +113,8 @@ class Handshake:
         return Hello(agreement=self.agreed.agreement, run=self.run, nonce=secrets.token_hex(16))
 
     def greet(self) -> dict[str, str]:
-        """Ask every unknown node for its identity, and process the replies that have come, without waiting.
+        """Ask every unknown node for its identity, and process the replies that have come, without
+        waiting.
 
         Returns who was turned away, and why.
         """
@@ -109,7 +125,10 @@ class Handshake:
         return turned_away
 
     def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
-        """Assign a node its silo's place, by the key that signed. Returns who was turned away, and why."""
+        """Assign a node its silo's place, by the key that signed.
+
+        Returns who was turned away, and why.
+        """
         node, hello = self._asked.pop(ticket)
         if isinstance(got, Undelivered):
             return {}
@@ -120,14 +139,18 @@ class Handshake:
             return self._turned_away(f"node {node}", str(fault))
 
     def _met(self, node: int, hello: Hello, got: Message) -> dict[str, str]:
-        """Raise ProtocolError, or another error, unless a silo with a place in the registry has signed."""
+        """Raise ProtocolError, or another error, unless a silo with a place in the registry has
+        signed.
+        """
         reply: HelloReply | Refusal = got.read(HelloReply, Refusal)
         try:
             place = self.registry.place(reply.silo)
             self.registry.require_signed(place, reply.kind, reply.statement, got.signature)
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
-                raise ProtocolError(f"{reply.fault} (not signed by {reply.silo}, whose name it gives)") from None
+                raise ProtocolError(
+                    f"{reply.fault} (not signed by {reply.silo}, whose name it gives)"
+                ) from None
             raise
         note(self.registry.path.parent, reply.silo, got.versions)
         if isinstance(reply, Refusal):
@@ -138,12 +161,17 @@ class Handshake:
             raise ProtocolError(f"{reply.silo} was revoked")
         self.registry.register(place, reply.samples)
         self.nodes[place] = node
-        write_json(self._file, KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}))
+        write_json(
+            self._file,
+            KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}),
+        )
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
         return {}
 
     def _turned_away(self, who: str, reason: str) -> dict[str, str]:
-        """A rejected sender: a silo is named only if its key has signed; otherwise the node is named."""
+        """A rejected sender: a silo is named only if its key has signed; otherwise the node is
+        named.
+        """
         self.audit.write("refused", silo=who, reason=reason)
         return {who: reason}
 
@@ -156,7 +184,10 @@ class Identity(Settings):
 
 
 def run_id(out: Path) -> str:
-    """The run's id, drawn once. Raises StorageError for a damaged file, CheckpointError for another version's."""
+    """The run's id, drawn once.
+
+    Raises StorageError for a damaged file, CheckpointError for another version's.
+    """
     path = out / "run.json"
     known = read_json(Identity, path)
     if known is None:

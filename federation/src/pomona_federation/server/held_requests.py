@@ -1,11 +1,14 @@
-"""ASGI layer between gate and SuperLink that replaces polling: silos wait for tasks, the server for answers.
+"""ASGI layer between gate and SuperLink that replaces polling: silos wait for tasks, the server for
+answers.
 
-A silo's request for messages is held while there are none, and answered, still without one, when the server has sent
-some: the silo asks again at once. So no message is ever put into an answer that may have lost its reader, and a
-connection that was cut in the meantime loses nothing.
+A silo's request for messages is held while there are none, and answered, still without one, when
+the server has sent
+some: the silo asks again at once. So no message is ever put into an answer that may have lost its
+reader, and a connection that was cut in the meantime loses nothing.
 
-When the last piece of a silo's answer has arrived, the round loop, another process, gets its ticket through a named
-pipe. Nothing depends on that: without notice, the loop still looks for answers from time to time.
+When the last piece of a silo's answer has arrived, the round loop, another process, gets its ticket
+through a named pipe. Nothing depends on that: without notice, the loop still looks for answers from
+time to time.
 """
 
 import asyncio
@@ -18,7 +21,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomona_federation.server.auth_proxy import ANSWERS, OPEN, PIECE, Application, Message, Receive, Scope, Send, again
+from pomona_federation.server.auth_proxy import (
+    ANSWERS,
+    OPEN,
+    PIECE,
+    Application,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    again,
+)
 
 PIPE = "arrivals"
 LONGEST_TICKET = 100  # characters of a ticket
@@ -26,7 +39,9 @@ AT_ONCE = 2**16  # bytes per read
 
 
 def notify(run: Path, ticket: str) -> None:
-    """Notify the round loop of a run's folder that an answer is complete; no effect without a listener."""
+    """Notify the round loop of a run's folder that an answer is complete; no effect without a
+    listener.
+    """
     if not 0 < len(ticket) <= LONGEST_TICKET or not ticket.isalnum():
         return
     with suppress(OSError):
@@ -45,7 +60,8 @@ class Arrivals:
         path = run / PIPE
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)
-        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # reading and writing: no end of file
+        # reading and writing: no end of file
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISFIFO(os.fstat(self._pipe).st_mode):
             raise FileExistsError(f"{path} is not a pipe")
 
@@ -103,12 +119,14 @@ class Hold:
     notifier: Notifier
     seconds: float = HOLD
     _sent: bool = False  # messages that may be incomplete
-    _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)  # session -> ticket, pieces missing
+    # session -> ticket, pieces missing
+    _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; hold one for messages."""
         path = scope.get("path", "")
-        if self._sent and path in NEXT:  # the server's next request: what it sent before is complete
+        # the server's next request: what it sent before is complete
+        if self._sent and path in NEXT:
             self._sent = False
             self.notifier.notify()
         if path == TASKS:
@@ -154,9 +172,13 @@ class Hold:
         from flwr.proto.message_pb2 import PushObjectRequest
 
         if path == ANSWERS:
-            reply, missing = PushMessagesRequest.FromString(asked), PushMessagesResponse.FromString(answered)
+            reply, missing = (
+                PushMessagesRequest.FromString(asked),
+                PushMessagesResponse.FromString(answered),
+            )
             session = missing.session_id
-            ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")  # a member may send none
+            # a member may send none
+            ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")
             left = len(missing.objects_to_push)
         else:
             session = PushObjectRequest.FromString(asked).session_id
@@ -171,9 +193,11 @@ class Hold:
 
 
 def _patient(send: Send) -> Send:
-    """A ``send`` that makes a member retry if SuperLink does not know it yet, or thinks it is still connected.
+    """A ``send`` that makes a member retry if SuperLink does not know it yet, or thinks it is still
+    connected.
 
-    Only members pass the gate; a refusal would end Flower's node, and its supervisor would restart it.
+    Only members pass the gate; a refusal would end Flower's node, and its supervisor would restart
+    it.
     """
 
     async def sent(message: Message) -> None:
@@ -200,4 +224,6 @@ class Answer:
     @property
     def body(self) -> bytes:
         """All of the body."""
-        return b"".join(m.get("body", b"") for m in self.messages if m["type"] == "http.response.body")
+        return b"".join(
+            m.get("body", b"") for m in self.messages if m["type"] == "http.response.body"
+        )

@@ -28,21 +28,26 @@ from pomona_federation.supervision.processes import QUIET, environment
 from pomona_federation.supervision.supervisor import Supervisor
 
 
-def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False) -> Status:
-    """Run the studies of a server's kit until all have ended; a started study continues after its last round.
+def serve(
+    folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False
+) -> Status:
+    """Run the studies of a server's kit until all have ended; a started study continues after its
+    last round.
 
     Args:
         folder: the kit.
         say: called with every line for the operator.
         resume: refuse if there is nothing to continue.
-        standing: wait for further studies when all have ended, as a kit without its own study always does.
+        standing: wait for further studies when all have ended, as a kit without its own study
+            always does.
 
     Returns:
         The status of the study that ended last.
 
     Raises:
         PomonaError: nothing has been started.
-        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status is written.
+        SystemExit, KeyboardInterrupt: after everything has been stopped in order; the status is
+            written.
     """
     federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
@@ -66,11 +71,14 @@ def serve(folder: Path, say: Callable[[str], None], resume: bool = False, standi
                 say(f"going on after round {done}")
             return _served(folder, federation, env, say, standing)
     except OSError as fault:
-        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault
+        raise StorageError(
+            f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"
+        ) from fault
 
 
 def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:
-    """Set Flower up before it is imported: it is also called in this process, and reads its settings on import.
+    """Set Flower up before it is imported: it is also called in this process, and reads its
+    settings on import.
 
     Returns the environment of its processes.
     """
@@ -84,7 +92,11 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
 
 
 def _served(
-    folder: Path, federation: Federation, env: Mapping[str, str], say: Callable[[str], None], standing: bool
+    folder: Path,
+    federation: Federation,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+    standing: bool,
 ) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
     with Audit(state / "audit.jsonl") as audit:
@@ -97,7 +109,9 @@ def _served(
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
             tell(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))
-        supervisor = Supervisor(superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP)
+        supervisor = Supervisor(
+            superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP
+        )
         policy = ServerPolicy(
             folder,
             lambda: SuperLinkClient(reachable(federation), None if federation.insecure else ca),
@@ -118,11 +132,17 @@ def _served(
 
 
 def require_ready(folder: Path, federation: Federation) -> None:
-    """Raise ConfigError or LockedError for anything that would keep SuperLink from running, before it is started."""
+    """Raise ConfigError or LockedError for anything that would keep SuperLink from running, before
+    it is started.
+    """
     flower_internals.agreed_bundle(folder)
     if not federation.insecure:
         private(folder / "certs" / "server.key")
-        certificate(folder / "certs" / "server.crt", folder / "certs" / "server.key", folder / "certs" / "ca.crt")
+        certificate(
+            folder / "certs" / "server.crt",
+            folder / "certs" / "server.key",
+            folder / "certs" / "ca.crt",
+        )
     bind = Address.parse(federation.bind)
     kind = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
     with socket.socket(kind, socket.SOCK_STREAM) as probe_:
@@ -131,5 +151,6 @@ def require_ready(folder: Path, federation: Federation) -> None:
             probe_.bind((bind.host, bind.port))
         except OSError as fault:
             raise LockedError(
-                f"bind = {federation.bind}: {fault.strerror}; stop the process that listens there, or change bind"
+                f"bind = {federation.bind}: {fault.strerror}; stop the process that listens "
+                "there, or change bind"
             ) from None

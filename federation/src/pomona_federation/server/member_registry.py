@@ -1,8 +1,9 @@
-"""Registry of members, ``roster.json``: which silo has which place, written by the server and by its operator.
+"""Registry of members, ``roster.json``: which silo has which place, written by the server and by
+its operator.
 
-A silo's place is its permanent id. It becomes a member in the first round that begins after it has reported its number
-of samples, and stops being one with the round after its revocation. A round's roster never changes afterwards, so a
-server that continues after a kill sees the same one.
+A silo's place is its permanent id. It becomes a member in the first round that begins after it has
+reported its number of samples, and stops being one with the round after its revocation. A round's
+roster never changes afterwards, so a server that continues after a kill sees the same one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,8 +39,8 @@ class RegisteredMember:
 
     Attributes:
         key: its public key, one OpenSSH line; empty without keys.
-        certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom every kit knows,
-            until their key is renewed.
+        certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom
+            every kit knows, until their key is renewed.
         earlier: its previous keys, the oldest first.
         size: its training samples; None until reported.
         joined, left: its first and its last round; None while open.
@@ -64,10 +65,13 @@ class RegistryFile(Settings):
 
 
 class MemberRegistry:
-    """The registry of a server's kit; an entry's position is its silo's place. Implements the loop's ``Attendance``.
+    """The registry of a server's kit; an entry's position is its silo's place.
 
-    The registry in ``run/`` defines the members, and holds the sizes and rounds of the kit's own study. Each further
-    study has its own registry for sizes and rounds, and takes the members from the first.
+    Implements the loop's ``Attendance``.
+
+    The registry in ``run/`` defines the members, and holds the sizes and rounds of the kit's own
+    study. Each further study has its own registry for sizes and rounds, and takes the members from
+    the first.
     """
 
     def __init__(
@@ -83,7 +87,8 @@ class MemberRegistry:
         Args:
             folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
             federation: defines the founders.
-            greet: called before a round's roster is settled, to admit silos that have come in the meantime.
+            greet: called before a round's roster is settled, to admit silos that have come in the
+                meantime.
             members: the registry in ``run/``, for the registry of a further study.
             share: largest share of one silo in a mean.
         """
@@ -113,7 +118,10 @@ class MemberRegistry:
         return names.index(name)
 
     def add(self, name: str, key: str, certificate: str) -> int:
-        """Give a newcomer the next place. Raises ConfigError if none is free, or the name is taken or invalid."""
+        """Give a newcomer the next place.
+
+        Raises ConfigError if none is free, or the name is taken or invalid.
+        """
         try:
             entry = RegisteredMember(name, key, certificate)
         except ValidationError as fault:
@@ -123,25 +131,43 @@ class MemberRegistry:
         with self._changing():
             entries, settled = self._read()
             if name in [e.name for e in entries]:
-                raise ConfigError(f"silo {name!r} is registered already; give the newcomer another name")
+                raise ConfigError(
+                    f"silo {name!r} is registered already; give the newcomer another name"
+                )
             if len(entries) >= self._places:
-                raise ConfigError(f"all {self._places} places are taken; places are part of what silos agreed to")
+                raise ConfigError(
+                    f"all {self._places} places are taken; places are part of what silos agreed to"
+                )
             self._write([*entries, entry], settled)
         return len(entries)
 
     def revoke(self, name: str) -> None:
-        """End a silo's membership from the next round on. Raises ConfigError for an unknown silo."""
+        """End a silo's membership from the next round on.
+
+        Raises ConfigError for an unknown silo.
+        """
         self._change(self.place(name), revoked=True)
 
     def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
-        """Replace a silo's key at once. Raises ConfigError for an unknown silo, or one renewed too often."""
+        """Replace a silo's key at once.
+
+        Raises ConfigError for an unknown silo, or one renewed too often.
+        """
         entry = self.entries[place := self.place(name)]
         if len(entry.earlier) >= RENEWALS:
-            raise ConfigError(f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name")
-        self._change(place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before))
+            raise ConfigError(
+                f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name"
+            )
+        self._change(
+            place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before)
+        )
 
-    def require_signed(self, place: int, kind: str, said: Mapping[str, Any], signature: str) -> None:
-        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is signed."""
+    def require_signed(
+        self, place: int, kind: str, said: Mapping[str, Any], signature: str
+    ) -> None:
+        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is
+        signed.
+        """
         entry = self.entries[place]
         if not self._insecure and not signed(entry.key, kind, said, signature):
             raise ProtocolError(f"the signature is not {entry.name}'s")
@@ -153,18 +179,24 @@ class MemberRegistry:
         """
         if size > self._most:
             raise ConfigError(
-                f"{self.entries[place].name} says that it has {size:.4g} training samples, most_samples is {self._most}"
+                f"{self.entries[place].name} says that it has {size:.4g} training samples, "
+                f"most_samples is {self._most}"
             )
         known = self.entries[place].size
         if known is None:
             self._change(place, size=size)
         elif known != size:
-            raise ConfigError(f"{self.entries[place].name} has {size} training samples now, registered are {known}")
+            raise ConfigError(
+                f"{self.entries[place].name} has {size} training samples now, registered are "
+                f"{known}"
+            )
 
     # Implementation of Attendance.
 
     def roster(self, number: int, guest: int | None = None) -> "Roster":
-        """The roster of round ``number``, settled on first request, with everyone who joined or left by then."""
+        """The roster of round ``number``, settled on first request, with everyone who joined or
+        left by then.
+        """
         from pomona.core.round import Roster
 
         assert guest is None, "a deployment has no clients that are never trained with"
@@ -174,7 +206,10 @@ class MemberRegistry:
             with self._changing():
                 entries = [_settled(e, number) for e in self._read()[0]]
                 self._write(entries, number)
-        sizes = [e.size or 0 if e.joined and e.joined <= number <= (e.left or number) else 0 for e in entries]
+        sizes = [
+            e.size or 0 if e.joined and e.joined <= number <= (e.left or number) else 0
+            for e in entries
+        ]
         return Roster((*sizes, *[0] * (self._places - len(sizes))), self.share)
 
     def begun(self, number: int) -> tuple[int, ...]:
@@ -182,7 +217,9 @@ class MemberRegistry:
         return tuple(i for i, e in enumerate(self.entries) if e.joined and e.joined <= number)
 
     def parting(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
-        """Always False: no round is known in advance to be a silo's last; silos keep their models themselves."""
+        """Always False: no round is known in advance to be a silo's last; silos keep their models
+        themselves.
+        """
         return False
 
     def _change(self, place: int, **fields: Any) -> None:
@@ -198,13 +235,17 @@ class MemberRegistry:
         if self._members is None:
             return list(page.silos), page.settled
         own = {entry.name: entry for entry in page.silos}
-        return [_in_study(entry, own.get(entry.name)) for entry in self._members.entries], page.settled
+        return [
+            _in_study(entry, own.get(entry.name)) for entry in self._members.entries
+        ], page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
         try:
             write_json(self._path, RegistryFile(settled=settled, silos=tuple(entries)))
         except OSError as fault:
-            raise StorageError(f"{self._path} cannot be written ({fault.strerror}); make room") from fault
+            raise StorageError(
+                f"{self._path} cannot be written ({fault.strerror}); make room"
+            ) from fault
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -217,7 +258,10 @@ class MemberRegistry:
 def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
     """The founding members, with the public keys in a folder of the kit."""
     named = [silo.name for silo in federation.silo]
-    return [RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip()) for n in named]
+    return [
+        RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip())
+        for n in named
+    ]
 
 
 def _in_study(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
@@ -232,7 +276,9 @@ def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
 
 
 def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, float]:
-    """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum share."""
+    """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum
+    share.
+    """
     return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
 
 
@@ -244,7 +290,9 @@ def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
         if weight < claimed[name] * (1 - 1e-9):
             said.append(f"{has}; it counts for {100 * weight:.3g} % (largest_share = {largest:g})")
         elif weight > 0.5 and len(samples) > 1:
-            said.append(f"{has}, and counts for more than all others together (largest_share = {largest:g})")
+            said.append(
+                f"{has}, and counts for more than all others together (largest_share = {largest:g})"
+            )
     return said
 
 

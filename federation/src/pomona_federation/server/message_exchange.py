@@ -1,4 +1,6 @@
-"""Sending a message to each of several silos and collecting their answers; ``waiting.json`` shows the open ones."""
+"""Sending a message to each of several silos and collecting their answers; ``waiting.json`` shows
+the open ones.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -42,10 +44,14 @@ class WaitingFile:
         began = time()
         self._now, self._due = WaitingStatus(stage=stage, since=began, until=began + seconds), 0.0
 
-    def tell(self, answered: Collection[str], missing: Mapping[str, str], given_up: Collection[str] = ()) -> None:
+    def tell(
+        self, answered: Collection[str], missing: Mapping[str, str], given_up: Collection[str] = ()
+    ) -> None:
         """Record which silos have answered, which are awaited and why, and which are given up."""
         asked = (*answered, *missing, *given_up)
-        now = self._now.model_copy(update={"asked": asked, "answered": tuple(answered), "missing": dict(missing)})
+        now = self._now.model_copy(
+            update={"asked": asked, "answered": tuple(answered), "missing": dict(missing)}
+        )
         if now != self._now:
             self._now = now
             with suppress(OSError):
@@ -83,7 +89,9 @@ class OutgoingMessage(ABC):
         """The message of the current attempt."""
 
     def fail(self, reason: str, again: bool = False) -> None:
-        """Record why there is no answer; ``again``: it may be sent once more, while attempts are left."""
+        """Record why there is no answer; ``again``: it may be sent once more, while attempts are
+        left.
+        """
         self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
 
 
@@ -117,10 +125,12 @@ class MessageExchange:
     def gather(
         self, kit_run: Path, awaited: Callable[[Collection[str]], Collection[str]] = frozenset
     ) -> dict[str, str]:
-        """Wait for all current members, through arrivals and revocations; a node asked at the end has time to answer.
+        """Wait for all current members, through arrivals and revocations; a node asked at the end
+        has time to answer.
 
-        It does not wait for silos that are not ``awaited``, such as one that declines meanwhile, nor for those whose
-        versions, as last noted in ``kit_run`` (the kit's folder ``run/``), do not work with the server's.
+        It does not wait for silos that are not ``awaited``, such as one that declines meanwhile,
+        nor for those whose versions, as last noted in ``kit_run`` (the kit's folder ``run/``), do
+        not work with the server's.
 
         Returns who was turned away, and why. Raises QuorumError.
         """
@@ -130,7 +140,11 @@ class MessageExchange:
         while True:
             turned_away |= self.handshake.greet()
             everybody, away = self._members(awaited)
-            other = {name for name, said in versions.noted(kit_run).items() if not said.works_with(versions.own())}
+            other = {
+                name
+                for name, said in versions.noted(kit_run).items()
+                if not said.works_with(versions.own())
+            }
             missing = [name for name in away if name not in other]
             if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
                 break
@@ -140,19 +154,31 @@ class MessageExchange:
         if len(everybody) - len(away) < quorum:
             raise QuorumError(
                 f"{len(everybody) - len(away)} of {len(everybody)} silos came within {wait:g} s, "
-                f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, then resume"
+                f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, "
+                "then resume"
             )
         return turned_away
 
-    def _members(self, awaited: Callable[[Collection[str]], Collection[str]]) -> tuple[list[str], list[str]]:
-        """The current members that are ``awaited``, and those of them that have not identified themselves."""
-        members = {entry.name: place for place, entry in enumerate(self.registry.entries) if not entry.revoked}
+    def _members(
+        self, awaited: Callable[[Collection[str]], Collection[str]]
+    ) -> tuple[list[str], list[str]]:
+        """The current members that are ``awaited``, and those of them that have not identified
+        themselves.
+        """
+        members = {
+            entry.name: place
+            for place, entry in enumerate(self.registry.entries)
+            if not entry.revoked
+        }
         wanted = awaited(list(members))
         everybody = [name for name in members if name in wanted]
         return everybody, [name for name in everybody if members[name] not in self.known]
 
     def send_all(
-        self, stage: str, messages: Mapping[int, OutgoingMessage], hear: Callable[[int, Message], None]
+        self,
+        stage: str,
+        messages: Mapping[int, OutgoingMessage],
+        hear: Callable[[int, Message], None],
     ) -> dict[str, str]:
         """Send messages and collect answers until every message is done or the deadline has passed.
 
@@ -161,13 +187,18 @@ class MessageExchange:
         Args:
             stage: its name, shown while waiting.
             messages: what to send, by the places of silos.
-            hear: called with the place and its node's reply. Verifies it, and records the outcome in the message.
+            hear: called with the place and its node's reply. Verifies it, and records the outcome
+                in the message.
 
         Returns:
             Who was turned away meanwhile, and why.
         """
         began, deadline = monotonic(), self.agreed.study.deadline
-        last_seen, sent, turned_away = dict.fromkeys(messages, began), dict[str, int](), dict[str, str]()
+        last_seen, sent, turned_away = (
+            dict.fromkeys(messages, began),
+            dict[str, int](),
+            dict[str, str](),
+        )
         self.waiting.begin(stage, deadline)
         while (open_ := _open(messages)) and monotonic() < began + deadline:
             online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
@@ -179,7 +210,9 @@ class MessageExchange:
             came = bool(got)
             turned_away |= self._take(got, sent, messages, hear)
             last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
-            self._give_up(messages, {p: seen for p, seen in last_seen.items() if p not in sent.values()}, now)
+            self._give_up(
+                messages, {p: seen for p, seen in last_seen.items() if p not in sent.values()}, now
+            )
             self.waiting.tell(*progress(messages, sent.values()))
             if not came and _open(messages):
                 self.bus.wait(self.pause)
@@ -195,7 +228,10 @@ class MessageExchange:
         messages: Mapping[int, OutgoingMessage],
         hear: Callable[[int, Message], None],
     ) -> dict[str, str]:
-        """Process answers, and take their tickets out of those ``sent``. Returns who was turned away, and why."""
+        """Process answers, and take their tickets out of those ``sent``.
+
+        Returns who was turned away, and why.
+        """
         turned_away = dict[str, str]()
         for ticket in tuple(got):
             answer = got.pop(ticket)  # dropped once processed: it may be large
@@ -207,7 +243,9 @@ class MessageExchange:
                 hear(sent.pop(ticket), answer)
         return turned_away
 
-    def _give_up(self, messages: Mapping[int, OutgoingMessage], last_seen: Mapping[int, float], now: float) -> None:
+    def _give_up(
+        self, messages: Mapping[int, OutgoingMessage], last_seen: Mapping[int, float], now: float
+    ) -> None:
         """Give up the silos that were offline for longer than ``patience``."""
         for place in _open(messages):
             if now - last_seen.get(place, now) > self.agreed.study.patience:

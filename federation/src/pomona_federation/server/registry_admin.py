@@ -1,4 +1,6 @@
-"""Administration of the member registry: admission and revocation of silos, and the keys that may connect."""
+"""Administration of the member registry: admission and revocation of silos, and the keys that may
+connect.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,16 @@ from pomona_federation.server.member_registry import ROSTER, MemberRegistry, Reg
 from pomona_federation.server.superlink_client import pem
 
 LASTING = (
-    "what other silos have already mixed of its models into their own stays in them, and backups of the server's and "
+    "what other silos have already mixed of its models into their own stays in them, and backups "
+    "of the server's and "
     "of silos' folders keep what they hold."
 )
 
 
 def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
-    """All silos that are or were members, by place; the founders if there is no registry yet. Writes nothing.
+    """All silos that are or were members, by place; the founders if there is no registry yet.
+
+    Writes nothing.
 
     Args:
         folder: the server's kit.
@@ -38,12 +43,16 @@ def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
 
 
 def members(folder: Path) -> dict[str, bytes]:
-    """Public keys (PEM) by silo of those that may connect now; starts the registry if there is none."""
+    """Public keys (PEM) by silo of those that may connect now; starts the registry if there is
+    none.
+    """
     return {name: key for name, (key, revoked) in keys_of(folder).items() if not revoked}
 
 
 def keys_of(folder: Path) -> dict[str, tuple[bytes, bool]]:
-    """Public key (PEM) of each silo that has one, and whether it was revoked; starts the registry if there is none."""
+    """Public key (PEM) of each silo that has one, and whether it was revoked; starts the registry
+    if there is none.
+    """
     registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
     return {entry.name: (pem(entry.key), entry.revoked) for entry in registry.entries if entry.key}
 
@@ -54,7 +63,8 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     Args:
         folder: the server's kit.
         name: the certified name.
-        key: its public key; the authority's certificate is beside it, as NAME.cert. None only without TLS.
+        key: its public key; the authority's certificate is beside it, as NAME.cert. None only
+            without TLS.
 
     Raises:
         ConfigError: no such file, no free place, or a name that is taken.
@@ -78,12 +88,15 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
         key: its new public key; the authority's certificate is beside it, as NAME.cert.
 
     Raises:
-        ConfigError: no such file or silo, a revoked silo, or a key that is not newer than the current one.
+        ConfigError: no such file or silo, a revoked silo, or a key that is not newer than the
+            current one.
         ProtocolError: the authority has not certified this name and key.
     """
     federation = Federation.read(folder / "federation.toml")
     if federation.insecure:
-        raise ConfigError("a federation with insecure = true has no keys; there is nothing to renew")
+        raise ConfigError(
+            "a federation with insecure = true has no keys; there is nothing to renew"
+        )
     registry = MemberRegistry(folder / "run", federation)
     entry = registry.entries[registry.place(name)]
     if entry.revoked:
@@ -91,7 +104,10 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
     public, certificate = _certified(folder, federation, name, key)
     before = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
     if keys.serial(certificate.encode()) <= keys.serial(before.encode()):
-        raise ConfigError(f"{key} is not newer than the key that {name} has; take what `pomona deploy renew-key` made")
+        raise ConfigError(
+            f"{key} is not newer than the key that {name} has; take what `pomona deploy "
+            "renew-key` made"
+        )
     new = CertifiedKey(key=public, certificate=certificate)
     registry.renew(name, new, CertifiedKey(key=entry.key, certificate=before))
     return keys.fingerprint(public.encode())
@@ -104,12 +120,15 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
         certificate = content(beside)
     except OSError as fault:
         raise ConfigError(
-            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes it (kits with "
+            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes "
+            "it (kits with "
             f"{key.name}.sig are of an older Pomona: provision again)"
         ) from None
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):
-        raise ProtocolError(f"{key} is not certified as {name}'s by this federation's authority; take its two files")
+        raise ProtocolError(
+            f"{key} is not certified as {name}'s by this federation's authority; take its two files"
+        )
     return public.decode().strip(), certificate.decode().strip()
 
 

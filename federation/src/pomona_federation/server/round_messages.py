@@ -55,14 +55,18 @@ class OutgoingTask(OutgoingMessage):
         return {"round": self.task.number, "task": self.task.digest}
 
     def message(self) -> Message:
-        """The task, with its rows; only the first attempt omits those that the silo presumably holds."""
+        """The task, with its rows; only the first attempt omits those that the silo presumably
+        holds.
+        """
         absent = self.task.needs - self.held if self.attempts == 1 else self.task.needs
         message = Message.of(self.task, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
         return message
 
 
-def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]) -> DownlinkEntry:
+def downlink_entry(
+    packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]
+) -> DownlinkEntry:
     """An entry of the downlink for one silo; its rows are packed.
 
     Args:
@@ -75,7 +79,9 @@ def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Ma
     rows = packed.down[key]
     form = form_of(rows)
     index = rows.index[k].tolist() if form.many else [int(rows.index[k])]
-    digests = {j: packed.digest(key, j) for j in dict.fromkeys(index) if not form.many or j != place}
+    digests = {
+        j: packed.digest(key, j) for j in dict.fromkeys(index) if not form.many or j != place
+    }
     return DownlinkEntry(
         form=form,
         index=tuple(index) if form.many else (0,),
@@ -87,7 +93,8 @@ def downlink_entry(packed: PackedRows, key: str, k: int, place: int, origins: Ma
 def introductions(
     members: Sequence[RegisteredMember], founders: int
 ) -> tuple[tuple[Newcomer, ...], tuple[Renewal, ...]]:
-    """The silos that a task introduces: those that joined after the founders, and those whose key was renewed.
+    """The silos that a task introduces: those that joined after the founders, and those whose key
+    was renewed.
 
     Args:
         members: all present and past ones, by place.
@@ -112,22 +119,32 @@ EVENT = "admission"
 def log_admission(audit: Audit, registry: MemberRegistry, number: int, verdict: Admission) -> None:
     """Log each decision of one exchange of the round loop. Raises StorageError.
 
-    A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for an uplink of the
-    right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
-    for a limit while too few norms are known to compute one.
+    A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for
+    an uplink of the right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands
+    for a norm that is not finite, and for a limit while too few norms are known to compute one.
     """
     names = [entry.name for entry in registry.entries]
-    decisions = [*((a.reply.client, "") for a in verdict.accepted), *((r.client, r.reason) for r in verdict.rejected)]
+    decisions = [
+        *((a.reply.client, "") for a in verdict.accepted),
+        *((r.client, r.reason) for r in verdict.rejected),
+    ]
     for client, reason in decisions:
         line = {"round": number, "silo": names[client], "admitted": not reason}
         measured = verdict.norms.get(client)
-        limits = {} if measured is None else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+        limits = (
+            {}
+            if measured is None
+            else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+        )
         audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
 
 
 def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
     """Each value to six digits; None for one that is not finite."""
-    return {name: float(f"{v:.6g}") if isfinite(v) and v < UNBOUNDED else None for name, v in values.items()}
+    return {
+        name: float(f"{v:.6g}") if isfinite(v) and v < UNBOUNDED else None
+        for name, v in values.items()
+    }
 
 
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
@@ -148,7 +165,10 @@ class AnswerReader:
     relays: Collection[str]
 
     def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
-        """The body signed by the silo of a place. Raises ProtocolError, also for an answer to another task."""
+        """The body signed by the silo of a place.
+
+        Raises ProtocolError, also for an answer to another task.
+        """
         body: Answer | Refusal = message.read(Answer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
         note(self.registry.path.parent, sent.silo, message.versions)
@@ -166,23 +186,34 @@ class AnswerReader:
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
         scores = checked_scores(answer, request.watched, self.agreed)
         reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
-        arrival = Arrival(reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up)
+        arrival = Arrival(
+            reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up
+        )
         if fault or not request.trains:
             return arrival, []
         if sha256(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
         encoding = Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
-        origins = [self._origin(place, sent, answer, name, encoding.pack(tensors[name])) for name in self.relays]
+        origins = [
+            self._origin(place, sent, answer, name, encoding.pack(tensors[name]))
+            for name in self.relays
+        ]
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
 
-    def _origin(self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes) -> tuple[str, RowOrigin]:
-        """Raise ProtocolError for a row without a valid signature of its silo, as its receivers will check it.
+    def _origin(
+        self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes
+    ) -> tuple[str, RowOrigin]:
+        """Raise ProtocolError for a row without a valid signature of its silo, as its receivers
+        will check it.
 
-        Each receiver would refuse its whole task for that row; so agreement, run and round are those of the task.
+        Each receiver would refuse its whole task for that row; so agreement, run and round are
+        those of the task.
         """
         signature, digest = answer.rows.get(tensor, ""), sha256(row)
-        origin = RowOrigin(silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature)
+        origin = RowOrigin(
+            silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature
+        )
         try:
             statement = row_statement(sent.task.agreement, self.run, origin, digest)
             self.registry.require_signed(place, "row", statement, signature)
@@ -200,19 +231,26 @@ def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreem
         agreed: defines whether scores are shared, how many samples a silo may have, and the method.
 
     Raises:
-        ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo may have, is
-            outside the metric's range, or contradicts itself.
+        ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo
+            may have, is outside the metric's range, or contradicts itself.
     """
     if isinstance(agreed.study, TrainingStudy) and not agreed.study.share_scores:
         return []
     card = agreed.config.method.method().card
-    models, metric = MODELS | {card.headline[0], *card.judges}, metric_named(str(agreed.config.metric))
+    models, metric = (
+        MODELS | {card.headline[0], *card.judges},
+        metric_named(str(agreed.config.metric)),
+    )
     found: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         if not agreed.run_study.shares(score.split, score.samples):
-            raise ProtocolError(f"a score on {score.samples} samples of {score.split}, which was not to be shared")
+            raise ProtocolError(
+                f"a score on {score.samples} samples of {score.split}, which was not to be shared"
+            )
         if score.model not in models or score.when not in watched or score.key in found:
-            raise ProtocolError(f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for")
+            raise ProtocolError(
+                f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for"
+            )
         _require_consistent(score, agreed.federation.most_samples, metric)
         found[score.key] = score
     return list(found.values())
@@ -221,7 +259,9 @@ def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreem
 def _require_consistent(score: Score, most: int, metric: Metric) -> None:
     if score.samples > most:
         raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
-    if (score.loss is None) != (score.samples == 0) or (score.accuracy is not None and not score.samples):
+    if (score.loss is None) != (score.samples == 0) or (
+        score.accuracy is not None and not score.samples
+    ):
         raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
     if score.value is not None and not metric.low <= score.value <= metric.high:
         raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")

@@ -1,4 +1,6 @@
-"""A search: its trials run as separate studies, one after another, and validation scores select the best."""
+"""A search: its trials run as separate studies, one after another, and validation scores select the
+best.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +32,8 @@ class Trial(Settings):
     Attributes:
         agreement: its hash.
         point: the values of the searched keys.
-        score: the mean over silos on validation data in the best validation round, higher is better; None without any.
+        score: the mean over silos on validation data in the best validation round, higher is
+            better; None without any.
         best_round: that round.
         fault: why there is no score; empty if it ran to its end.
     """
@@ -44,7 +47,10 @@ class Trial(Settings):
 
 
 class SearchResult(Settings):
-    """All trials; ``winner`` is the number of the best one, None if none has a score. ``metric``: of scores."""
+    """All trials; ``winner`` is the number of the best one, None if none has a score.
+
+    ``metric``: of scores.
+    """
 
     metric: str
     rule: str
@@ -70,17 +76,22 @@ def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> Sear
     trials, tried, metric = agreed.trials, [], str(agreed.config.metric)
     for number, (trial, point) in enumerate(zip(trials, agreed.study.search.trials, strict=True)):
         tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
-        found = SearchResult(metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried]))
+        found = SearchResult(
+            metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried])
+        )
         more = {} if found.winner is None else {WINNER: winning_study(trials[found.winner], name)}
         _files(found, name, len(trials)).write(out, RESULTS["search"], found, more)
     if found.winner is None:
         raise QuorumError(
-            "no trial has a score on validation samples; see search.md for why, and give silos validation data"
+            "no trial has a score on validation samples; see search.md for why, and give silos "
+            "validation data"
         )
     return found
 
 
-def _tried(agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds) -> Trial:
+def _tried(
+    agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds
+) -> Trial:
     """Run one trial to its end, unless it has finished; one that diverges has no score."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = {"number": number, "agreement": agreed.agreement, "point": dict(point)}
@@ -105,8 +116,14 @@ def _tried(agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder
 def winning_study(agreed: StudyAgreement, name: str) -> str:
     """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
     search = agreed.run_study
-    kept = {key: getattr(search, key) for key in TrainingStudy.model_fields if key in type(search).model_fields}
-    study = TrainingStudy(**{**kept, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreed.quorum})
+    kept = {
+        key: getattr(search, key)
+        for key in TrainingStudy.model_fields
+        if key in type(search).model_fields
+    }
+    study = TrainingStudy(
+        **{**kept, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreed.quorum}
+    )
     tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return tomli_w.dumps(tree)
 
@@ -118,10 +135,16 @@ def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
         for t in found.trials
     ]
     shown = of_records(records)
-    notes = [f"The score is {metric.heading} on the silos' validation samples. Chosen is {found.rule}."]
+    notes = [
+        f"The score is {metric.heading} on the silos' validation samples. Chosen is {found.rule}."
+    ]
     row = -1 if found.winner is None else found.winner
     marked = frozenset((row, column) for column in range(len(shown.header)))
     table = Table("trials", "Trials", notes, shown.header, shown.rows, shown.words, marked)
     opening = [f"{len(found.trials)} of {total} trials. No silo reported test samples."]
-    opening += [] if found.winner is None else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
+    opening += (
+        []
+        if found.winner is None
+        else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
+    )
     return ResultFiles(f"Search {name}", opening, [table], records)

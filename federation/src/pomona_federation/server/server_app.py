@@ -1,4 +1,6 @@
-"""The ServerApp: the round loop over Flower, with record, checkpoints and status files in ``run/``."""
+"""The ServerApp: the round loop over Flower, with record, checkpoints and status files in
+``run/``.
+"""
 
 import logging
 import os
@@ -68,7 +70,12 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
     queued = StudyQueue(kit).named(study)
     out = queued.folder
     consents = Consents(out)
-    with logging_to(kit / "run" / "logs" / SERVER), locked(out / FOLDER), writing(out), status_kept(out):
+    with (
+        logging_to(kit / "run" / "logs" / SERVER),
+        locked(out / FOLDER),
+        writing(out),
+        status_kept(out),
+    ):
         agreed = queued.agreed(Federation.load(kit / "federation.toml"), kit)
 
         def rounds(terms: StudyAgreement, folder: Path) -> Result:
@@ -88,28 +95,41 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
 
 
 def _rounds(
-    agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float, consents: Consents
+    agreed: StudyAgreement,
+    kit_run: Path,
+    out: Path,
+    bus: MessageBus,
+    pause: float,
+    consents: Consents,
 ) -> Result:
     """Run all rounds of one agreement, in the folder ``out``.
 
-    ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not waited for.
+    ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not
+    waited for.
     """
     config, scenario = agreed.config, blank(agreed)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": agreed.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
-    with Audit(kit_run / "audit.jsonl") as audit, RunRecord(out, config.tree(), point.after) as record:
+    with (
+        Audit(kit_run / "audit.jsonl") as audit,
+        RunRecord(out, config.tree(), point.after) as record,
+    ):
         method = config.method.method()
         federation, share = agreed.federation, agreed.largest_share
         members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(out, federation, members=members, share=share)
-        transport = FlowerTransport(agreed, kit_run, run_id(out), method.server, registry, bus, audit, pause)
+        transport = FlowerTransport(
+            agreed, kit_run, run_id(out), method.server, registry, bus, audit, pause
+        )
         status = ServerStatusFile(out, transport, audit, record)
         for note in point.notes:
             status.note(note)
         about = {} if agreed.own else {"study": agreed.study.name}
         about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
-        audit.write("start", round=point.number, agreement=agreed.agreement, run=transport.run, **about)
+        audit.write(
+            "start", round=point.number, agreement=agreed.agreement, run=transport.run, **about
+        )
         transport.absent |= transport.exchange.gather(kit_run, consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members, share)
@@ -121,7 +141,9 @@ def _rounds(
         initial = scenario.initial.in_files(transport.scratch)
         parts = (config, method.server, registry, initial, transport, record, status, commits)
         metric = scenario.choice.metric
-        loop = Loop(*parts, quorum=agreed.quorum, metric=metric, judged=status.judged, called=status.called)
+        loop = Loop(
+            *parts, quorum=agreed.quorum, metric=metric, judged=status.judged, called=status.called
+        )
         loop.run()
         result = close_record(record, time() - began)
         audit.write("finished", round=loop.last)
@@ -130,7 +152,9 @@ def _rounds(
 
 @dataclass
 class ServerStatusFile(NullCallback):
-    """The loop's callback and its ``judged``: writes ``live.json`` after each round, and the audit log."""
+    """The loop's callback and its ``judged``: writes ``live.json`` after each round, and the audit
+    log.
+    """
 
     out: Path
     transport: FlowerTransport
@@ -165,7 +189,9 @@ class ServerStatusFile(NullCallback):
         self._weigh()
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
-        refused = {entries[i].name: QUARANTINED for i in self._quarantined if not entries[i].revoked}
+        refused = {
+            entries[i].name: QUARANTINED for i in self._quarantined if not entries[i].revoked
+        }
         refused |= {entries[r.client].name: r.reason for r in self._rejected}
         means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = LiveStatus(
@@ -213,20 +239,32 @@ def blank(agreed: StudyAgreement) -> Scenario:
         "edges": task.time_edges,
     }
     kind = TASKS[task.targets]
-    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[np.newaxis][:0]
-    dataset = Dataset(agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields)
+    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[
+        np.newaxis
+    ][:0]
+    dataset = Dataset(
+        agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields
+    )
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     partition = Partition((nobody,) * agreed.federation.places, {"fingerprint": ""})
     return Scenario(config, dataset, partition)
 
 
-def _open(record: RunRecord, agreed: StudyAgreement, scenario: Scenario, registry: MemberRegistry) -> None:
+def _open(
+    record: RunRecord, agreed: StudyAgreement, scenario: Scenario, registry: MemberRegistry
+) -> None:
     """Write the start event; what a server cannot know is null."""
     config, about = agreed.config, scenario.about()
     names = [e.name for e in registry.entries]
-    about["clients"] = [*names, *(f"place {i}" for i in range(len(names), agreed.federation.places))]
+    about["clients"] = [
+        *names,
+        *(f"place {i}" for i in range(len(names), agreed.federation.places)),
+    ]
     about["sizes"] = {
-        "train": [*(e.size or 0 for e in registry.entries), *[0] * (agreed.federation.places - len(names))]
+        "train": [
+            *(e.size or 0 for e in registry.entries),
+            *[0] * (agreed.federation.places - len(names)),
+        ]
     }
     about["label_counts"] = None
     assert record.folder

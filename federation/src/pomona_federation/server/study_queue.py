@@ -1,7 +1,9 @@
-"""The studies of a server in order: ``run/`` is the folder of the kit's own study, ``run/studies/NAME/`` of others.
+"""The studies of a server in order: ``run/`` is the folder of the kit's own study,
+``run/studies/NAME/`` of others.
 
-A submitted study waits until the silos have decided on it, runs after the studies before it, and keeps its folder. An
-evaluation is completed with the data of the study that it evaluates, for silos to agree to.
+A submitted study waits until the silos have decided on it, runs after the studies before it, and
+keeps its folder. An evaluation is completed with the data of the study that it evaluates, for silos
+to agree to.
 """
 
 import time
@@ -40,7 +42,9 @@ from pomona_federation.study import (
 )
 
 
-def completed(study: EvaluationStudy, source: StudyAgreement, kit: Path, folder: Path) -> EvaluationStudy:
+def completed(
+    study: EvaluationStudy, source: StudyAgreement, kit: Path, folder: Path
+) -> EvaluationStudy:
     """The evaluation with hash and members of the study whose models it evaluates.
 
     Section task, the network and the seed are taken from that study, unless they are given.
@@ -56,7 +60,8 @@ def completed(study: EvaluationStudy, source: StudyAgreement, kit: Path, folder:
     trained = source.study
     if not isinstance(trained, TrainingStudy):
         raise ConfigError(
-            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which leaves silos no models"
+            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which leaves silos "
+            "no models"
         )
     joined = {
         entry.name: place
@@ -72,7 +77,9 @@ def completed(study: EvaluationStudy, source: StudyAgreement, kit: Path, folder:
 
 
 STUDIES, SUBMITTED = "studies", "study.json"
-State = Literal["proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"]
+State = Literal[
+    "proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"
+]
 OVER: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
 
 
@@ -84,7 +91,9 @@ class SubmittedStudy(Settings):
     agreement: Sha256
     study: Study
     aborted: bool = Field(False, description="it is not to run, or not to continue")
-    begun: bool = Field(False, description="it starts with those that have accepted, without the undecided")
+    begun: bool = Field(
+        False, description="it starts with those that have accepted, without the undecided"
+    )
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,10 @@ class StudyQueue:
         known = {study.name: study for study in self.all}
         if name not in known:
             if name == KIT:
-                raise ConfigError("this federation's kit came with no study; name one of `pomona server study list`")
+                raise ConfigError(
+                    "this federation's kit came with no study; name one of `pomona server study "
+                    "list`"
+                )
             raise ConfigError(f"no study {name!r}; {near(name, sorted(known))}")
         return known[name]
 
@@ -148,7 +160,9 @@ class StudyQueue:
         return "ready" if study.known is None else self._decided(study, study.known)
 
     def next(self) -> QueuedStudy | None:
-        """The study to run now: the first that is neither finished nor undecided; a started one comes first."""
+        """The study to run now: the first that is neither finished nor undecided; a started one
+        comes first.
+        """
         states = [(study, self.state(study)) for study in self.all]
         begun = [study for study, state in states if state in {"running", "interrupted"}]
         return next(iter([*begun, *(study for study, state in states if state == "ready")]), None)
@@ -157,7 +171,11 @@ class StudyQueue:
     def current(self) -> QueuedStudy | None:
         """The running study; else the one that ran last, or is first in line; None without any."""
         known = self.all
-        ran = [(said.state == "running", said.time, k) for k, s in enumerate(known) if (said := read_status(s.folder))]
+        ran = [
+            (said.state == "running", said.time, k)
+            for k, s in enumerate(known)
+            if (said := read_status(s.folder))
+        ]
         return known[max(ran)[2]] if ran else next(iter(known), None)
 
     @property
@@ -172,11 +190,16 @@ class StudyQueue:
 
     @property
     def declined(self) -> frozenset[str]:
-        """Names of the studies that too many members have declined; one more member can reopen them."""
+        """Names of the studies that too many members have declined; one more member can reopen
+        them.
+        """
         return frozenset(study.name for study in self.all if self.state(study) == "declined")
 
     def submit(self, path: Path) -> SubmittedStudy:
-        """Add a ``STUDY.toml`` to the queue. Raises ConfigError, StorageError, or LockedError during another's."""
+        """Add a ``STUDY.toml`` to the queue.
+
+        Raises ConfigError, StorageError, or LockedError during another's.
+        """
         with locked(self.kit / "run" / STUDIES):
             return self._taken(path, read_study(path))
 
@@ -187,7 +210,9 @@ class StudyQueue:
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         if study.name in {other.name for other in taken}:
-            raise ConfigError(f"{path}: there is a study {study.name!r} already; give this one another name")
+            raise ConfigError(
+                f"{path}: there is a study {study.name!r} already; give this one another name"
+            )
         number = 1 + max((other.known.number for other in taken if other.known), default=0)
         agreed = federation.under(study)
         try:
@@ -195,10 +220,14 @@ class StudyQueue:
         except ConfigError as fault:
             raise ConfigError(f"{path}: {fault}") from None
         if len(study.text.encode()) > LONGEST:
-            raise ConfigError(f"{path}: more than {LONGEST} bytes, which no silo reads; shorten classes or words")
+            raise ConfigError(
+                f"{path}: more than {LONGEST} bytes, which no silo reads; shorten classes or words"
+            )
         if study.weights and not isinstance(study, SurveyStudy):
             study = self._keep_weights(study, study.weights, str(agreed.config.model.init_sha256))
-        known = SubmittedStudy(number=number, submitted=time.time(), agreement=agreed.agreement, study=study)
+        known = SubmittedStudy(
+            number=number, submitted=time.time(), agreement=agreed.agreement, study=study
+        )
         self._write(known)
         return known
 
@@ -210,38 +239,52 @@ class StudyQueue:
         return completed(study, judged.agreed(self.federation, self.kit), self.kit, judged.folder)
 
     def _keep_weights(self, study: RunStudy, given: Path, sha256: str) -> RunStudy:
-        """Copy first weights into the kit; the study then names them by their hash. Raises StorageError."""
+        """Copy first weights into the kit; the study then names them by their hash.
+
+        Raises StorageError.
+        """
         try:
             place = weights_file(self.kit, sha256)
             with opened(given) as file:
                 publish(place.parent, blocks(file), lambda _: place.name, f".{place.stem}")
         except OSError as fault:
-            raise StorageError(f"{given} cannot be copied into the kit ({fault.strerror}); make room") from None
+            raise StorageError(
+                f"{given} cannot be copied into the kit ({fault.strerror}); make room"
+            ) from None
         return study.with_weights(None, sha256)
 
     def abort(self, name: str) -> None:
-        """Keep a study from running, or stop it. Raises ConfigError for a finished study or one without a name."""
+        """Keep a study from running, or stop it.
+
+        Raises ConfigError for a finished study or one without a name.
+        """
         study = self.named(name)
         if not study.known:
-            raise ConfigError("the kit's own study ends with `pomona server stop`; name one that was submitted")
+            raise ConfigError(
+                "the kit's own study ends with `pomona server stop`; name one that was submitted"
+            )
         if (state := self.state(study)) in OVER:
             raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
         self._write(study.known.model_copy(update={"aborted": True}))
 
     def begin(self, name: str) -> tuple[str, ...]:
-        """Start a study with the silos that have accepted, without waiting for the rest. Returns the undecided.
+        """Start a study with the silos that have accepted, without waiting for the rest.
+
+        Returns the undecided.
 
         Raises ConfigError if it is not waiting for decisions, or too few have accepted.
         """
         study = self.named(name)
         if not study.known or self.state(study) != "proposed":
             raise ConfigError(
-                f"study {study.name} is {self.state(study)}; only a study that waits for decisions can be begun"
+                f"study {study.name} is {self.state(study)}; only a study that waits for "
+                "decisions can be begun"
             )
         accepted, declined, members = self._decisions(study)
         if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
             raise ConfigError(
-                f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; wait for more silos"
+                f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; "
+                "wait for more silos"
             )
         self._write(study.known.model_copy(update={"begun": True}))
         return tuple(sorted(members - accepted - declined))
@@ -250,11 +293,15 @@ class StudyQueue:
         """Put an aborted or failed study back into the queue, from its last committed round."""
         study = self.named(name)
         if (state := self.state(study)) not in {"aborted", "failed"}:
-            raise ConfigError(f"study {name!r} is {state}; only a study that failed or was aborted can be resumed")
+            raise ConfigError(
+                f"study {name!r} is {state}; only a study that failed or was aborted can be resumed"
+            )
         if study.known:
             self._write(study.known.model_copy(update={"aborted": False}))
         if (said := read_status(study.folder)) and said.state == "failed":
-            write_status(study.folder, said.model_copy(update={"state": "interrupted", "code": 143}))
+            write_status(
+                study.folder, said.model_copy(update={"state": "interrupted", "code": 143})
+            )
 
     def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
         """Whether all members have accepted, or enough of them by the deadline."""
@@ -263,7 +310,11 @@ class StudyQueue:
         if len(members - declined) < quorum:
             return "declined"
         late = known.begun or time.time() >= known.submitted + known.study.decide
-        return "ready" if len(accepted) >= quorum and (late or accepted | declined == members) else "proposed"
+        return (
+            "ready"
+            if len(accepted) >= quorum and (late or accepted | declined == members)
+            else "proposed"
+        )
 
     def _decisions(self, study: QueuedStudy) -> tuple[set[str], set[str], set[str]]:
         """The members that have accepted a study, those that have declined it, and all."""
@@ -286,7 +337,10 @@ class StudyQueue:
             if known is None:
                 continue
             if known.study.name != folder.name:
-                raise StorageError(f"{folder / SUBMITTED} is of study {known.study.name!r}; restore it from a backup")
+                raise StorageError(
+                    f"{folder / SUBMITTED} is of study {known.study.name!r}; restore it from a "
+                    "backup"
+                )
             yield QueuedStudy(folder.name, folder, known)
 
     def _write(self, known: SubmittedStudy) -> None:
@@ -295,10 +349,14 @@ class StudyQueue:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(folder / SUBMITTED, known)
         except OSError as fault:
-            raise StorageError(f"{folder} cannot be written ({fault.strerror}); make room") from None
+            raise StorageError(
+                f"{folder} cannot be written ({fault.strerror}); make room"
+            ) from None
 
 
 @lru_cache(maxsize=100)
 def _read(path: Path, written: int) -> SubmittedStudy | None:
-    """A study's file, cached: the gate and the supervisor ask every few seconds, and it may contain a vocabulary."""
+    """A study's file, cached: the gate and the supervisor ask every few seconds, and it may contain
+    a vocabulary.
+    """
     return read_json(SubmittedStudy, path)

@@ -1,4 +1,6 @@
-"""The gate's answers to silos about studies: the open studies, their texts, and the silos' decisions on them."""
+"""The gate's answers to silos about studies: the open studies, their texts, and the silos'
+decisions on them.
+"""
 
 import time
 from collections.abc import Sequence
@@ -48,12 +50,17 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
     study = queue.named(name)
     kind = study.known.study.kind if study.known else "train"
     if kind not in RESULTS:
-        raise ConfigError(f"study {study.name} is of kind {kind}, whose results are models: `pomona report` shows them")
+        raise ConfigError(
+            f"study {study.name} is of kind {kind}, whose results are models: `pomona report` "
+            "shows them"
+        )
     path = study.folder / f"{RESULTS[kind]}.{form}"
     try:
         return text(path)
     except FileNotFoundError:
-        raise ConfigError(f"study {study.name} is {queue.state(study)} and has no result yet") from None
+        raise ConfigError(
+            f"study {study.name} is {queue.state(study)} and has no result yet"
+        ) from None
 
 
 def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
@@ -66,9 +73,13 @@ def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
         "state": queue.state(study),
         "round": getattr(read_status(study.at_work), "round", 0),
         "accepted": ", ".join(sorted(name for name, taken in decided.items() if taken.accepted)),
-        "declined": ", ".join(sorted(name for name, taken in decided.items() if not taken.accepted)),
+        "declined": ", ".join(
+            sorted(name for name, taken in decided.items() if not taken.accepted)
+        ),
         "undecided": ", ".join(name for name in members if name not in decided) if known else "",
-        "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z" if known else "",
+        "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z"
+        if known
+        else "",
         "why": getattr(read_status(study.folder), "reason", ""),
     }
 
@@ -131,23 +142,31 @@ class StudyRequests:
     def _note(self, silo: str, decisions: Sequence[TakenDecision]) -> None:
         """Record a silo's last decision on each study of the queue, after verifying its signature.
 
-        Decisions on finished studies are recorded too: a study may be resumed, and the silo sends each decision once.
+        Decisions on finished studies are recorded too: a study may be resumed, and the silo sends
+        each decision once.
         """
         queue = StudyQueue(self.kit)
         registry = MemberRegistry(self.kit / "run", queue.federation)
         place = _member(registry, silo)
-        if registry.entries[place].revoked or any(taken.decision.silo != silo for taken in decisions):
+        if registry.entries[place].revoked or any(
+            taken.decision.silo != silo for taken in decisions
+        ):
             raise ProtocolError("a decision in another silo's name, or of one that was revoked")
         last = {taken.decision.study: taken for taken in decisions}
         for study in queue.all:
             if not study.known or study.known.agreement not in last:
                 continue
-            said, signature = last[study.known.agreement].decision, last[study.known.agreement].signature
+            said, signature = (
+                last[study.known.agreement].decision,
+                last[study.known.agreement].signature,
+            )
             registry.require_signed(place, said.kind, said.statement, signature)
             consents = Consents(study.folder)
             if consents.news(said):
                 with Audit(self.kit / "run" / "audit.jsonl") as audit:
-                    audit.write("accepted" if said.accepted else "declined", silo=silo, study=study.name)
+                    audit.write(
+                        "accepted" if said.accepted else "declined", silo=silo, study=study.name
+                    )
                 consents.note(said, signature)
 
     def _seen(self, silo: str) -> None:
@@ -163,7 +182,9 @@ class StudyRequests:
 
 
 def connected(kit: Path) -> frozenset[str]:
-    """The silos that have asked about studies within the last ``RECENT`` seconds; a running silo asks every 30 s."""
+    """The silos that have asked about studies within the last ``RECENT`` seconds; a running silo
+    asks every 30 s.
+    """
     now, found = time.time(), set[str]()
     with suppress(OSError):
         for path in (kit / "run" / SEEN).iterdir():

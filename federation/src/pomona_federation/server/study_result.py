@@ -1,4 +1,6 @@
-"""The result of a study without a model, as files and a page; that of an evaluation: the matrix of models and silos."""
+"""The result of a study without a model, as files and a page; that of an evaluation: the matrix of
+models and silos.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,8 +38,12 @@ class ResultFiles:
     tables: Sequence[Table]
     records: Sequence[Mapping[str, Any]]
 
-    def write(self, out: Path, name: str, whole: Settings, more: Mapping[str, str] | None = None) -> Path:
-        """Write ``NAME.json``, ``.csv``, ``.md``, and last ``.html``, whose path is returned. Raises StorageError.
+    def write(
+        self, out: Path, name: str, whole: Settings, more: Mapping[str, str] | None = None
+    ) -> Path:
+        """Write ``NAME.json``, ``.csv``, ``.md``, and last ``.html``, whose path is returned.
+
+        Raises StorageError.
 
         Args:
             out: the study's folder.
@@ -45,9 +51,13 @@ class ResultFiles:
             whole: the complete result.
             more: further texts by file name.
         """
-        texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(more or {})
+        texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(
+            more or {}
+        )
         texts |= {f"{name}.csv": csv_text(self.records)} if self.records else {}
-        texts[f"{name}.md"] = "\n\n".join([f"# {self.title}", *self.opening, *map(markdown, self.tables)]) + "\n"
+        texts[f"{name}.md"] = (
+            "\n\n".join([f"# {self.title}", *self.opening, *map(markdown, self.tables)]) + "\n"
+        )
         return write_page(out, texts | {f"{name}.html": self._html(list(texts))})
 
     def _html(self, files: Sequence[str]) -> str:
@@ -67,7 +77,9 @@ SPLITS = ("test", "validation")
 
 
 class JudgedCell(Settings):
-    """One model at one silo: samples, the metric there, and its 95 % confidence interval where defined."""
+    """One model at one silo: samples, the metric there, and its 95 % confidence interval where
+    defined.
+    """
 
     model: str
     silo: str
@@ -105,17 +117,26 @@ class EvaluationResult(Settings):
 
     @cached_property
     def _found(self) -> dict[tuple[str, str, str], JudgedCell]:
-        """The cells by model, silo and split, cached: a hundred models at a hundred silos need 20,000 lookups."""
+        """The cells by model, silo and split, cached: a hundred models at a hundred silos need
+        20,000 lookups.
+        """
         return {(c.model, c.silo, c.split): c for c in self.cells}
 
 
-def gathered(result: Result, agreed: StudyAgreement, names: Sequence[str], declined: Sequence[str]) -> EvaluationResult:
+def gathered(
+    result: Result, agreed: StudyAgreement, names: Sequence[str], declined: Sequence[str]
+) -> EvaluationResult:
     """The matrix from a run's record; see ``write``."""
     terms = agreed.evaluate
     assert terms
     given = {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
     whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()} or given
-    cells = [cell for e in result.evaluations if e.model in whose for cell in _cells(e, whose[e.model], result)]
+    cells = [
+        cell
+        for e in result.evaluations
+        if e.model in whose
+        for cell in _cells(e, whose[e.model], result)
+    ]
     told = [name for name in names if any(c.silo == name for c in cells)]
     return EvaluationResult(
         metric=result.metric.name,
@@ -133,13 +154,24 @@ def _cells(e: Evaluation, model: str, result: Result) -> list[JudgedCell]:
     """One model at each silo with enough samples."""
     clients, intervals = result.about["clients"], e.interval or (None,) * len(e.clients)
     return [
-        JudgedCell(model=model, silo=clients[place], split=e.split, samples=samples, value=value, interval=interval)
-        for place, samples, value, interval in zip(e.clients, e.samples, e.value, intervals, strict=True)
+        JudgedCell(
+            model=model,
+            silo=clients[place],
+            split=e.split,
+            samples=samples,
+            value=value,
+            interval=interval,
+        )
+        for place, samples, value, interval in zip(
+            e.clients, e.samples, e.value, intervals, strict=True
+        )
         if samples >= LEAST_SAMPLES
     ]
 
 
-def write(agreed: StudyAgreement, result: Result, names: Sequence[str], declined: Sequence[str], out: Path) -> Path:
+def write(
+    agreed: StudyAgreement, result: Result, names: Sequence[str], declined: Sequence[str], out: Path
+) -> Path:
     """Write ``evaluation.json``, ``.csv``, ``.md`` and ``.html``; return the page's path.
 
     Args:
@@ -173,13 +205,18 @@ def _matrix(found: EvaluationResult, split: str) -> Table:
     ]
     counts = {c.silo: c.samples for c in found.cells if c.split == split}
     rows.append(["samples", *(str(counts.get(silo, NOTHING)) for silo in found.silos), NOTHING])
-    own = frozenset((i, 1 + found.silos.index(m)) for i, m in enumerate(found.models) if m in found.silos)
+    own = frozenset(
+        (i, 1 + found.silos.index(m)) for i, m in enumerate(found.models) if m in found.silos
+    )
     title = capital(f"{metric.heading} on {split} data")
     notes = [
-        "Each row is a model, each column the silo on whose samples it is evaluated; a silo's own model at home is "
-        "in bold. In brackets: 95 % confidence intervals over the silo's samples. The last column is the mean over the "
+        "Each row is a model, each column the silo on whose samples it is evaluated; a silo's own "
+        "model at home is "
+        "in bold. In brackets: 95 % confidence intervals over the silo's samples. The last column "
+        "is the mean over the "
         "other silos, in brackets its 95 % interval over these silos by Student's t.",
-        f"A dash: nothing was reported, the metric is undefined, or the silo has fewer than {LEAST_SAMPLES} such "
+        "A dash: nothing was reported, the metric is undefined, or the silo has fewer than "
+        f"{LEAST_SAMPLES} such "
         "samples.",
     ]
     return Table(split, title, notes, header, rows, marked=own)
@@ -195,7 +232,9 @@ def _elsewhere(found: EvaluationResult, model: str, split: str) -> str:
     there = [c for c in found.cells if (c.model, c.split) == (model, split) and c.silo != model]
     if not any(c.value is not None for c in there):
         return NOTHING
-    over = summarize([c.value for c in there], [c.samples for c in there], metric=metric_named(found.metric))
+    over = summarize(
+        [c.value for c in there], [c.samples for c in there], metric=metric_named(found.metric)
+    )
     metric = metric_named(found.metric)
     return f"{metric.number(over['mean'])}{_brackets(over['interval'], metric)}"
 
@@ -219,7 +258,9 @@ def _opening(found: EvaluationResult) -> list[str]:
         if found.of is None
         else f"The personal models of {found.of or 'the first study'}"
     )
-    said = [f"{what}, evaluated by {len(found.silos)} silos on their own samples. Nothing was trained."]
+    said = [
+        f"{what}, evaluated by {len(found.silos)} silos on their own samples. Nothing was trained."
+    ]
     said += [f"Declined: {', '.join(found.declined)}."] if found.declined else []
     said += [f"Reported nothing: {', '.join(found.absent)}."] if found.absent else []
     lost = [m for m in found.models if not any(c.model == m for c in found.cells)]

@@ -1,20 +1,23 @@
 """Flower's SuperLink behind a gate.
 
-``python -m pomona_federation.server.superlink KIT`` takes flower-superlink's arguments after the kit.
+``python -m pomona_federation.server.superlink KIT`` takes flower-superlink's arguments after the
+kit.
 
-SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with their keys. The
-control interface is not authenticated: anyone who reaches it can submit code that runs on the server. Nor is the
-runtime's first request. So everything except the fleet's interface and the health check is answered only to the account
-that the server runs under, and to root, on this machine.
+SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with
+their keys. The control interface is not authenticated: anyone who reaches it can submit code that
+runs on the server. Nor is the runtime's first request. So everything except the fleet's interface
+and the health check is answered only to the account that the server runs under, and to root, on
+this machine.
 
-With mutual TLS, a silo is served only on a connection that presented a certificate for the key that signs its requests.
-TLS asks every client for a certificate and closes the connection for one from another authority. A connection without a
-certificate is closed before a byte of HTTP is read, unless it comes from this machine: SuperLink's own processes have
-none, and their requests are not the fleet's. The gate's knowledge about a key, such as its revocation, applies as
-without mutual TLS.
+With mutual TLS, a silo is served only on a connection that presented a certificate for the key that
+signs its requests. TLS asks every client for a certificate and closes the connection for one from
+another authority. A connection without a certificate is closed before a byte of HTTP is read,
+unless it comes from this machine: SuperLink's own processes have none, and their requests are not
+the fleet's. The gate's knowledge about a key, such as its revocation, applies as without mutual
+TLS.
 
-A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that is marked as forwarded
-never counts as one from this machine.
+A reverse proxy on the same machine must forward ``/v1/fleet`` and nothing else; a request that is
+marked as forwarded never counts as one from this machine.
 """
 
 import asyncio
@@ -64,7 +67,9 @@ def asking_for_certificates(ca: Path) -> dict[str, Any]:
 
 
 def showing(protocol: type[Any]) -> type[Any]:
-    """Uvicorn's HTTP protocol, for connections that presented a certificate, and for this machine's own."""
+    """Uvicorn's HTTP protocol, for connections that presented a certificate, and for this machine's
+    own.
+    """
 
     class Showing(protocol):  # type: ignore[misc]
         app_state: dict[str, Any]
@@ -80,7 +85,9 @@ def showing(protocol: type[Any]) -> type[Any]:
 
 
 def shown_key(transport: asyncio.BaseTransport) -> bytes | None:
-    """The public key (PEM) of a connection's client certificate, verified by TLS; None without a certificate."""
+    """The public key (PEM) of a connection's client certificate, verified by TLS; None without a
+    certificate.
+    """
     link = transport.get_extra_info("ssl_object")
     shown = link.getpeercert(binary_form=True) if link else None
     if not shown:
@@ -90,7 +97,10 @@ def shown_key(transport: asyncio.BaseTransport) -> bytes | None:
 
 
 def shown_head(scope: Scope) -> Headers:
-    """A request's head, if its key is the one in its connection's certificate. Raises RequestRefused."""
+    """A request's head, if its key is the one in its connection's certificate.
+
+    Raises RequestRefused.
+    """
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
     named = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
@@ -105,14 +115,19 @@ def shown_head(scope: Scope) -> Headers:
 
 
 HEAD = 20.0  # seconds until a connection must have sent the complete head of a request
-DATABASE = 60  # seconds that a request waits while others write the database: a hundred silos may ask at once
+# seconds that a request waits while others write the database: a hundred silos may ask at once
+DATABASE = 60
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
     """The command line of a server kit's SuperLink."""
     bind = Address.parse(federation.bind)
     certs = folder / "certs"
-    keys = ("--ssl-ca-certfile", "ca.crt"), ("--ssl-certfile", "server.crt"), ("--ssl-keyfile", "server.key")
+    keys = (
+        ("--ssl-ca-certfile", "ca.crt"),
+        ("--ssl-certfile", "server.crt"),
+        ("--ssl-keyfile", "server.key"),
+    )
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
         *(sys.executable, "-m", "pomona_federation.server.superlink", str(folder)),
@@ -130,7 +145,10 @@ class RequestAuth:
         self._folder, self._read, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
 
     def __call__(self, headers: Headers) -> str:
-        """The member whose key signed a request's head, as Flower's nodes do. Raises RequestRefused for others."""
+        """The member whose key signed a request's head, as Flower's nodes do.
+
+        Raises RequestRefused for others.
+        """
         name, revoked = self._signer(headers)
         if not name or revoked:
             raise RequestRefused(401, "no member has signed this request")
@@ -142,9 +160,18 @@ class RequestAuth:
         return "revoked" if revoked else "member" if name else "unknown"
 
     def _signer(self, headers: Headers) -> tuple[str, bool]:
-        """The silo whose key signed a request's head, and whether it was revoked; ("", False) for an unknown key."""
-        from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-        from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+        """The silo whose key signed a request's head, and whether it was revoked; ("", False) for
+        an unknown key.
+        """
+        from flwr.common.constant import (
+            SYSTEM_TIME_TOLERANCE,
+            TIMESTAMP_HEADER,
+            TIMESTAMP_TOLERANCE,
+        )
+        from flwr.supercore.constant import (
+            FLEET_HTTP_PUBLIC_KEY_HEADER,
+            FLEET_HTTP_SIGNATURE_HEADER,
+        )
         from flwr.supercore.date import now
         from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
@@ -170,16 +197,21 @@ class RequestAuth:
             written = 0
         if written != self._read:
             found = keys_of(self._folder).items()
-            self._keys, self._read = {key: (name, revoked) for name, (key, revoked) in found}, written
+            self._keys, self._read = (
+                {key: (name, revoked) for name, (key, revoked) in found},
+                written,
+            )
         return self._keys
 
 
 def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: None) -> type[Any]:
-    """Uvicorn's HTTP protocol for servers open to strangers; closes a connection without a complete head in time.
+    """Uvicorn's HTTP protocol for servers open to strangers; closes a connection without a complete
+    head in time.
 
-    Uvicorn itself has no such limit: connections that send nothing, or an occasional byte, would be held for ever. Its
-    protocol on h11 holds at most 64 KiB of a head or of trailers; that on httptools, its default, any number. Each
-    request is marked with whether its connection belongs to the server's own account, checked once per connection.
+    Uvicorn itself has no such limit: connections that send nothing, or an occasional byte, would be
+    held for ever. Its protocol on h11 holds at most 64 KiB of a head or of trailers; that on
+    httptools, its default, any number. Each request is marked with whether its connection belongs
+    to the server's own account, checked once per connection.
 
     Args:
         seconds: until a connection must have sent the complete head of a request.
@@ -245,19 +277,27 @@ def main() -> None:
     from starlette.middleware import Middleware
 
     auth, head = RequestAuth(folder), shown_head if federation.mutual_tls else signed_head
-    known: Callable[[Scope], str] = anonymous if federation.insecure else lambda scope: auth(head(scope))
+    known: Callable[[Scope], str] = (
+        anonymous if federation.insecure else lambda scope: auth(head(scope))
+    )
     membership: Callable[[Scope], str] = (
         anonymous if federation.insecure else lambda scope: auth.membership(head(scope))
     )
-    limits = RequestLimits(at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1))
+    limits = RequestLimits(
+        at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1)
+    )
     uplink = partial(announced, folder / "run")
     studies = StudyRequests(folder).answer
-    gate = Middleware(Gate, known=known, uplink=uplink, limits=limits, membership=membership, studies=studies)
+    gate = Middleware(
+        Gate, known=known, uplink=uplink, limits=limits, membership=membership, studies=studies
+    )
     notifier = Notifier()
     hold = Middleware(Hold, answered=partial(notify, folder / "run"), notifier=notifier)
     server: dict[str, Any] = {"http": http_protocol(leaving=notifier.close)}
     if federation.mutual_tls:
-        print("INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True)  # noqa: T201 - the log
+        print(  # noqa: T201 - the process's log
+            "INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True
+        )
         server = {"http": showing(server["http"])}
         server |= asking_for_certificates(folder / "certs" / "ca.crt")
     quiet = (MEMBERSHIP, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo

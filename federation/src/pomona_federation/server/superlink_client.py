@@ -1,7 +1,7 @@
 """Client of SuperLink's control interface: which keys may connect, and which run is active.
 
-It runs in this process, as `flwr` would start an interpreter for every request. The same requests can be made by hand
-with `flwr` and FLWR_HOME set to run/flwr of the server's kit.
+It runs in this process, as `flwr` would start an interpreter for every request. The same requests
+can be made by hand with `flwr` and FLWR_HOME set to run/flwr of the server's kit.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 
 CONNECTION = "pomona"
-NEWEST = 1000  # newest runs that are checked: each start of the server makes one, and stops the earlier ones
+# newest runs that are checked: each start of the server makes one, and stops the earlier ones
+NEWEST = 1000
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class Node:
 
 
 class SuperLinkClient:
-    """SuperLink's control interface. Raises ConnectionError without an answer, ProtocolError for a refusal.
+    """SuperLink's control interface.
+
+    Raises ConnectionError without an answer, ProtocolError for a refusal.
 
     Args:
         address: host:port, on this machine.
@@ -59,7 +62,11 @@ class SuperLinkClient:
 
         with _asking():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
-        return [Node(n.node_id, n.name, n.status, n.public_key) for n in found if n.status != "unregistered"]
+        return [
+            Node(n.node_id, n.name, n.status, n.public_key)
+            for n in found
+            if n.status != "unregistered"
+        ]
 
     def register(self, name: str, key: bytes) -> None:
         """Allow the holder of a key (PEM) to connect."""
@@ -91,7 +98,9 @@ class SuperLinkClient:
         return int(answer.run_id)
 
     def unfinished(self) -> list[int]:
-        """The runs that still wait for a ServerApp, or count as running; these are always among the newest."""
+        """The runs that still wait for a ServerApp, or count as running; these are always among the
+        newest.
+        """
         from flwr.common.constant import Status
         from flwr.proto.control_pb2 import ListRunsRequest
 
@@ -114,37 +123,60 @@ def _asking() -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as fault:
-        raise ProtocolError(f"SuperLink refuses ({fault.response.text[:200]}); look at `pomona server logs`") from None
+        raise ProtocolError(
+            f"SuperLink refuses ({fault.response.text[:200]}); look at `pomona server logs`"
+        ) from None
     except httpx.HTTPError as fault:
         raise ConnectionError(f"SuperLink does not answer ({fault})") from None
 
 
 def pem(key: str) -> bytes:
-    """Convert an OpenSSH public key (EC P-384) to PEM, by which SuperLink knows it. Raises ConfigError."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+    """Convert an OpenSSH public key (EC P-384) to PEM, by which SuperLink knows it.
+
+    Raises ConfigError.
+    """
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_public_key,
+    )
 
     from pomona_federation.keys import UNREADABLE
 
     try:
-        return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return load_ssh_public_key(key.encode()).public_bytes(
+            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+        )
     except UNREADABLE as fault:
-        raise ConfigError(f"no public key in OpenSSH's format ({fault}); give the file silo.pub of the silo") from None
+        raise ConfigError(
+            f"no public key in OpenSSH's format ({fault}); give the file silo.pub of the silo"
+        ) from None
 
 
 def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, bytes], list[Node]]:
-    """The keys to register, by silo, and the nodes to unregister, so that SuperLink knows exactly the wanted keys."""
+    """The keys to register, by silo, and the nodes to unregister, so that SuperLink knows exactly
+    the wanted keys.
+    """
     keys = {node.key for node in known}
-    return {n: k for n, k in wanted.items() if k not in keys}, [n for n in known if n.key not in set(wanted.values())]
+    return {n: k for n, k in wanted.items() if k not in keys}, [
+        n for n in known if n.key not in set(wanted.values())
+    ]
 
 
 def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
-    """Make SuperLink know exactly the wanted keys, by silo. Returns the changes as (event, silo) pairs."""
+    """Make SuperLink know exactly the wanted keys, by silo.
+
+    Returns the changes as (event, silo) pairs.
+    """
     new, gone = changes(wanted, client.nodes())
     for name, key in new.items():
         client.register(name, key)
     for node in gone:
         client.unregister(node.id)
-    return [*(("registered", name) for name in new), *(("unregistered", node.name) for node in gone)]
+    return [
+        *(("registered", name) for name in new),
+        *(("unregistered", node.name) for node in gone),
+    ]
 
 
 def reachable(federation: Federation) -> str:
@@ -157,4 +189,6 @@ def reachable(federation: Federation) -> str:
 def connection(federation: Federation, ca: Path) -> dict[str, Any]:
     """``config.toml`` of Flower's folder, for the `flwr` command line."""
     how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
-    return {"superlink": {"default": CONNECTION, CONNECTION: {"address": reachable(federation), **how}}}
+    return {
+        "superlink": {"default": CONNECTION, CONNECTION: {"address": reachable(federation), **how}}
+    }

@@ -1,8 +1,10 @@
-"""The server's supervision policy: a SuperLink, the keys that may connect to it, and one study after the other.
+"""The server's supervision policy: a SuperLink, the keys that may connect to it, and one study
+after the other.
 
-SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are restarted here, and
-the run continues after its last committed round. A fault that a restart cannot fix ends the server: a status with a
-code from 2 to 10 at once, and one with code 1 after ``STUBBORN`` failures without a round in between.
+SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are
+restarted here, and the run continues after its last committed round. A fault that a restart cannot
+fix ends the server: a status with a code from 2 to 10 at once, and one with code 1 after
+``STUBBORN`` failures without a round in between.
 """
 
 import time
@@ -61,7 +63,8 @@ def judge(seen: Observation) -> Verdict:
         return "wait"
     if seen.appeared:
         return "resubmit"
-    return "restart" if seen.waited > LAUNCH else "wait"  # no process launches it: SuperLink's helper is gone
+    # no process launches it: SuperLink's helper is gone
+    return "restart" if seen.waited > LAUNCH else "wait"
 
 
 APP = "flwr-serverapp"  # part of its command line
@@ -112,7 +115,9 @@ class ServerPolicy:
         return StudyQueue(self.folder)
 
     def watch(self, supervisor: Supervisor) -> Restart | Status:
-        """Watch one life of a study; return the last study's status once all have ended for good."""
+        """Watch one life of a study; return the last study's status once all have ended for
+        good.
+        """
         self._choose()
         try:
             if not supervisor.process:
@@ -131,11 +136,15 @@ class ServerPolicy:
         self._over = True
         if not self.standing and not self.queue.open:
             return step
-        self.say(f"study {self._study.name if self._study else KIT} is over ({step.state}, round {step.round})")
+        self.say(
+            f"study {self._study.name if self._study else KIT} is over ({step.state}, round "
+            f"{step.round})"
+        )
         return Restart(0.0, stop=False)
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
-        """The unfinished study, or the next that may run, waiting for one; None if no more will come.
+        """The unfinished study, or the next that may run, waiting for one; None if no more will
+        come.
 
         Raises ConnectionError if SuperLink has ended.
         """
@@ -145,7 +154,11 @@ class ServerPolicy:
                 return None
             if not told:
                 waiting = [s.name for s in queue.open]
-                self.say(f"waiting for the silos to decide on {', '.join(waiting)}" if waiting else "no study to run")
+                self.say(
+                    f"waiting for the silos to decide on {', '.join(waiting)}"
+                    if waiting
+                    else "no study to run"
+                )
                 told = True
             time.sleep(TICK)
             if not supervisor.alive:
@@ -172,26 +185,39 @@ class ServerPolicy:
         self._failures = 0 if reached > self._reached else self._failures + 1
         self._reached = max(self._reached, reached)
         if verdict == "aborted":
-            status = Status(state="interrupted", round=round_, code=143, reason="aborted by the server's operator")
+            status = Status(
+                state="interrupted",
+                round=round_,
+                code=143,
+                reason="aborted by the server's operator",
+            )
             write_status(self.state, status)
             return status
         if verdict in {"finished", "failed"}:
             assert status, "the verdict is based on it"
             return status
         if status and failed and self._alike >= STUBBORN:
-            why = f"{status.reason}; so {self._alike} times since round {round_}, and a restart does not help"
+            why = (
+                f"{status.reason}; so {self._alike} times since round {round_}, and a restart "
+                "does not help"
+            )
             status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
         lost = "SuperLink" if verdict == "restart" else "ServerApp"
         delay = backoff(self._failures + 1, FIRST, LONGEST)
-        self.say(f"the {lost} is gone after round {round_}; it restarts in {delay:g} s and continues from there")
+        self.say(
+            f"the {lost} is gone after round {round_}; it restarts in {delay:g} s and continues "
+            "from there"
+        )
         self.audit.write("lost", process=lost, round=round_, failures=self._failures)
         self._close() if verdict == "restart" else self._give_up_run()
         return Restart(delay, stop=verdict == "restart")
 
     def _progress(self) -> tuple[str, int]:
-        """Progress of the current study, in increasing order; a search progresses with its trials."""
+        """Progress of the current study, in increasing order; a search progresses with its
+        trials.
+        """
         work = self._study.at_work if self._study else self.state
         return str(work), last_round(work)
 
@@ -210,7 +236,9 @@ class ServerPolicy:
         write_status(self.state, Status(state="running", round=last_round(self.state)))
         try:
             self._stop_others(self._link, supervisor)
-            self._run = self._link.submit(self.fab(), {"folder": str(self.folder), "study": study.name})
+            self._run = self._link.submit(
+                self.fab(), {"folder": str(self.folder), "study": study.name}
+            )
         except ProtocolError as fault:
             raise ConnectionError(str(fault)) from None
         self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
@@ -221,7 +249,9 @@ class ServerPolicy:
             appeared |= app
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
-            seen = Observation(status, age, supervisor.alive, app, appeared, time.monotonic() - began)
+            seen = Observation(
+                status, age, supervisor.alive, app, appeared, time.monotonic() - began
+            )
             if (verdict := judge(seen)) != "wait":
                 return verdict
             if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":
@@ -232,12 +262,18 @@ class ServerPolicy:
                     self._admit()
 
     def _stop_others(self, link: SuperLinkClient, supervisor: Supervisor) -> None:
-        """Stop runs submitted by a previous life: SuperLink starts a ServerApp for each, or already has."""
+        """Stop runs submitted by a previous life: SuperLink starts a ServerApp for each, or already
+        has.
+        """
         for run in link.unfinished():
             with suppress(ProtocolError):  # it has just ended
                 link.stop(run)
             self.audit.write("withdrawn", run=str(run))
-        end(lambda: [process for process, command in supervisor.descendants().items() if APP in command])
+        end(
+            lambda: [
+                process for process, command in supervisor.descendants().items() if APP in command
+            ]
+        )
 
     def _launch(self, supervisor: Supervisor) -> None:
         """Start SuperLink and wait until it answers. Raises ConnectionError."""
@@ -254,10 +290,14 @@ class ServerPolicy:
             self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
-        raise ConnectionError(f"SuperLink did not come up; its last messages are in {supervisor.log}")
+        raise ConnectionError(
+            f"SuperLink did not come up; its last messages are in {supervisor.log}"
+        )
 
     def _admit(self) -> None:
-        """Make SuperLink know exactly the members' keys; a failure is retried at the next observation."""
+        """Make SuperLink know exactly the members' keys; a failure is retried at the next
+        observation.
+        """
         assert self._link
         self._changed()
         try:
@@ -274,7 +314,9 @@ class ServerPolicy:
                 raise
 
     def _changed(self) -> bool:
-        """Return whether ``run/roster.json``, which defines the members, has been written since the last call."""
+        """Return whether ``run/roster.json``, which defines the members, has been written since the
+        last call.
+        """
         try:
             now = (self.folder / "run" / "roster.json").stat().st_mtime_ns
         except OSError:

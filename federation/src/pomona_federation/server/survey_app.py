@@ -31,7 +31,8 @@ FIRST = "columns.json"
 logger = logging.getLogger("pomona")
 
 
-Judge = Callable[[SurveyAnswer], None]  # raises ProtocolError for an answer that does not fit the question
+# raises ProtocolError for an answer that does not fit the question
+Judge = Callable[[SurveyAnswer], None]
 
 
 @dataclass
@@ -64,15 +65,17 @@ class Inquiry:
     exchange: MessageExchange = field(init=False)
 
     def __post_init__(self) -> None:
-        self.exchange = MessageExchange(self.agreed, self.run, self.registry, self.bus, self.audit, self.pause)
+        self.exchange = MessageExchange(
+            self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
+        )
 
     def ask(
         self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
     ) -> dict[str, SurveyAnswer]:
         """The answers of silos, by name, in the order of ``silos``, which gives the place of each.
 
-        A silo counts as absent if it refuses, its answer does not fit, its node stays offline for longer than
-        ``patience``, or it has not answered by the ``deadline``.
+        A silo counts as absent if it refuses, its answer does not fit, its node stays offline for
+        longer than ``patience``, or it has not answered by the ``deadline``.
         """
         questions = {place: OutgoingQuestion(name, question) for name, place in silos.items()}
         answers: dict[str, SurveyAnswer] = {}
@@ -92,14 +95,21 @@ class Inquiry:
             self.audit.write("absent", silo=name, stage=stage, reason=reason)
         return {name: answers[name] for name in silos if name in answers}
 
-    def _verified(self, name: str, place: int, asked: SurveyQuestion, message: Message, judge: Judge) -> SurveyAnswer:
+    def _verified(
+        self, name: str, place: int, asked: SurveyQuestion, message: Message, judge: Judge
+    ) -> SurveyAnswer:
         """An answer signed by the silo of a place. Raises ProtocolError."""
         body: SurveyAnswer | Refusal = message.read(SurveyAnswer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
         note(self.registry.path.parent, name, message.versions)
         if isinstance(body, Refusal):
             raise ProtocolError(body.fault)
-        if (body.silo, body.agreement, body.run, body.question) != (name, asked.agreement, asked.run, asked.digest):
+        if (body.silo, body.agreement, body.run, body.question) != (
+            name,
+            asked.agreement,
+            asked.run,
+            asked.digest,
+        ):
             raise ProtocolError("an answer to another question")
         judge(body)
         self.audit.write("received", silo=name, question=asked.digest, bytes=message.size)
@@ -115,8 +125,11 @@ class FirstStep(Settings):
     absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
 
 
-def conduct(agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float) -> None:
-    """Run a survey in its folder ``out``; ``kit_run`` is the server's ``run/``, shared by all studies.
+def conduct(
+    agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float
+) -> None:
+    """Run a survey in its folder ``out``; ``kit_run`` is the server's ``run/``, shared by all
+    studies.
 
     Raises:
         QuorumError: too few silos came or answered.
@@ -126,7 +139,9 @@ def conduct(agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, p
     assert agreed.survey
     write_status(out, Status(state="running", round=0))
     with Audit(kit_run / "audit.jsonl") as audit:
-        registry = MemberRegistry(out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation))
+        registry = MemberRegistry(
+            out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation)
+        )
         inquiry = Inquiry(agreed, run_id(out), registry, bus, audit, pause)
         about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
@@ -137,12 +152,20 @@ def conduct(agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, p
         write_status(out, Status(state="running", round=1))
         told = _second(agreed, inquiry, first)
         absent = {**first.absent, **inquiry.absent}
-        silos = {name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()}
+        silos = {
+            name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()
+        }
         result = SurveyResult(
-            survey=agreed.survey, question=first.question, silos=silos, absent=absent, notes=first.notes
+            survey=agreed.survey,
+            question=first.question,
+            silos=silos,
+            absent=absent,
+            notes=first.notes,
         )
         path = page.write(result, out)
-        live = LiveStatus(round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time())
+        live = LiveStatus(
+            round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time()
+        )
         write_json(out / LIVE, live)
         audit.write("finished", silos=list(silos), absent=list(absent))
         logger.info("the survey is in %s", path)
@@ -158,7 +181,9 @@ def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -
         if p in inquiry.exchange.known and not e.revoked and e.name not in declined
     }
     about = {"agreement": agreed.agreement, "run": inquiry.run}
-    asked = SurveyQuestion(**about, members=sum(bool(entries[place].size) for place in silos.values()) or 1)
+    asked = SurveyQuestion(
+        **about, members=sum(bool(entries[place].size) for place in silos.values()) or 1
+    )
 
     def judge(answer: SurveyAnswer) -> None:
         size = inquiry.registry.entries[silos[answer.silo]].size
@@ -175,7 +200,11 @@ def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[
     """Ask the silos of the first step for their statistics."""
     survey, most = agreed.survey, agreed.federation.most_samples
     assert survey
-    places = {entry.name: place for place, entry in enumerate(inquiry.registry.entries) if not entry.revoked}
+    places = {
+        entry.name: place
+        for place, entry in enumerate(inquiry.registry.entries)
+        if not entry.revoked
+    }
     silos = {name: places[name] for name in first.silos if name in places}
     about = {"agreement": agreed.agreement, "run": inquiry.run, "figures": first.question}
     asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
@@ -183,16 +212,21 @@ def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[
     def judge(answer: SurveyAnswer) -> None:
         if not answer.figures or answer.columns:
             raise ProtocolError("an answer to another step")
-        agreeing.require_answered(survey, first.question, first.silos[answer.silo], answer.figures, most)
+        agreeing.require_answered(
+            survey, first.question, first.silos[answer.silo], answer.figures, most
+        )
 
     answers = _enough(agreed, inquiry, inquiry.ask("figures", asked, silos, judge))
     return {name: answer.figures for name, answer in answers.items() if answer.figures}
 
 
-def _enough(agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]) -> dict[str, SurveyAnswer]:
+def _enough(
+    agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
+) -> dict[str, SurveyAnswer]:
     if len(answers) < agreed.quorum:
         why = "; ".join(f"{name}: {reason}" for name, reason in inquiry.absent.items())
         raise QuorumError(
-            f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, then resume"
+            f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, "
+            "then resume"
         )
     return answers

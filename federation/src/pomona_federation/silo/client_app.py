@@ -1,7 +1,7 @@
 """A silo's side of the federation: a task in, an answer out, its state in its own folder.
 
-The next task names the round whose state the federation has used (``settled``): the silo continues from there, whatever
-it has trained since. A repeated task gets the answer stored beside the rounds.
+The next task names the round whose state the federation has used (``settled``): the silo continues
+from there, whatever it has trained since. A repeated task gets the answer stored beside the rounds.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,14 @@ from pomona.objective.dataset import clustered
 from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
-from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, RowOrigin, Task, row_statement
+from pomona_federation.messages.message_bodies import (
+    Answer,
+    Hello,
+    HelloReply,
+    RowOrigin,
+    Task,
+    row_statement,
+)
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo import history, own_models
 from pomona_federation.silo.noise_stores import charge, open_own
@@ -34,7 +41,12 @@ from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import Silo
-from pomona_federation.silo.silo_scenario import InitialDownlink, at_place, private_objective, roster_of
+from pomona_federation.silo.silo_scenario import (
+    InitialDownlink,
+    at_place,
+    private_objective,
+    roster_of,
+)
 from pomona_federation.silo.task_policy import TaskLog, TaskPolicy
 
 
@@ -57,11 +69,17 @@ class ClientApp:
         self._policy.require_agreed(hello.agreement, hello.run)
         self.silo.require_affordable(hello.run)
         return HelloReply(
-            agreement=hello.agreement, run=hello.run, nonce=hello.nonce, silo=self.silo.file.name, samples=self._samples
+            agreement=hello.agreement,
+            run=hello.run,
+            nonce=hello.nonce,
+            silo=self.silo.file.name,
+            samples=self._samples,
         )
 
     def answer(self, task: Task, enclosed: Mapping[str, bytes]) -> tuple[Answer, bytes]:
-        """Do a task, once. Nothing is written before the task has been checked, with everything it includes.
+        """Do a task, once.
+
+        Nothing is written before the task has been checked, with everything it includes.
 
         Args:
             task: from the server; nothing in it is trusted.
@@ -84,7 +102,11 @@ class ClientApp:
         if given := self._rounds.answered(task):
             return given[0].model_copy(update={"held": cache.held}), given[1]
         log.require_new(task)
-        about: dict[str, Any] = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        about: dict[str, Any] = {
+            "agreement": task.agreement,
+            "run": task.run,
+            "number": task.number,
+        }
         about |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
         if missing := cache.missing(task.needs, enclosed):
             return Answer(**about, missing=missing, held=cache.held), b""
@@ -98,10 +120,16 @@ class ClientApp:
         log.note(task)
         clients, reply = self._visit(task, down, start)
         if self.silo.own.config.privacy:
-            PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, clients.spent(task.place))
+            PrivacyBudget(self.silo.folder).note_spent(
+                task.agreement, task.run, clients.spent(task.place)
+            )
         uplink = self._uplink(reply) if task.trains and not reply.fault else b""
         about |= disclosed(reply, self.silo.agreed.run_study.shares)
-        about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)} if uplink else {}
+        about |= (
+            {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+            if uplink
+            else {}
+        )
         cache.keep(rows)
         # The duration of private steps reveals how many samples were drawn.
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
@@ -109,7 +137,8 @@ class ClientApp:
         if task.trains and not reply.fault:
             self._rounds.keep(task, clients, answer, uplink)
         self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
-        if not task.trains and not reply.fault:  # only now: after a kill before the model was saved it is done again
+        # only now: after a kill before the model was saved it is done again
+        if not task.trains and not reply.fault:
             self._rounds.keep_evaluation(task, answer)
         return answer, uplink
 
@@ -117,7 +146,9 @@ class ClientApp:
         """The bytes of an uplink. Raises ProtocolError for more than this silo sends."""
         uplink, most = self._encoding.pack_uplink(reply.uplink), self.silo.file.max_upload_mb
         if most is not None and len(uplink) > most * 1e6:
-            raise ProtocolError(f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}")
+            raise ProtocolError(
+                f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
+            )
         return uplink
 
     @property
@@ -130,20 +161,33 @@ class ClientApp:
         return len(self.silo.own.initial())
 
     def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
-        """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can include."""
+        """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can
+        include.
+        """
         size, places = sum(map(len, enclosed.values())), self.silo.agreed.federation.places
         most = self.silo.file.max_download_mb
         if most is not None and size > most * 1e6:
-            raise ProtocolError(f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}")
-        if size > (largest := 8 * (self._width + places) * (places + 8)):  # one row per place, and some for all
-            raise ProtocolError(f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB")
+            raise ProtocolError(
+                f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}"
+            )
+        # one row per place, and some for all
+        if size > (largest := 8 * (self._width + places) * (places + 8)):
+            raise ProtocolError(
+                f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB"
+            )
 
-    def _visit(self, task: Task, down: Downlink, start: Tensor | None) -> tuple[ClientRuntime, Reply]:
+    def _visit(
+        self, task: Task, down: Downlink, start: Tensor | None
+    ) -> tuple[ClientRuntime, Reply]:
         """Continue from the settled state; the silo keeps everything that it evaluates."""
         silo, scenario = self.silo, self._scenario(task)
         config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
-        objective = private_objective(scenario, stores, place, silo.file) if config.privacy else scenario.objective()
+        objective = (
+            private_objective(scenario, stores, place, silo.file)
+            if config.privacy
+            else scenario.objective()
+        )
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
@@ -157,9 +201,16 @@ class ClientApp:
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
-            clients.begin((place,), roster, judged_model(silo.folder, silo.agreed, silo.own, place, start))
+            clients.begin(
+                (place,), roster, judged_model(silo.folder, silo.agreed, silo.own, place, start)
+            )
         visit = ClientRequest(
-            round_of(config, task.number), roster, (place,), task.trains, frozenset(task.watched), keep=True
+            round_of(config, task.number),
+            roster,
+            (place,),
+            task.trains,
+            frozenset(task.watched),
+            keep=True,
         )
         (reply,) = clients.visit(visit, down)
         clients.commit((place,))
@@ -167,7 +218,9 @@ class ClientApp:
 
     @property
     def _surety(self) -> Surety:
-        """Confidence of scores: computed for an evaluation, of which there is one, and not for each round."""
+        """Confidence of scores: computed for an evaluation, of which there is one, and not for each
+        round.
+        """
         own = self.silo.own
         if not self.silo.agreed.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
             return unsure
@@ -182,8 +235,12 @@ class ClientApp:
         """This silo's signature for each row that the server relays."""
         made = {}
         for tensor in self.silo.method.server.relays.values():
-            origin = RowOrigin(silo=self.silo.file.name, round=task.number, tensor=tensor, signature="")
-            about = row_statement(task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor])))
+            origin = RowOrigin(
+                silo=self.silo.file.name, round=task.number, tensor=tensor, signature=""
+            )
+            about = row_statement(
+                task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor]))
+            )
             made[tensor] = self.silo.signer.sign("row", about)
         return made
 
@@ -200,7 +257,9 @@ class ClientApp:
             "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
-            "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}),
+            "diverged": sorted(
+                {f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}
+            ),
             "info": {k: v.tolist() for k, v in reply.info.items()},
             "seconds": reply.seconds,
             "bytes_down": down,

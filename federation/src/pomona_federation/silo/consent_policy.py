@@ -1,6 +1,7 @@
 """Consent by rule: whether a study fits a silo's ``policy.toml``.
 
-Its text is checked first, then its sizes by the shapes of its tensors, and only then what takes memory and reads data.
+Its text is checked first, then its sizes by the shapes of its tensors, and only then what takes
+memory and reads data.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,8 @@ from pomona_federation.study import Study, SurveyStudy
 class Verdict:
     """A policy's verdict on a study, with the reason in one line.
 
-    ``of_data``: it depends on the data. A server that hears such a refusal could find out, study by study, whether some
-    row has a certain value; so no rule sends one.
+    ``of_data``: it depends on the data. A server that hears such a refusal could find out, study by
+    study, whether some row has a certain value; so no rule sends one.
     """
 
     accepts: bool
@@ -33,7 +34,11 @@ class Verdict:
 
 
 def misfits(
-    policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText, tasks: AbstractSet[str], today: date
+    policy: ConsentPolicy,
+    agreed: StudyAgreement,
+    text: StudyText,
+    tasks: AbstractSet[str],
+    today: date,
 ) -> Iterator[str]:
     """Misfits between a study's text and a policy, each in a few words.
 
@@ -64,13 +69,18 @@ def _of_other_names(policy: ConsentPolicy, study: Study, text: StudyText) -> Ite
             yield f"{what} {name} is not among {', '.join(listed)}"
 
 
-def _unknown_content(policy: ConsentPolicy, text: StudyText, tasks: AbstractSet[str]) -> Iterator[str]:
+def _unknown_content(
+    policy: ConsentPolicy, text: StudyText, tasks: AbstractSet[str]
+) -> Iterator[str]:
     """Files, a task or releases that neither the policy nor a person here has accepted."""
     for name, sha256 in text.files.items():
         if sha256 not in policy.files:
             yield f"{name}, SHA-256 {sha256[:16]}, is not among files"
     if text.task and text.task not in {*policy.tasks, *tasks}:
-        yield f"no person has accepted a study with its [task] on this data, and {text.task} is not among tasks"
+        yield (
+            f"no person has accepted a study with its [task] on this data, and {text.task} is "
+            "not among tasks"
+        )
     for name in text.acknowledge:
         if name not in policy.acknowledge:
             yield f"{name}, which its noise does not cover, is not among acknowledge"
@@ -86,7 +96,10 @@ def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> I
     if policy.rounds is not None and text.rounds > policy.rounds:
         yield f"{text.rounds} rounds, more than {policy.rounds}"
     if text.epochs > policy.epochs_in_all:
-        yield f"{text.epochs} passes over the training data, more than epochs_in_all = {policy.epochs_in_all}"
+        yield (
+            f"{text.epochs} passes over the training data, more than epochs_in_all = "
+            f"{policy.epochs_in_all}"
+        )
     if deadline > policy.deadline:
         yield f"a round may take {deadline:g} s, more than deadline = {policy.deadline:g}"
 
@@ -96,7 +109,9 @@ def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
     total = found.total
     if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
         yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
-    if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (1 + ROUNDING):
+    if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (
+        1 + ROUNDING
+    ):
         yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
     yield from oversizes(policy, found.traffic)
 
@@ -110,7 +125,9 @@ def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
 
 
 def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
-    """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever the reason."""
+    """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever
+    the reason.
+    """
     silo, read = Silo(kit, known), False
     try:
         _ = silo.file  # accepts if it has the study's view of the data
@@ -120,7 +137,9 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         if wrong := wrong or list(oversizes(policy, outlined(agreed))):
             return Verdict(False, "; ".join(wrong))
         read = True
-        with enough(f"study {known.study.name}", "let a person decide, on a machine with more memory"):
+        with enough(
+            f"study {known.study.name}", "let a person decide, on a machine with more memory"
+        ):
             silo.require_affordable()
             found = facts(silo)
     except Exception as fault:  # from custom code, an allocator, a driver: only this study's fault
@@ -131,25 +150,36 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         return Verdict(True, f"kind survey, least count {agreed.survey.least}, {found.cost}", read)
     size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
     how = f"method {text.method}, " if text.trains else ""
-    return Verdict(True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read)
+    return Verdict(
+        True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read
+    )
 
 
 def _by_hand(kit: Path, view: str) -> set[str]:
-    """SHA-256 of the sections task that people here have accepted on a view: the data are known to fit them.
+    """SHA-256 of the sections task that people here have accepted on a view: the data are known to
+    fit them.
 
     Starting a kit that came with a study accepts that study.
     """
-    accepted = [k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None]
+    accepted = [
+        k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None
+    ]
     own = Federation.read(kit / "federation.toml").study
-    read = [study for study in (*([own] if own else []), *accepted) if not isinstance(study, SurveyStudy)]
+    read = [
+        study
+        for study in (*([own] if own else []), *accepted)
+        if not isinstance(study, SurveyStudy)
+    ]
     return {study.task.sha256 for study in read if study.task and study.view == view}
 
 
 def decided(kit: Path, known: KnownStudy) -> KnownStudy:
-    """Apply a kit's policy to a waiting study; if it does not decide, the study keeps waiting, with the misfits noted.
+    """Apply a kit's policy to a waiting study; if it does not decide, the study keeps waiting, with
+    the misfits noted.
 
-    A study during which the process was killed, as the kernel does when memory is short, is marked and not checked
-    again by the same rules: otherwise it would be met again for ever, and the studies after it never.
+    A study during which the process was killed, as the kernel does when memory is short, is marked
+    and not checked again by the same rules: otherwise it would be met again for ever, and the
+    studies after it never.
 
     Raises ConfigError for a policy that cannot be read, and OSError.
     """
@@ -158,7 +188,10 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
         return known
     studies, sha256 = KnownStudies(kit), policy_sha256(kit)
     assert sha256, "the file is there"
-    killed = f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide yourself, or change {FILE}"
+    killed = (
+        f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide yourself, "
+        f"or change {FILE}"
+    )
     if known.why == killed:
         return known
     before, known = known.why, studies.remark(known, killed)
@@ -166,7 +199,9 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
         said = verdict(policy, kit, known)
         if not said.accepts and (said.of_data or policy.otherwise == "ask"):
             return studies.remark(known, said.why)
-        return studies.decide(known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256)
+        return studies.decide(
+            known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256
+        )
     except BaseException:  # a requested end does not count as a kill
         studies.remark(known, before)
         raise

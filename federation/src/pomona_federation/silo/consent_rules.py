@@ -1,4 +1,6 @@
-"""Consent rules, ``policy.toml`` in a silo's kit, and the line that shows which rules are in force."""
+"""Consent rules, ``policy.toml`` in a silo's kit, and the line that shows which rules are in
+force.
+"""
 
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -18,16 +20,23 @@ Hours = Annotated[str, Field(pattern=f"^({CLOCK}-{CLOCK})?$")]
 
 
 class ConsentTerms(Settings):
-    """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change them."""
+    """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change
+    them.
+    """
 
     members: int = Field(
-        1, ge=1, le=PLACES, description="smallest number of silos with samples, with this one, by the server's count"
+        1,
+        ge=1,
+        le=PLACES,
+        description="smallest number of silos with samples, with this one, by the server's count",
     )
     accept_epsilon_total: float | None = Field(None, gt=0, description="as in silo.toml")
     accept_delta_total: float | None = Field(None, gt=0, lt=1, description="as in silo.toml")
     not_before: date | None = Field(None, description="first day on which the silo works")
     not_after: date | None = Field(None, description="last day on which the silo works and accepts")
-    hours: Hours = Field("", description="hours in which it works, local time, such as 20:00-06:00; always if empty")
+    hours: Hours = Field(
+        "", description="hours in which it works, local time, such as 20:00-06:00; always if empty"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -48,10 +57,14 @@ class ConsentTerms(Settings):
     def require_members(self, count: int) -> None:
         """Raise ProtocolError for too few members; ``count``: members with samples."""
         if count < self.members:
-            raise ProtocolError(f"a task with {count} members, this silo works with {self.members} or more")
+            raise ProtocolError(
+                f"a task with {count} members, this silo works with {self.members} or more"
+            )
 
     def _open(self, clock: time) -> bool:
-        """Whether a time is within the hours, which may pass midnight; equal ends mean the whole day."""
+        """Whether a time is within the hours, which may pass midnight; equal ends mean the whole
+        day.
+        """
         first, last = (time.fromisoformat(text) for text in self.hours.split("-"))
         return first <= clock < last if first < last else clock >= first or clock < last
 
@@ -68,26 +81,45 @@ Named = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ConsentPolicy(ConsentTerms):
-    """Rules that a study must all fit to be accepted; an unset rule without a default fits every study."""
+    """Rules that a study must all fit to be accepted; an unset rule without a default fits every
+    study.
+    """
 
-    kinds: tuple[Kind, ...] = Field(min_length=1, max_length=20, description="allowed kinds of studies")
-    methods: tuple[Named, ...] = Field((), max_length=1000, description="allowed methods; any if empty")
-    models: tuple[Named, ...] = Field((), max_length=1000, description="allowed networks; any if empty")
+    kinds: tuple[Kind, ...] = Field(
+        min_length=1, max_length=20, description="allowed kinds of studies"
+    )
+    methods: tuple[Named, ...] = Field(
+        (), max_length=1000, description="allowed methods; any if empty"
+    )
+    models: tuple[Named, ...] = Field(
+        (), max_length=1000, description="allowed networks; any if empty"
+    )
     files: tuple[Sha256, ...] = Field(
-        (), max_length=10_000, description="SHA-256 of allowed initial weights and files of own code; none if empty"
+        (),
+        max_length=10_000,
+        description="SHA-256 of allowed initial weights and files of own code; none if empty",
     )
     tasks: tuple[Sha256, ...] = Field(
         (),
         max_length=1000,
-        description="SHA-256 of allowed sections [task], beside those that a person has accepted on the same data",
+        description=(
+            "SHA-256 of allowed sections [task], beside those that a person has accepted "
+            "on the same data"
+        ),
     )
     acknowledge: tuple[Named, ...] = Field(
-        (), max_length=1000, description="allowed releases past the noise, as in [run.privacy]; none if empty"
+        (),
+        max_length=1000,
+        description="allowed releases past the noise, as in [run.privacy]; none if empty",
     )
     views: tuple[NameOrNone, ...] = Field(
-        (), max_length=1000, description='views that a study may ask for, "" for [data]; any if empty'
+        (),
+        max_length=1000,
+        description='views that a study may ask for, "" for [data]; any if empty',
     )
-    least_count: int = Field(10, ge=3, le=10**6, description="fewest rows that a survey may report together")
+    least_count: int = Field(
+        10, ge=3, le=10**6, description="fewest rows that a survey may report together"
+    )
     rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="largest number of rounds")
     epochs_in_all: int = Field(
         10_000,
@@ -95,18 +127,28 @@ class ConsentPolicy(ConsentTerms):
         le=10**12,
         description="largest number of passes over the training data in a whole study",
     )
-    deadline: float = Field(DAY, gt=0, le=LONGEST, description="longest deadline of a round, in seconds")
-    mb_a_round: Megabytes | None = Field(None, description="largest traffic of models in a round, both ways")
-    mb_in_all: Megabytes | None = Field(None, description="largest traffic of models in a study, both ways")
+    deadline: float = Field(
+        DAY, gt=0, le=LONGEST, description="longest deadline of a round, in seconds"
+    )
+    mb_a_round: Megabytes | None = Field(
+        None, description="largest traffic of models in a round, both ways"
+    )
+    mb_in_all: Megabytes | None = Field(
+        None, description="largest traffic of models in a study, both ways"
+    )
     otherwise: Literal["ask", "decline"] = Field(
         "ask",
-        description="what happens to other studies: they wait for a person (ask), or are declined if their "
+        description="what happens to other studies: they wait for a person (ask), or are declined "
+        "if their "
         "text alone breaks a rule",
     )
 
     @classmethod
     def of(cls, kit: Path) -> "ConsentPolicy | None":
-        """The ``policy.toml`` of a kit, if it has one. Raises ConfigError naming the file and every bad key."""
+        """The ``policy.toml`` of a kit, if it has one.
+
+        Raises ConfigError naming the file and every bad key.
+        """
         path = kit / FILE
         if not path.exists():
             return None
@@ -127,4 +169,6 @@ def policy_sha256(kit: Path) -> str | None:
     try:
         return sha256(path) if path.exists() else None
     except OSError as fault:
-        raise ConfigError(f"{path} cannot be read ({fault.strerror}); make it a plain file of this account") from None
+        raise ConfigError(
+            f"{path} cannot be read ({fault.strerror}); make it a plain file of this account"
+        ) from None

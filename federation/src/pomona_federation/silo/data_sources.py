@@ -26,7 +26,9 @@ class DataSource(Settings):
     sha256: Sha256 | Literal[""] = ""
 
     def shares(self, other: "DataSource") -> bool:
-        """Whether both may hold the same samples: equal paths or files, or one folder containing the other."""
+        """Whether both may hold the same samples: equal paths or files, or one folder containing
+        the other.
+        """
         if self.sha256 and self.sha256 == other.sha256:
             return True
         one, two = PurePath(self.place), PurePath(other.place)
@@ -34,7 +36,8 @@ class DataSource(Settings):
 
 
 def sources(data: DataSettings) -> tuple[DataSource, ...]:
-    """The sources that settings name: files and folders, else the data set; custom reader code always counts.
+    """The sources that settings name: files and folders, else the data set; custom reader code
+    always counts.
 
     A file that only lists others, such as a manifest of images, is one source.
     """
@@ -44,11 +47,14 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
 
 
 def hashed(found: Iterable[DataSource]) -> tuple[DataSource, ...]:
-    """The same sources with the hash of each plain file, by which it is recognised under another name.
+    """The same sources with the hash of each plain file, by which it is recognised under another
+    name.
 
     Raises StorageError for a file that cannot be read.
     """
-    return tuple(DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in found)
+    return tuple(
+        DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in found
+    )
 
 
 def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
@@ -58,13 +64,18 @@ def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
 
 
 def with_names(known: Iterable[DataSource], own: Iterable[DataSource]) -> tuple[DataSource, ...]:
-    """Recorded sources, plus the paths and contents under which the silo's data now hold the same files.
+    """Recorded sources, plus the paths and contents under which the silo's data now hold the same
+    files.
 
     So a moved file is known by its new path before it grows.
     """
     noted = tuple(known)
     places, contents = {one.place for one in noted}, {one.sha256 for one in noted if one.sha256}
-    return tuple(dict.fromkeys((*noted, *(one for one in own if one.place in places or one.sha256 in contents))))
+    return tuple(
+        dict.fromkeys(
+            (*noted, *(one for one in own if one.place in places or one.sha256 in contents))
+        )
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -73,4 +84,6 @@ def _sha256(path: Path) -> str:
     try:
         return sha256(path)
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); fix its permissions") from None
+        raise StorageError(
+            f"{path} cannot be read ({fault.strerror}); fix its permissions"
+        ) from None

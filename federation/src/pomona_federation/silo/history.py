@@ -1,6 +1,8 @@
-"""A silo's history, ``state/rounds.jsonl``: one JSON object a round, with exact scores; and its last fault.
+"""A silo's history, ``state/rounds.jsonl``: one JSON object a round, with exact scores; and its
+last fault.
 
-The fault is ``fault.json`` in a study's state, until the study continues. Neither file leaves the silo.
+The fault is ``fault.json`` in a study's state, until the study continues. Neither file leaves the
+silo.
 """
 
 import json
@@ -48,8 +50,13 @@ class HistoryEntry(BaseModel):
 
 
 def append(state: Path, line: dict[str, Any]) -> None:
-    """Append one visit, durably, after ending a line cut short by a kill or a full disk. Raises OSError."""
-    handle = os.open(state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Append one visit, durably, after ending a line cut short by a kill or a full disk.
+
+    Raises OSError.
+    """
+    handle = os.open(
+        state / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     with os.fdopen(handle, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
@@ -66,7 +73,9 @@ def read(state: Path) -> tuple[list[HistoryEntry], int]:
     except FileNotFoundError:
         return [], 0
     except OSError as fault:
-        raise StorageError(f"{path} cannot be read ({fault.strerror}); restore it from a backup") from None
+        raise StorageError(
+            f"{path} cannot be read ({fault.strerror}); restore it from a backup"
+        ) from None
     visits = [visit for visit in map(_visit, lines) if visit]
     return visits, len(lines) - len(visits)
 
@@ -114,5 +123,8 @@ def clear_fault(state: Path) -> None:
 
 
 def last_fault(state: Path) -> LastFault | None:
-    """The last fault; None if the study continues. Raises StorageError for a file that cannot be read."""
+    """The last fault; None if the study continues.
+
+    Raises StorageError for a file that cannot be read.
+    """
     return read_json(LastFault, state / FAULT)

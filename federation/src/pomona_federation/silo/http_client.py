@@ -1,7 +1,8 @@
-"""A silo's HTTP client, through TLS and a proxy at a limited speed; the only one that reaches beyond the machine.
+"""A silo's HTTP client, through TLS and a proxy at a limited speed; the only one that reaches
+beyond the machine.
 
-Nothing is taken from the environment. Answers are read as plain bytes and counted as they come: no decoder runs, since
-a few kB in two layers of gzip can expand to gigabytes.
+Nothing is taken from the environment. Answers are read as plain bytes and counted as they come: no
+decoder runs, since a few kB in two layers of gzip can expand to gigabytes.
 """
 
 import time
@@ -76,15 +77,22 @@ def _login(silo: SiloFile) -> tuple[str, str] | None:
     try:
         password = text(path).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as fault:
-        raise ConfigError(f"{path}: cannot be read ({fault}); write the proxy's password there, one line") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({fault}); write the proxy's password there, one line"
+        ) from None
     if not password or len(password) > LONGEST_PASSWORD or not password.isprintable():
-        raise ConfigError(f"{path}: write the proxy's password there, and nothing else, in one line")
+        raise ConfigError(
+            f"{path}: write the proxy's password there, and nothing else, in one line"
+        )
     return silo.proxy_user, password
 
 
-REFUSES = "the proxy refuses"  # start of the text for a proxy's refusal; Flower's log contains it, too
+REFUSES = (
+    "the proxy refuses"  # start of the text for a proxy's refusal; Flower's log contains it, too
+)
 AWAY = "5"  # start of a proxy's answer if the server cannot be reached
-LONGEST = 32 * 2**20  # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
+# bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
+LONGEST = 32 * 2**20
 
 
 PIECE = 2**14  # bytes sent at once: small, so that heartbeats pass between the pieces of a model
@@ -95,7 +103,8 @@ MBIT = 1e6 / 8  # bytes
 class Bandwidth:
     """Bandwidth limit, granted in order of request.
 
-    Each caller reserves the next free time span under a lock, and waits for its end without the lock.
+    Each caller reserves the next free time span under a lock, and waits for its end without the
+    lock.
 
     Args:
         rate: bytes a second.
@@ -131,7 +140,9 @@ class Bandwidth:
 
 
 class AnswerRefused(httpx.RequestError):
-    """An answer that is not read; Flower does not retry it, as it would after a broken connection."""
+    """An answer that is not read; Flower does not retry it, as it would after a broken
+    connection.
+    """
 
 
 def ask_plain(request: httpx.Request) -> None:
@@ -140,9 +151,13 @@ def ask_plain(request: httpx.Request) -> None:
 
 
 def require_plain(answer: httpx.Response) -> None:
-    """Raise AnswerRefused for an answer with any content encoding, before a byte of its body is read."""
+    """Raise AnswerRefused for an answer with any content encoding, before a byte of its body is
+    read.
+    """
     if (encoding := answer.headers.get("Content-Encoding")) is not None:
-        raise AnswerRefused(f"its answer has the content encoding {encoding[:40]!r}, and only plain bytes are read")
+        raise AnswerRefused(
+            f"its answer has the content encoding {encoding[:40]!r}, and only plain bytes are read"
+        )
 
 
 PLAIN: dict[str, list[Callable[..., None]]] = {"request": [ask_plain], "response": [require_plain]}
@@ -152,25 +167,39 @@ PLAIN: dict[str, list[Callable[..., None]]] = {"request": [ask_plain], "response
 def client(way: ServerRoute, timeout: float = 30.0) -> httpx.Client:
     """A client for a silo's route to the server.
 
-    Raises ConfigError if a certificate or a key of the silo cannot be used, and StorageError for files that cannot be
-    read.
+    Raises ConfigError if a certificate or a key of the silo cannot be used, and StorageError for
+    files that cannot be read.
     """
     proxy = httpx.Proxy(way.proxy, auth=way.login) if way.proxy else None
     context = client_context(way.ca, way.shown) if way.ca else True
-    line = Line(httpx.HTTPTransport(verify=context, proxy=proxy), Bandwidth.of(way.up), Bandwidth.of(way.down))
-    return httpx.Client(transport=line, timeout=timeout, follow_redirects=False, trust_env=False, event_hooks=PLAIN)
+    line = Line(
+        httpx.HTTPTransport(verify=context, proxy=proxy),
+        Bandwidth.of(way.up),
+        Bandwidth.of(way.down),
+    )
+    return httpx.Client(
+        transport=line, timeout=timeout, follow_redirects=False, trust_env=False, event_hooks=PLAIN
+    )
 
 
 class Line(httpx.BaseTransport):
-    """A transport with limited speed that distinguishes a proxy's refusals from an unreachable server."""
+    """A transport with limited speed that distinguishes a proxy's refusals from an unreachable
+    server.
+    """
 
-    def __init__(self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None) -> None:
+    def __init__(
+        self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None
+    ) -> None:
         self._line, self._up, self._down = line, up, down
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the answer's body is read later, and raises AnswerRefused beyond ``LONGEST``."""
+        """Send a request; the answer's body is read later, and raises AnswerRefused beyond
+        ``LONGEST``.
+        """
         if self._up:
-            assert isinstance(request.stream, httpx.SyncByteStream), "Flower's requests have their bytes"
+            assert isinstance(request.stream, httpx.SyncByteStream), (
+                "Flower's requests have their bytes"
+            )
             request.stream = Paced(request.stream, self._up)
         try:
             answer = self._line.handle_request(request)

@@ -1,9 +1,9 @@
 """A silo's data in the agreed form, read once in its worker and inherited by its forks.
 
-The process of a message that finds no kept data reads it, and leaves a note of what it has read. The worker
-acts on the note between messages, and keeps the data while the note and the files (inode, size and times) stay the
-same. It keeps only what Pomona's own readers of CSV and NPZ files return, which start no threads and run no custom
-code.
+The process of a message that finds no kept data reads it, and leaves a note of what it has read.
+The worker acts on the note between messages, and keeps the data while the note and the files
+(inode, size and times) stay the same. It keeps only what Pomona's own readers of CSV and NPZ files
+return, which start no threads and run no custom code.
 """
 
 import logging
@@ -31,7 +31,9 @@ logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
 READERS = {"csv", "npz", "clients"}
 SUFFIXES = {*TABLES, ".npz"}
-SETTLED = 2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
+SETTLED = (
+    2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
+)
 MEGABYTE = 10**6
 
 Stamps = tuple[tuple[str, int, int, int, int, int], ...]
@@ -47,14 +49,21 @@ class WantedData(Settings):
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from; empty if anything else may be read, or executed."""
         paths = tuple(path.expanduser() for path in files(self.data))
-        own = self.data.name in READERS and all(p.suffix.lower() in SUFFIXES and p.is_file() for p in paths)
+        own = self.data.name in READERS and all(
+            p.suffix.lower() in SUFFIXES and p.is_file() for p in paths
+        )
         return paths if own else ()
 
 
 def stamps(paths: tuple[Path, ...]) -> Stamps:
-    """Path, device, inode, size, and change times of content and inode for each file. Raises OSError."""
+    """Path, device, inode, size, and change times of content and inode for each file.
+
+    Raises OSError.
+    """
     found = ((str(path), path.stat()) for path in paths)
-    return tuple((name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found)
+    return tuple(
+        (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found
+    )
 
 
 def size(value: Any) -> int:
@@ -72,7 +81,8 @@ class DataKeeper:
 
     Attributes:
         folder: the kit.
-        kept: the data, and the stamps of the files that it was read from; None if there is nothing to keep.
+        kept: the data, and the stamps of the files that it was read from; None if there is nothing
+            to keep.
     """
 
     folder: Path
@@ -99,7 +109,10 @@ class DataKeeper:
                 write_json(self._note, wanted)
 
     def refresh(self) -> bool:
-        """Read the wanted data if note, files or ``silo.toml`` have changed. Returns whether anything was read."""
+        """Read the wanted data if note, files or ``silo.toml`` have changed.
+
+        Returns whether anything was read.
+        """
         try:
             return self._refresh()
         except Exception:  # errors are reported by the process of the message that needs the data
@@ -154,7 +167,10 @@ def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
 
 
 def conformed(found: Dataset, task: TaskSettings) -> Dataset:
-    """The data with the task's label map, preprocessing and vocabulary. Raises DataError if it does not fit."""
+    """The data with the task's label map, preprocessing and vocabulary.
+
+    Raises DataError if it does not fit.
+    """
     dataset = _in_form(found, task)
     if dataset.kind == "text":
         return _in_agreed_words(dataset, task)
@@ -162,27 +178,44 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
 
 
 def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
-    """The data with the task's columns and type. Raises DataError for another form than the task's."""
+    """The data with the task's columns and type.
+
+    Raises DataError for another form than the task's.
+    """
     known = found.target_kind or task.targets
     if known != task.targets:
-        raise DataError(f"the targets are {known}, the agreement says {task.targets}; set data.targets")
-    table = csv_table.agreed(found, task.preprocessing) if task.preprocessing and found.kind == "table" else found
-    dataset = replace(table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges)
+        raise DataError(
+            f"the targets are {known}, the agreement says {task.targets}; set data.targets"
+        )
+    table = (
+        csv_table.agreed(found, task.preprocessing)
+        if task.preprocessing and found.kind == "table"
+        else found
+    )
+    dataset = replace(
+        table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges
+    )
     if dataset.kind != task.kind:
-        raise DataError(f"the data is of kind {dataset.kind}, the agreement says {task.kind}; look at section data")
+        raise DataError(
+            f"the data is of kind {dataset.kind}, the agreement says {task.kind}; look at section "
+            "data"
+        )
     if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
         raise DataError(
-            f"a sample has shape {shape}, the agreement says {task.input_shape}; bring the data into that shape"
+            f"a sample has shape {shape}, the agreement says {task.input_shape}; bring the data "
+            "into that shape"
         )
     dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
     if dataset.classes != task.classes:
         raise DataError(
-            f"the classes are {', '.join(dataset.classes) or 'none'}, the agreement has, in this order, "
+            f"the classes are {', '.join(dataset.classes) or 'none'}, the agreement has, in this "
+            "order, "
             f"{', '.join(task.classes) or 'none'}; set data.classes to these, or rename labels"
         )
     if dataset.n_outputs != task.outputs:
         raise DataError(
-            f"a sample has {dataset.n_outputs} targets, the agreement says {task.outputs}; bring them into that form"
+            f"a sample has {dataset.n_outputs} targets, the agreement says {task.outputs}; bring "
+            "them into that form"
         )
     return dataset
 
@@ -191,10 +224,12 @@ def _in_agreed_words(dataset: Dataset, task: TaskSettings) -> Dataset:
     """Texts with the task's numbers for words."""
     numbers = {word: number for number, word in enumerate(task.words, start=2)}
     spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
-    x = spoken[dataset.x] if dataset.words else dataset.x  # tokens without words are numbers already
+    # tokens without words are numbers already
+    x = spoken[dataset.x] if dataset.words else dataset.x
     if x.size and int(x.max()) >= task.vocabulary:
         raise DataError(
-            f"the data has token {int(x.max())}, the agreement says {task.vocabulary} tokens; encode it again"
+            f"the data has token {int(x.max())}, the agreement says {task.vocabulary} tokens; "
+            "encode it again"
         )
     return replace(dataset, x=x, vocabulary=task.vocabulary, words=task.words)
 
@@ -202,10 +237,16 @@ def _in_agreed_words(dataset: Dataset, task: TaskSettings) -> Dataset:
 def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     """The data named by settings, in the agreed form. Raises DataError or ConfigError.
 
-    A label column takes its classes from the agreement if the settings name none: a silo may lack some.
+    A label column takes its classes from the agreement if the settings name none: a silo may lack
+    some.
     """
     by = task.preprocessing
     own = csv_table.read_as(settings, by) if by else settings
-    if task.classes and isinstance(own, ColumnData) and not own.classes and own.label_column is not None:
+    if (
+        task.classes
+        and isinstance(own, ColumnData)
+        and not own.classes
+        and own.label_column is not None
+    ):
         own = own.model_copy(update={"classes": task.classes})
     return conformed(read(own, keep_raw=by is not None and csv_table.needs_raw(by)), task)

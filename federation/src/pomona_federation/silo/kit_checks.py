@@ -1,4 +1,6 @@
-"""Checks of a silo's kit and its machine, one line each: keys, certificates, connection to the server, disk."""
+"""Checks of a silo's kit and its machine, one line each: keys, certificates, connection to the
+server, disk.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -41,14 +43,20 @@ class Checks:
         self.lines: list[CheckLine] = []
 
     def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
-        """Run one check that returns a value and a text; a Remark becomes a warning, any other exception a failure."""
+        """Run one check that returns a value and a text; a Remark becomes a warning, any other
+        exception a failure.
+        """
         try:
             with enough(f"check {name}"):
                 value, text = check()
         except Remark as fault:
             self.lines.append(CheckLine(name, "warning", str(fault)))
-        except Exception as fault:  # from a driver, custom code or a library: the other checks run all the same
-            text, code = (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
+        except (
+            Exception
+        ) as fault:  # from a driver, custom code or a library: the other checks run all the same
+            text, code = (
+                (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
+            )
             self.lines.append(CheckLine(name, "failed", text, code))
         else:
             self.lines.append(CheckLine(name, "ok", text))
@@ -61,13 +69,19 @@ class Checks:
         return max((line.code for line in self.lines), default=0)
 
 
-CLOCK = 10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
+CLOCK = (
+    10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
+)
 SPARE = 20  # rounds' worth of models that the disk should have room for
 
 
 def own_key(folder: Path, name: str) -> tuple[None, str]:
     """Check that the private key exists and matches the public key known to the others."""
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_private_key,
+    )
 
     path = folder / "keys" / "silo.key"
     private(path)
@@ -81,7 +95,8 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
         if keys.public(place).strip() != own:
             raise ConfigError(
-                f"{place} is not the public half of silo.key; the others would refuse this silo: fetch it"
+                f"{place} is not the public half of silo.key; the others would refuse this silo: "
+                "fetch it"
             )
     others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
     return None, f"belongs to {name}; keys of {others} others"
@@ -107,17 +122,25 @@ def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, 
     how += ", it asks for this silo's" if federation.mutual_tls else ""
     how += f", through {silo.proxy}" if silo.proxy else ""
     if answer.certificate_until and (line := warning(answer.certificate_until)):
-        raise Remark(f"{federation.server} answers, but its certificate {line}; ask its administrator to renew it")
+        raise Remark(
+            f"{federation.server} answers, but its certificate {line}; ask its administrator to "
+            "renew it"
+        )
     if answer.clock is None:
         return None, f"{federation.server} answers, {how}; it does not say its time"
     off = (datetime.now(UTC) - answer.clock).total_seconds()
     if abs(off) > CLOCK:
         ahead = "ahead of" if off > 0 else "behind"
         raise Remark(
-            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the server's, which refuses "
-            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it (NTP)"
+            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the "
+            "server's, which refuses "
+            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it "
+            "(NTP)"
         )
-    return None, f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s"
+    return (
+        None,
+        f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s",
+    )
 
 
 def disk(folder: Path, model: int) -> tuple[None, str]:
@@ -128,8 +151,12 @@ def disk(folder: Path, model: int) -> tuple[None, str]:
         probe(state)
         free = shutil.disk_usage(state).free
     except OSError as fault:
-        raise StorageError(f"{state} cannot be written ({fault.strerror}); make it the silo's own") from None
+        raise StorageError(
+            f"{state} cannot be written ({fault.strerror}); make it the silo's own"
+        ) from None
     need = SPARE * model
     if free < need:
-        raise StorageError(f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room")
+        raise StorageError(
+            f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room"
+        )
     return None, f"{free / 1e9:.1f} GB free"

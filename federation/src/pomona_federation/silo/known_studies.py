@@ -1,7 +1,8 @@
-"""The studies that a silo knows, in ``state/studies/``: their texts, and its administrator's decisions.
+"""The studies that a silo knows, in ``state/studies/``: their texts, and its administrator's
+decisions.
 
-A study's folder is named after it and its hash. Beside ``study.json`` are the files that the silo keeps for that study
-alone.
+A study's folder is named after it and its hash. Beside ``study.json`` are the files that the silo
+keeps for that study alone.
 """
 
 import json
@@ -46,7 +47,8 @@ class KnownStudy(Settings):
         by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
         sent: whether the server knows.
         terms: limits since it was accepted by rule; None if a person decided.
-        trials: the hashes of a search's trials, computed here; accepting the search accepts them all.
+        trials: the hashes of a search's trials, computed here; accepting the search accepts them
+            all.
     """
 
     agreement: Sha256
@@ -57,12 +59,19 @@ class KnownStudy(Settings):
     why: Line = ""
     sent: bool = Field(False, description="whether the server knows the decision")
     terms: ConsentTerms | None = None
-    trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS, description="hashes of a search's trials")
+    trials: tuple[Sha256, ...] = Field(
+        (), max_length=MOST_TRIALS, description="hashes of a search's trials"
+    )
 
     @property
     def decision(self) -> dict[str, Any]:
         """The decision as recorded in the audit log."""
-        about = {"event": self.status, "study": self.study.name, "agreement": self.agreement, "by": self.by}
+        about = {
+            "event": self.status,
+            "study": self.study.name,
+            "agreement": self.agreement,
+            "by": self.by,
+        }
         about |= {"why": self.why} if self.why else {}
         return about | ({"terms": self.terms.model_dump(mode="json")} if self.terms else {})
 
@@ -75,7 +84,8 @@ class KnownStudy(Settings):
         """Raise ProtocolError unless it was accepted."""
         if self.status == "pending":
             raise ProtocolError(
-                f"study {self.study.name} waits for this silo's administrator; there: pomona silo studies"
+                f"study {self.study.name} waits for this silo's administrator; there: pomona silo "
+                "studies"
             )
         if self.status == "declined":
             raise ProtocolError(f"study {self.study.name} was declined by this silo")
@@ -88,7 +98,9 @@ class KnownStudy(Settings):
         if not self.trials:
             return None
         if agreement not in self.trials:
-            raise ProtocolError(f"study {self.study.name} is a search: its trials run, each by its own hash")
+            raise ProtocolError(
+                f"study {self.study.name} is a search: its trials run, each by its own hash"
+            )
         return self.trials.index(agreement)
 
 
@@ -118,8 +130,8 @@ class KnownStudies:
     def unsent(self) -> list[KnownStudy]:
         """Studies with a decision that the server may not know, by name.
 
-        Each file is read only once while it stays unchanged with nothing to report: studies may be large, and a
-        supervisor asks often. Raises StorageError for a file that cannot be read.
+        Each file is read only once while it stays unchanged with nothing to report: studies may be
+        large, and a supervisor asks often. Raises StorageError for a file that cannot be read.
         """
         found = []
         for path in self._files():
@@ -136,17 +148,32 @@ class KnownStudies:
 
     def find(self, agreement: str) -> KnownStudy | None:
         """The known study with this hash, or with a trial of this hash; None if there is none."""
-        found = (known for own in (f"*-{agreement}", f"*/{TRIALS}/*-{agreement}/../..") for known in self._found(own))
-        return next((known for known in found if agreement in {known.agreement, *known.trials}), None)
+        found = (
+            known
+            for own in (f"*-{agreement}", f"*/{TRIALS}/*-{agreement}/../..")
+            for known in self._found(own)
+        )
+        return next(
+            (known for known in found if agreement in {known.agreement, *known.trials}), None
+        )
 
     def named(self, which: str) -> KnownStudy:
-        """The study with this name, or these first digits of its hash (8 or more). Raises ConfigError unless unique."""
+        """The study with this name, or these first digits of its hash (8 or more).
+
+        Raises ConfigError unless unique.
+        """
         sought = which.replace(" ", "")
         by_hash = len(sought) >= LEAST
-        found = [k for k in self._found() if k.study.name == which or (by_hash and k.agreement.startswith(sought))]
+        found = [
+            k
+            for k in self._found()
+            if k.study.name == which or (by_hash and k.agreement.startswith(sought))
+        ]
         if len(found) != 1:
             how = "no study" if not found else f"{len(found)} studies"
-            raise ConfigError(f"{how} {which!r}; `pomona silo studies` lists names and hashes: give the hash")
+            raise ConfigError(
+                f"{how} {which!r}; `pomona silo studies` lists names and hashes: give the hash"
+            )
         return found[0]
 
     def home(self, known: KnownStudy, trial: int | None = None) -> Path:
@@ -161,16 +188,20 @@ class KnownStudies:
         """The folders of its rounds: for a search those of its trials, in order."""
         return [self.home(known, trial) for trial in range(len(known.trials))] or [self.home(known)]
 
-    def agreed(self, federation: Federation, known: KnownStudy, trial: int | None = None) -> StudyAgreement:
-        """The federation with a study's terms, or a trial's; first weights come from the kit's folder ``weights``."""
+    def agreed(
+        self, federation: Federation, known: KnownStudy, trial: int | None = None
+    ) -> StudyAgreement:
+        """The federation with a study's terms, or a trial's; first weights come from the kit's
+        folder ``weights``.
+        """
         whole = federation.under(known.study.placed(self.kit))
         return whole if trial is None else whole.trials[trial]
 
     def propose(self, known: KnownStudy) -> None:
         """Keep a study offered by the server; a known one stays as it is.
 
-        Raises ProtocolError if the server offers more than a silo keeps without its administrator's decision, and
-        OSError.
+        Raises ProtocolError if the server offers more than a silo keeps without its administrator's
+        decision, and OSError.
         """
         with self._alone():
             if self.find(known.agreement) is None:
@@ -188,7 +219,8 @@ class KnownStudies:
         terms: ConsentTerms | None = None,
         policy: str | None = None,
     ) -> KnownStudy:
-        """Record a decision: in the silo's audit log first, then where tasks are checked against it. Raises OSError.
+        """Record a decision: in the silo's audit log first, then where tasks are checked against
+        it. Raises OSError.
 
         Args:
             known: the study.
@@ -196,8 +228,8 @@ class KnownStudies:
             by: who or what has decided.
             why: the reason.
             terms: limits on the study; None for its agreement alone.
-            policy: SHA-256 of the deciding rules file, if any; rules never override a person's decision made since they
-                were applied.
+            policy: SHA-256 of the deciding rules file, if any; rules never override a person's
+                decision made since they were applied.
 
         Returns:
             The study in its new state.
@@ -211,26 +243,38 @@ class KnownStudies:
                 return now
             made = known.model_copy(update=news)
             with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write(**made.decision, seal=made.seal, **({"policy": policy} if policy else {}))
+                audit.write(
+                    **made.decision, seal=made.seal, **({"policy": policy} if policy else {})
+                )
             return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:
-        """Record why a study waits for its administrator, if it still does. Returns its current state.
+        """Record why a study waits for its administrator, if it still does.
+
+        Returns its current state.
 
         Raises OSError.
         """
         with self._changing(known) as now:
-            return self._write(now.model_copy(update={"why": why})) if now.status == "pending" else now
+            return (
+                self._write(now.model_copy(update={"why": why})) if now.status == "pending" else now
+            )
 
     def reseal(self) -> None:
-        """Record the decisions of a restored kit as this machine's in its audit log. Raises StorageError."""
+        """Record the decisions of a restored kit as this machine's in its audit log.
+
+        Raises StorageError.
+        """
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
             for known in KnownStudies(self.kit, foreign=True).all:
                 if known.status != "pending":
                     audit.write(**known.decision, seal=known.seal)
 
     def mark_sent(self, known: KnownStudy) -> None:
-        """Mark this decision as known to the server; a newer decision remains to be sent. Raises OSError."""
+        """Mark this decision as known to the server; a newer decision remains to be sent.
+
+        Raises OSError.
+        """
         with self._changing(known) as now:
             if now == known:
                 self._write(known.model_copy(update={"sent": True}))
@@ -242,7 +286,8 @@ class KnownStudies:
             yield self.find(known.agreement) or known
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Lock the studies against other processes, such as a command or the process that asks the server.
+        """Lock the studies against other processes, such as a command or the process that asks the
+        server.
 
         Raises as ``own_state.begin``.
         """
@@ -250,12 +295,19 @@ class KnownStudies:
         return waiting_lock(self.kit / "state" / ".studies.lock")
 
     def _require_room(self, known: KnownStudy) -> None:
-        """Limit the studies that no person accepted and that have no results, so that no server fills a silo's disk."""
-        idle = [k for k in self._found() if k.status != "accepted" or (k.terms is not None and not self._begun(k))]
+        """Limit the studies that no person accepted and that have no results, so that no server
+        fills a silo's disk.
+        """
+        idle = [
+            k
+            for k in self._found()
+            if k.status != "accepted" or (k.terms is not None and not self._begun(k))
+        ]
         size = sum(len(k.study.text) for k in (*idle, known))
         if len(idle) >= MOST or size > MOST_BYTES:
             raise ProtocolError(
-                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered, and not accepted or not begun; remove "
+                f"{len(idle)} studies, with {size / 1e6:.0f} MB, were offered, and not accepted "
+                "or not begun; remove "
                 f"the folders of old ones from state/{STUDIES}, and ask the server's operator"
             )
 
@@ -272,19 +324,29 @@ class KnownStudies:
                 yield known
 
     def _backed(self, known: KnownStudy | None) -> KnownStudy | None:
-        """A study as in its file; if its decision has no line in the audit log, it waits, with that reason.
+        """A study as in its file; if its decision has no line in the audit log, it waits, with that
+        reason.
 
-        The last line on a study is its decision: by whom, why and under which terms; sealed on this machine.
+        The last line on a study is its decision: by whom, why and under which terms; sealed on this
+        machine.
         """
         if known is None or known.status == "pending":
             return known
         log = self.kit / "state" / "audit.jsonl"
         last = last_line(log, {"accepted", "declined"}, known.agreement)
-        said = last is not None and {key: last[key] for key in DECISION if key in last} == known.decision
+        said = (
+            last is not None
+            and {key: last[key] for key in DECISION if key in last} == known.decision
+        )
         if last is not None and said and (self.foreign or last.get("seal") == known.seal):
             return known
-        why = f"{FILE} says {known.status} by {known.by}, without its line in the audit log: decide on it here"
-        return known.model_copy(update={"status": "pending", "by": "", "when": "", "why": why, "terms": None})
+        why = (
+            f"{FILE} says {known.status} by {known.by}, without its line in the audit log: "
+            "decide on it here"
+        )
+        return known.model_copy(
+            update={"status": "pending", "by": "", "when": "", "why": why, "terms": None}
+        )
 
     def _write(self, known: KnownStudy) -> KnownStudy:
         home = self.home(known)

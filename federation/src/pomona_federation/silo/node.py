@@ -1,8 +1,10 @@
-"""A silo's node: ``python -m pomona_federation.silo.node KIT APP``; APP is the SHA-256 of the pinned app.
+"""A silo's node: ``python -m pomona_federation.silo.node KIT APP``; APP is the SHA-256 of the
+pinned app.
 
-It holds the connection to the server's SuperLink as Flower's SuperNode does, with Flower's own client, but loads no
-code that the server sends: the app of every run must have the SHA-256 in the silo's kit, and what answers is the
-installed package, in the worker process beside this one. The two share a pair of sockets; nothing listens on a port.
+It holds the connection to the server's SuperLink as Flower's SuperNode does, with Flower's own
+client, but loads no code that the server sends: the app of every run must have the SHA-256 in the
+silo's kit, and what answers is the installed package, in the worker process beside this one. The
+two share a pair of sockets; nothing listens on a port.
 """
 
 import os
@@ -94,7 +96,10 @@ class Node:
             self.link.refuse(message, flower_internals.CRASHED, "no process answers for it")
         else:
             self.link.answer(reply, time.monotonic() - began)
-        self.say(f"run {run}: {'no answer' if reply is None else 'answered'} after {time.monotonic() - began:.1f} s")
+        self.say(
+            f"run {run}: {'no answer' if reply is None else 'answered'} after "
+            f"{time.monotonic() - began:.1f} s"
+        )
 
     def require(self, run: int) -> None:
         """Raise ProtocolError unless a run is that of a federation, with the pinned app."""
@@ -102,12 +107,16 @@ class Node:
             return
         found = self.link.federated(run)
         if found != self.app:
-            raise ProtocolError(f"{REFUSAL} (SHA-256 {plain(found)[:12] or 'none'}, expected {self.app[:12]})")
+            raise ProtocolError(
+                f"{REFUSAL} (SHA-256 {plain(found)[:12] or 'none'}, expected {self.app[:12]})"
+            )
         self._known.add(run)
 
 
 def longest(silo: SiloFile) -> int:
-    """Bytes of the longest message that a silo takes: models of ``max_download_mb``, and what half its memory holds."""
+    """Bytes of the longest message that a silo takes: models of ``max_download_mb``, and what half
+    its memory holds.
+    """
     from pomona_federation.messages.message_pieces import LETTER
 
     memory: int = psutil.virtual_memory().total // 2  # the worker gets a copy
@@ -134,7 +143,9 @@ def main() -> None:
     key = None if federation.insecure else content(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
-        with flower_internals.connection(federation.server, ca, key, partial(client, route)) as link:
+        with flower_internals.connection(
+            federation.server, ca, key, partial(client, route)
+        ) as link:
             Node(link, worker, app, longest(silo), say).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
         sys.exit(REFUSED)

@@ -19,7 +19,13 @@ from pomona_federation.flower_internals import pinned
 from pomona_federation.silo import node, own_state
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.own_state import rules
-from pomona_federation.silo.server_requests import REFUSALS, Membership, ask_health, ask_membership, explained
+from pomona_federation.silo.server_requests import (
+    REFUSALS,
+    Membership,
+    ask_health,
+    ask_membership,
+    explained,
+)
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_proposals import StudyWatch
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
@@ -31,10 +37,13 @@ HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
 TICK = 1.0
 PROBE = 30.0  # seconds between requests to the server
-# seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a minute
+# seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
+# minute
 FIRST, LONGEST = 5.0, 600.0
 STEADY = 300.0  # seconds of connection after which failures are forgotten
-UNFINISHED = ".node"  # name of the status file while it is written; a report is written in its folder, too
+UNFINISHED = (
+    ".node"  # name of the status file while it is written; a report is written in its folder, too
+)
 TAIL = 20_000  # bytes of a log's end that contain a node's last output, tracebacks included
 
 
@@ -65,7 +74,9 @@ class SiloPolicy:
     _unforeseen: str = ""  # kind of the last reported probe fault
 
     def watch(self, supervisor: Supervisor) -> Restart | str:
-        """Watch one life of the node, and report why it ended; for a revoked silo, return the reason."""
+        """Watch one life of the node, and report why it ended; for a revoked silo, return the
+        reason.
+        """
         began = time.monotonic()
         reason, code, steady = self._life(supervisor)
         if reason in REFUSED:
@@ -89,7 +100,9 @@ class SiloPolicy:
         self._tell("revoked" if self._revoked else "stopped", self._revoked)
 
     def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
-        """Start the node; return why it ended, its exit code, and whether it had been steadily connected."""
+        """Start the node; return why it ended, its exit code, and whether it had been steadily
+        connected.
+        """
         process = supervisor.start()
         self._tell("starting")
         seen: list[ConnectionState] = []
@@ -106,11 +119,19 @@ class SiloPolicy:
             online = self.online(process.pid)
             if online:
                 first, last = first or now, now
-            seen = [s for s in [*seen, ConnectionState(now, online, reachable)] if s.time >= now - 2 * PATIENCE]
+            seen = [
+                s
+                for s in [*seen, ConnectionState(now, online, reachable)]
+                if s.time >= now - 2 * PATIENCE
+            ]
             recent = first is not None and now - last < 2 * HEARTBEAT
             self._tell("connected" if recent else "starting" if reachable else "waiting")
             if stuck(seen):
-                return f"no connection in {PATIENCE:.0f} s although the server can be reached", None, False
+                return (
+                    f"no connection in {PATIENCE:.0f} s although the server can be reached",
+                    None,
+                    False,
+                )
             time.sleep(TICK)
         supervisor.settle()
         steady = first is not None and last - first > STEADY
@@ -131,17 +152,25 @@ class SiloPolicy:
     def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
         """Write ``node.json`` if something has changed; a full disk does not end the node."""
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        news = NodeStatus(state=state, since=since, restarts=self._restarts, reason=reason, code=code)
-        if self._written and self._written == news.model_copy(update={"since": self._written.since}):
+        news = NodeStatus(
+            state=state, since=since, restarts=self._restarts, reason=reason, code=code
+        )
+        if self._written and self._written == news.model_copy(
+            update={"since": self._written.since}
+        ):
             return
         self._written = news
         with suppress(OSError):
-            publish(self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED)
+            publish(
+                self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED
+            )
 
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """A running node at one moment: whether it is connected to the server, and whether the server is reachable."""
+    """A running node at one moment: whether it is connected to the server, and whether the server
+    is reachable.
+    """
 
     time: float
     connected: bool
@@ -149,14 +178,16 @@ class ConnectionState:
 
 
 def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
-    """Return whether a running node has given up: no connection in ``patience`` seconds with the server in reach.
+    """Return whether a running node has given up: no connection in ``patience`` seconds with the
+    server in reach.
 
-    Flower's client may stop its work for good, as after an error whose text mentions TLS (a load balancer that drops a
-    connection is enough), while the process keeps running. Its log is silent then, as it is while a model trains for
-    hours, and only the server's control interface, which is closed to silos, knows its status. But a working node opens
-    a connection for every heartbeat, every 30 s, and keeps it for 5 s, whatever its app does: one observation a second
-    misses none of them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node is
-    right to wait, so that time does not count; nor does the time before the first observation.
+    Flower's client may stop its work for good, as after an error whose text mentions TLS (a load
+    balancer that drops a connection is enough), while the process keeps running. Its log is silent
+    then, as it is while a model trains for hours, and only the server's control interface, which is
+    closed to silos, knows its status. But a working node opens a connection for every heartbeat,
+    every 30 s, and keeps it for 5 s, whatever its app does: one observation a second misses none of
+    them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node
+    is right to wait, so that time does not count; nor does the time before the first observation.
 
     Args:
         seen: states of one process, oldest first, about one a second.
@@ -178,11 +209,19 @@ def connected(pid: int, port: int) -> bool:
 
 
 REASONS = {
-    "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after a crash its last "
+    "[code: 2004]": "the server refuses this silo's key: it was revoked or never added, or after "
+    "a crash its last "
     "connection still counts, for a minute; if it stays so, ask the server's administrator",
-    "[code: 2001]": "the server admits no silo without a key: compare insecure in its federation.toml and in this one",
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not the federation's: `pomona silo check`",
-    "the proxy refuses (": "the proxy refuses this silo's password, or the way to the server: `pomona silo check`",
+    "[code: 2001]": (
+        "the server admits no silo without a key: compare insecure in its "
+        "federation.toml and in this one"
+    ),
+    "CERTIFICATE_VERIFY_FAILED": (
+        "the server's certificate is not the federation's: `pomona silo check`"
+    ),
+    "the proxy refuses (": (
+        "the proxy refuses this silo's password, or the way to the server: `pomona silo check`"
+    ),
     node.REFUSED: "the server refuses this silo's key: it was revoked, or the clocks differ; "
     "`pomona silo check` compares the clocks; if they agree, ask the server's administrator",
 }
@@ -209,10 +248,15 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
         SystemExit, KeyboardInterrupt: after everything has been stopped.
     """
     folder = folder.absolute()
-    silo, federation = SiloFile.load(folder / "silo.toml"), Federation.read(folder / "federation.toml")
+    silo, federation = (
+        SiloFile.load(folder / "silo.toml"),
+        Federation.read(folder / "federation.toml"),
+    )
     app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure and not key.is_file():
-        raise ConfigError(f"{key} is missing; put the private key of this silo there, readable by its owner alone")
+        raise ConfigError(
+            f"{key} is missing; put the private key of this silo there, readable by its owner alone"
+        )
     from pomona_federation.silo.http_client import client
 
     os.umask(0o077)
@@ -248,4 +292,6 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             own.write(why, "ERROR")
             raise ProtocolError(why)
     except OSError as fault:
-        raise StorageError(f"cannot write {state} ({fault.strerror}); make room, or fix its permissions") from fault
+        raise StorageError(
+            f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"
+        ) from fault

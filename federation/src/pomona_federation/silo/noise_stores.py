@@ -1,11 +1,13 @@
 """A silo's noise key and its ledger: sealed to this machine, and complete again after a restore.
 
-The privacy spent between a backup and its restore is unknown, so the largest possible amount counts.
+The privacy spent between a backup and its restore is unknown, so the largest possible amount
+counts.
 
-A restored silo has its ledger as of the backup. Its later releases are forgotten, although others have them. A silo
-trains each round once and evaluates it once, so its possible releases in the rounds after the last one in the backup
-can be listed: everything that its method asks of those rounds, whatever the server has sent. These releases are entered
-into the ledger at their original addresses, before any other is made: two of one batch then count as two of one batch.
+A restored silo has its ledger as of the backup. Its later releases are forgotten, although others
+have them. A silo trains each round once and evaluates it once, so its possible releases in the
+rounds after the last one in the backup can be listed: everything that its method asks of those
+rounds, whatever the server has sent. These releases are entered into the ledger at their original
+addresses, before any other is made: two of one batch then count as two of one batch.
 """
 
 import hashlib
@@ -40,14 +42,16 @@ def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
     """
     home = stores / f"client-{place:02d}"
     if not any((home / name).exists() for name in ("key", "ledger.jsonl")):
-        _write(home, seal(BEGUN, home.name))  # a kill between key and seal leaves one that was started here
+        # a kill between key and seal leaves one that was started here
+        _write(home, seal(BEGUN, home.name))
     store = objective.key_store(place)
     found = text(home / SEAL, 1000).strip() if (home / SEAL).exists() else ""
     if sealed(found, BEGUN, home.name) and not store.position().entries:
         _write(home, _seal(home))
     elif found != _seal(home):
         raise PrivacyError(
-            f"{home / 'key'} was not made on this machine: whoever made it can remove the noise; stop, find out "
+            f"{home / 'key'} was not made on this machine: whoever made it can remove the noise; "
+            "stop, find out "
             "where it comes from, and `pomona silo restore` a backup of before"
         )
 
@@ -70,7 +74,8 @@ def _write(home: Path, value: str) -> None:
 class Restored(Settings):
     """One restore, beside the key stores until its lost rounds are in the ledger.
 
-    ``after``: the last round in the backup; ``until``: the last one that may have been trained since, None for unknown.
+    ``after``: the last round in the backup; ``until``: the last one that may have been trained
+    since, None for unknown.
     """
 
     token: Token
@@ -79,42 +84,73 @@ class Restored(Settings):
 
 
 def mark(ledger: Path, restored: Restored) -> None:
-    """Mark a restored ledger's key store as missing what was spent since its backup. Raises OSError."""
+    """Mark a restored ledger's key store as missing what was spent since its backup. Raises
+    OSError.
+    """
     stores = ledger.parent.parent
     state = stores.parent.parent
-    write_json(stores / f"restored-{restored.token}.json", restored.model_copy(update={"after": last_round(state)}))
+    write_json(
+        stores / f"restored-{restored.token}.json",
+        restored.model_copy(update={"after": last_round(state)}),
+    )
 
 
 def charge(
-    stores: Path, objective: PrivateObjective, scenario: Scenario, place: int, reserve: Callable[[str, float], None]
+    stores: Path,
+    objective: PrivateObjective,
+    scenario: Scenario,
+    place: int,
+    reserve: Callable[[str, float], None],
 ) -> None:
-    """Enter the possible releases before restores into a silo's ledger; repeated after a kill, they count once.
+    """Enter the possible releases before restores into a silo's ledger; repeated after a kill, they
+    count once.
 
     Args:
         stores: the folder of key stores.
         objective: with the silo's key store.
         scenario: of all places, this silo's data among them.
         place: the silo's.
-        reserve: called with a restore's token and the epsilon of the ledger with all rounds that may still come.
+        reserve: called with a restore's token and the epsilon of the ledger with all rounds that
+            may still come.
     """
     for path in sorted(stores.glob("restored-*.json")):
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config
-            n, asked = len(scenario.partition.clients[place].train), config.method.method().card.privacy.gradients
-            about = (store.settings.noise_multiplier, asked, n, config.batch_size, config.passes, config.rounds)
+            n, asked = (
+                len(scenario.partition.clients[place].train),
+                config.method.method().card.privacy.gradients,
+            )
+            about = (
+                store.settings.noise_multiplier,
+                asked,
+                n,
+                config.batch_size,
+                config.passes,
+                config.rounds,
+            )
             for entry in lost(restored, *about):
                 store.ledger.append(entry)
-            reserve(restored.token, epsilon(store.settings, store.ledger.planned(to_come(restored, *about))))
+            reserve(
+                restored.token,
+                epsilon(store.settings, store.ledger.planned(to_come(restored, *about))),
+            )
         path.unlink()
 
 
 def lost(
-    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
+    restored: Restored,
+    sigma: float,
+    asked: Iterable[Gradients],
+    n: int,
+    size: int,
+    passes: Passes,
+    rounds: int,
 ) -> Iterator[LedgerEntry]:
-    """The largest possible releases in the rounds lost by a restore; the last visit is one more round.
+    """The largest possible releases in the rounds lost by a restore; the last visit is one more
+    round.
 
-    A server may ask in every round, if it lets them begin at the same state, for what a method asks once in a run; and
-    a round may be evaluated with its training and once more.
+    A server may ask in every round, if it lets them begin at the same state, for what a method asks
+    once in a run; and a round may be evaluated with its training and once more.
 
     Args:
         restored: which rounds.
@@ -130,21 +166,42 @@ def lost(
         for kind, gradients in enumerate(asked):
             if number <= rounds or gradients.evaluates:
                 times = 2 if gradients.evaluates and number <= rounds else 1
-                yield from _round(f"{restored.token} {kind}", number, gradients, sigma, n, size, passes, times)
+                yield from _round(
+                    f"{restored.token} {kind}", number, gradients, sigma, n, size, passes, times
+                )
 
 
 def to_come(
-    restored: Restored, sigma: float, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
+    restored: Restored,
+    sigma: float,
+    asked: Iterable[Gradients],
+    n: int,
+    size: int,
+    passes: Passes,
+    rounds: int,
 ) -> Iterator[LedgerEntry]:
-    """Releases that an honest server may still ask for after a restore; the arguments are those of ``lost``."""
+    """Releases that an honest server may still ask for after a restore; the arguments are those of
+    ``lost``.
+    """
     for number in range(restored.after + 1, rounds + 2) if n else ():
         for kind, gradients in enumerate(asked):
-            if (number <= rounds or gradients.evaluates) and (number == restored.after + 1 or not gradients.once):
-                yield from _round(f"{restored.token} to come {kind}", number, gradients, sigma, n, size, passes)
+            if (number <= rounds or gradients.evaluates) and (
+                number == restored.after + 1 or not gradients.once
+            ):
+                yield from _round(
+                    f"{restored.token} to come {kind}", number, gradients, sigma, n, size, passes
+                )
 
 
 def _round(
-    name: str, number: int, gradients: Gradients, sigma: float, n: int, size: int, passes: Passes, times: int = 1
+    name: str,
+    number: int,
+    gradients: Gradients,
+    sigma: float,
+    n: int,
+    size: int,
+    passes: Passes,
+    times: int = 1,
 ) -> Iterator[LedgerEntry]:
     """The releases of one kind in a round, each under its own name."""
     for step in range(gradients.batches(passes, steps(n, size))):

@@ -1,4 +1,6 @@
-"""Disclosure by a silo: rounded scores, faults without paths or data, and a statement of all that will leave it."""
+"""Disclosure by a silo: rounded scores, faults without paths or data, and a statement of all that
+will leave it.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,12 +18,21 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import LEAST_SAMPLES, EvaluationStudy, SearchStudy, TrainingStudy
 from pomona_federation.survey.settings import SurveySettings
 
-DIGITS = 3  # significant digits of a loss; a share has one more digit, so that ten thousand samples can be told apart
-QUOTING = ConfigError, DataError, StorageError  # errors whose lines name cells, columns, classes, own settings, files
+# significant digits of a loss; a share has one more digit, so that ten thousand samples can be told
+# apart
+DIGITS = 3
+# errors whose lines name cells, columns, classes, own settings, files
+QUOTING = (
+    ConfigError,
+    DataError,
+    StorageError,
+)
 
 
 def loss(value: float | None) -> float | None:
-    """A mean loss to three significant digits: enough to monitor a run, too few to reveal one sample's part in it."""
+    """A mean loss to three significant digits: enough to monitor a run, too few to reveal one
+    sample's part in it.
+    """
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
@@ -31,7 +42,9 @@ def share(value: float | None) -> float | None:
 
 
 def measure(value: float | None) -> float | None:
-    """A value of the headline metric: four decimals up to 1, like shares, and three digits of larger numbers."""
+    """A value of the headline metric: four decimals up to 1, like shares, and three digits of
+    larger numbers.
+    """
     return loss(value) if value is not None and abs(value) > 1 else share(value)
 
 
@@ -48,40 +61,57 @@ def rounded(score: Score) -> Score:
 
 
 def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any]:
-    """The disclosed fields of an answer about a visit; ``shares(split, samples)``: whether such scores are shared."""
+    """The disclosed fields of an answer about a visit; ``shares(split, samples)``: whether such
+    scores are shared.
+    """
     scores_sent = tuple(rounded(s) for s in reply.scores if shares(s.split, s.samples))
     return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
 
 
 def scrubbed(fault: BaseException) -> str:
-    """A fault in its disclosed form: its kind and, for faults of messages or agreements, its line without paths.
+    """A fault in its disclosed form: its kind and, for faults of messages or agreements, its line
+    without paths.
 
-    For data, settings and files only the kind is disclosed, since the text may describe a cell. A full disk is
-    reported.
+    For data, settings and files only the kind is disclosed, since the text may describe a cell. A
+    full disk is reported.
     """
-    if any(isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT} for one in (fault, fault.__cause__)):
+    if any(
+        isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT}
+        for one in (fault, fault.__cause__)
+    ):
         return f"{StorageError.kind}: its disk is full"
     if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
         what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
         return f"{what}; the silo's log has the rest"
     words = str(fault).split()
-    return f"{fault.kind}: " + " ".join("(path)" if "/" in w.strip("'\"(),;:") else w for w in words)
+    return f"{fault.kind}: " + " ".join(
+        "(path)" if "/" in w.strip("'\"(),;:") else w for w in words
+    )
 
 
 def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int) -> dict[str, Any]:
-    """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for training."""
+    """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for
+    training.
+    """
     config = agreed.config
     card = config.method.method().card
     each = numbers * (2 if agreed.run_study.wire == "bf16" else 4)
     return {
-        "to": f"the server at {agreed.federation.server}, and what the method passes on of it to the other silos",
-        "every_round": f"{card.exchange.up} of size {each} bytes each (d = the parameters of a model)",
+        "to": (
+            f"the server at {agreed.federation.server}, and what the method passes on of it to "
+            "the other silos"
+        ),
+        "every_round": (
+            f"{card.exchange.up} of size {each} bytes each (d = the parameters of a model)"
+        ),
         "bytes_per_model": each,
         "models_down": _received(card, agreed.federation.places, each),
         "models_up": card.exchange.up,
         "stays": card.exchange.private,
         "tells": "; ".join(card.exchange.tells.values()) or None,
-        "trials": f"{len(agreed.trials)} settings are tried, each for all rounds" if agreed.trials else None,
+        "trials": f"{len(agreed.trials)} settings are tried, each for all rounds"
+        if agreed.trials
+        else None,
         "loss": None
         if agreed.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
@@ -90,28 +120,44 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
         "scores": _scores(agreed),
-        "most": None if silo.max_upload_mb is None else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
+        "most": None
+        if silo.max_upload_mb is None
+        else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
     }
 
 
 def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[str, Any]:
-    """List of everything that leaves a silo in a survey, by the keys of ``outgoing_filter.texts``."""
+    """List of everything that leaves a silo in a survey, by the keys of
+    ``outgoing_filter.texts``.
+    """
     noise = survey.noise
-    asked = ", ".join(survey.columns) or ("those with agreed cells" if noise else "all that every silo has")
-    private = f", counted with noise of epsilon {noise.epsilon:g} for all columns together" if noise else ""
+    asked = ", ".join(survey.columns) or (
+        "those with agreed cells" if noise else "all that every silo has"
+    )
+    private = (
+        f", counted with noise of epsilon {noise.epsilon:g} for all columns together"
+        if noise
+        else ""
+    )
     return {
         "to": f"the server at {federation.server}, whose operator sees each silo's answers",
         "columns": f"names and kinds of columns; asked about: {asked}",
-        "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column at most, and each "
-        f"group's middle value{private}; of texts, words in as many; once, and the same again in every later survey",
+        "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a "
+        "column at most, and each "
+        f"group's middle value{private}; of texts, words in as many; once, and the same again in "
+        "every later survey",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
-        "stays": f"every row, every cell of fewer than {survey.least} rows, smallest and largest values",
+        "stays": (
+            f"every row, every cell of fewer than {survey.least} rows, smallest and largest values"
+        ),
     }
 
 
 def _received(card: Card, places: int, each: int) -> str:
-    """The models that a silo receives per round, with their number and size where these depend on the federation."""
+    """The models that a silo receives per round, with their number and size where these depend on
+    the federation.
+    """
     if card.exchange.down_models is None:
         return card.exchange.down
     most = card.exchange.down_models(places)
@@ -121,7 +167,9 @@ def _received(card: Card, places: int, each: int) -> str:
 def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
     """Releases not covered by noise that the study has acknowledged for this silo."""
     made = acknowledged(settings, own) if settings else ()
-    words = "; ".join(f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made)
+    words = "; ".join(
+        f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made
+    )
     return words or None
 
 
@@ -132,7 +180,10 @@ def _scores(agreed: StudyAgreement) -> str:
     if isinstance(study, SearchStudy):
         return f"{each} validation data, in each trial; none of test data"
     if isinstance(study, EvaluationStudy):
-        return f"of each model {each} validation and test data, with an interval; none of fewer than {LEAST_SAMPLES}"
+        return (
+            f"of each model {each} validation and test data, with an interval; none of fewer "
+            f"than {LEAST_SAMPLES}"
+        )
     shared = isinstance(study, TrainingStudy) and study.share_scores
     return f"{each} validation and test data" if shared else "none"
 

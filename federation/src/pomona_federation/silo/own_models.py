@@ -1,4 +1,6 @@
-"""A silo's own personal models: the one that an evaluation uses, and the card beside the one of this study."""
+"""A silo's own personal models: the one that an evaluation uses, and the card beside the one of
+this study.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,8 +26,11 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
 
 
-def judged_model(kit: Path, agreed: StudyAgreement, own: Scenario, place: int, start: Tensor | None) -> Tensor | None:
-    """The model (d,) that a silo starts a study with: in an evaluation the evaluated one, if it has one.
+def judged_model(
+    kit: Path, agreed: StudyAgreement, own: Scenario, place: int, start: Tensor | None
+) -> Tensor | None:
+    """The model (d,) that a silo starts a study with: in an evaluation the evaluated one, if it has
+    one.
 
     Args:
         kit: the silo's.
@@ -35,14 +40,18 @@ def judged_model(kit: Path, agreed: StudyAgreement, own: Scenario, place: int, s
         start: the starting model otherwise; None for the run's initial model.
 
     Raises:
-        ProtocolError: the model is missing, is another network's, or the silo's data have changed since.
+        ProtocolError: the model is missing, is another network's, or the silo's data have changed
+            since.
         StorageError: its file is damaged.
     """
     terms, file = agreed.evaluate, SiloFile.load(kit / "silo.toml")
     if terms is None or file.name not in terms.models:
         return start
     if terms.models[file.name] != place:
-        raise ProtocolError(f"the study expects this silo's model at place {terms.models[file.name]}, it has {place}")
+        raise ProtocolError(
+            f"the study expects this silo's model at place {terms.models[file.name]}, it has "
+            f"{place}"
+        )
     source, folder = _source(kit, terms.agreement or "")
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
@@ -52,24 +61,33 @@ def judged_model(kit: Path, agreed: StudyAgreement, own: Scenario, place: int, s
     known = pinned.rows if pinned and source.study.view == agreed.study.view else None
     if known not in {None, own.partition.sha256}:
         raise ProtocolError(
-            "this silo's data, or its division, is not what its model was trained on, which might be evaluated on "
-            "samples that it has seen; put the data back, or have the study name a view of other data"
+            "this silo's data, or its division, is not what its model was trained on, which might "
+            "be evaluated on "
+            "samples that it has seen; put the data back, or have the study name a view of other "
+            "data"
         )
     return ParameterSpace(own.module()).row(model_file.tensors(path))
 
 
 def _source(kit: Path, agreement: str) -> tuple[StudyAgreement, Path]:
-    """The terms under which the models were trained, and the folder of this silo's files. Raises ProtocolError."""
+    """The terms under which the models were trained, and the folder of this silo's files.
+
+    Raises ProtocolError.
+    """
     federation, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
     if known := studies.find(agreement):
         return studies.agreed(federation, known), studies.home(known)
     if federation.own and federation.agreement == agreement:
         return federation.own, kit / "state"
-    raise ProtocolError(f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated")
+    raise ProtocolError(
+        f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated"
+    )
 
 
 def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:
-    """Require the same network and preprocessing, without which a model's parameters mean nothing."""
+    """Require the same network and preprocessing, without which a model's parameters mean
+    nothing.
+    """
     trained, judged = source.config, agreed.config
     pairs = {
         "section task": (source.task, agreed.task),
@@ -78,11 +96,18 @@ def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:
     }
     for key, (one, other) in pairs.items():
         if one != other:
-            raise ProtocolError(f"{key} is not that of the study whose models are evaluated; give the same")
+            raise ProtocolError(
+                f"{key} is not that of the study whose models are evaluated; give the same"
+            )
 
 
 def write(
-    path: Path, scenario: Scenario, agreed: StudyAgreement, task: Task, clients: ClientRuntime, reply: Reply
+    path: Path,
+    scenario: Scenario,
+    agreed: StudyAgreement,
+    task: Task,
+    clients: ClientRuntime,
+    reply: Reply,
 ) -> None:
     """Write a card beside the model of a visit; none if a training visit did not evaluate it.
 
@@ -115,19 +140,29 @@ def write(
 
 
 def _round_of_model(task: Task, when: str) -> int:
-    """The round after which the headline model of a visit stood; without training, a trained one is the last used."""
+    """The round after which the headline model of a visit stood; without training, a trained one is
+    the last used.
+    """
     if when == "received":
         return task.number - 1
     return task.number if task.trains else task.settled
 
 
-def _metrics(scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Task) -> Mapping[str, Any]:
-    """The model's scores on the silo's own test samples; with intervals in the last round and after it."""
+def _metrics(
+    scenario: Scenario, clients: ClientRuntime, reply: Reply, task: Task
+) -> Mapping[str, Any]:
+    """The model's scores on the silo's own test samples; with intervals in the last round and after
+    it.
+    """
     judged = (*scenario.config.method.method().card.headline, "test")
     if task.trains and task.number < scenario.config.rounds:
-        found = next((s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None)
+        found = next(
+            (s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None
+        )
         metric = scenario.choice.metric.name
-        return {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
+        return (
+            {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
+        )
     try:
         each = clients.metrics(task.place, judged[:2])
     except DivergedError:  # the card has no figures; a fault would be visible to others

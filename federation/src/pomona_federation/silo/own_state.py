@@ -1,10 +1,12 @@
-"""Where a silo's state and rules come from: ``state/origin.json``, written when the silo first works on a machine.
+"""Where a silo's state and rules come from: ``state/origin.json``, written when the silo first
+works on a machine.
 
-A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers, budgets, decisions. A
-seal is a keyed hash by which a silo recognises what was written on its own machine: the mark of its state, decisions on
-studies, noise keys and the privacy budget. The key is the machine's id, which the maker of a kit does not know. The
-mark does not travel: a restored backup is marked on the machine where it is restored. ``check`` and ``start`` show the
-rules in force, and their origin.
+A kit comes from someone else, and everything in ``state/`` takes effect: noise keys, ledgers,
+budgets, decisions. A seal is a keyed hash by which a silo recognises what was written on its own
+machine: the mark of its state, decisions on studies, noise keys and the privacy budget. The key is
+the machine's id, which the maker of a kit does not know. The mark does not travel: a restored
+backup is marked on the machine where it is restored. ``check`` and ``start`` show the rules in
+force, and their origin.
 """
 
 import hashlib
@@ -32,7 +34,10 @@ MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
 def seal(what: str, text: str = "") -> str:
-    """The seal of a text, 64 hex digits; ``what`` is its kind. Raises StorageError without a machine id."""
+    """The seal of a text, 64 hex digits; ``what`` is its kind.
+
+    Raises StorageError without a machine id.
+    """
     return hmac.new(_machine(), f"pomona {what}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -50,14 +55,22 @@ def _machine() -> bytes:
         if re.fullmatch(rb"[0-9a-f]{32}", found):
             return found
     raise StorageError(
-        f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a container mount the "
+        f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a "
+        "container mount the "
         "machine's, read-only (compose.yaml does)"
     )
 
 
 FILE, STATE = "origin.json", "silo state"
 SHOWN = 5  # most files named in a refusal
-OWN = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total", "max_upload_mb", "max_download_mb", "code")
+OWN = (
+    "accept_epsilon",
+    "accept_epsilon_total",
+    "accept_delta_total",
+    "max_upload_mb",
+    "max_download_mb",
+    "code",
+)
 LONGEST_LINE = 600  # most characters of a line of rules
 
 
@@ -93,10 +106,14 @@ def origin(kit: Path) -> Origin | None:
     if known and sealed(known.mark, STATE, known.policy or ""):
         return known
     if found := list(islice(_strange(state), SHOWN + 1)):
-        names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (", ..." if len(found) > SHOWN else "")
+        names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (
+            ", ..." if len(found) > SHOWN else ""
+        )
         raise ConfigError(
-            f"{state} holds what was not made on this machine ({names}); a kit comes without: remove it. If it is this "
-            "silo's own, from another machine: `pomona silo backup` it, then `pomona silo restore` into a new folder"
+            f"{state} holds what was not made on this machine ({names}); a kit comes without: "
+            "remove it. If it is this "
+            "silo's own, from another machine: `pomona silo backup` it, then `pomona silo "
+            "restore` into a new folder"
         )
     return None
 
@@ -110,7 +127,9 @@ def mark(kit: Path, policy: str | None = None) -> Origin:
 
 
 def _strange(state: Path) -> Iterator[str]:
-    """Files of a state by path in the kit, and folders that cannot be listed; without locks and empty folders."""
+    """Files of a state by path in the kit, and folders that cannot be listed; without locks and
+    empty folders.
+    """
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
     elif state.exists():
@@ -128,7 +147,9 @@ def _strange(state: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class RuleLine:
-    """A line of rules; ``foreign``: they may come from the maker of a kit, the first or one unpacked over it."""
+    """A line of rules; ``foreign``: they may come from the maker of a kit, the first or one
+    unpacked over it.
+    """
 
     text: str
     foreign: bool = False
@@ -153,15 +174,27 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
         now = policy_sha256(kit)
         assert now, "the file is there"
         whence = (
-            "it came with the kit, unless somebody here wrote it before the silo's first start: read it"
+            (
+                "it came with the kit, unless somebody here wrote it before the silo's first "
+                "start: "
+                "read it"
+            )
             if origin is None or now == origin.policy
-            else "not that of the silo's first start; unless somebody here wrote it, a kit that was unpacked over this "
+            else "not that of the silo's first start; unless somebody here wrote it, a kit that "
+            "was unpacked over this "
             "folder brought it: read it"
         )
         said = _worded(policy.model_dump(mode="json", exclude_unset=True))
-        yield RuleLine(f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}", foreign=True)
+        yield RuleLine(
+            f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}",
+            foreign=True,
+        )
     bounds = {key: getattr(silo, key) for key in OWN if getattr(silo, key)}
-    yield RuleLine(f"silo.toml: {_worded(bounds)}" if bounds else "silo.toml bounds neither privacy loss nor traffic")
+    yield RuleLine(
+        f"silo.toml: {_worded(bounds)}"
+        if bounds
+        else "silo.toml bounds neither privacy loss nor traffic"
+    )
 
 
 def _worded(settings: dict[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before it starts."""
+"""Preflight checks, ``pomona silo check``: settings, keys, server, data and disk of a silo before
+it starts.
+"""
 
 from functools import partial
 from math import isinf
@@ -33,8 +35,8 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
 
     Args:
         folder: the kit.
-        study: name or first digits of the hash of one that the server has offered, accepted or not; None for the one
-            that the kit came with, if any.
+        study: name or first digits of the hash of one that the server has offered, accepted or not;
+            None for the one that the kit came with, if any.
 
     Returns:
         Their lines, what would leave the silo (empty if unknown), and the exit code.
@@ -78,9 +80,14 @@ def _check_agreement(checks: Checks, work: Silo) -> Federation | None:
 
 
 def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, Any]) -> None:
-    """Check the data for the study, or without one all data that the silo names, as a survey would read them."""
+    """Check the data for the study, or without one all data that the silo names, as a survey would
+    read them.
+    """
     if not work.studying:
-        for name, data in {"data": silo.data, **{f"view {n}": d for n, d in silo.views.items()}}.items():
+        for name, data in {
+            "data": silo.data,
+            **{f"view {n}": d for n, d in silo.views.items()},
+        }.items():
             checks.make(name, partial(lambda own: (None, readable(own)), data))
     elif work.agreed.survey:
         checks.make("data", lambda: _surveyed(work, leaves))
@@ -96,7 +103,9 @@ def _silo(folder: Path) -> tuple[SiloFile, str]:
 
 def _state(folder: Path) -> tuple[None, str]:
     """Check that the state was made on this machine."""
-    return None, "made on this machine" if own_state.origin(folder) else "empty: this silo has not worked yet"
+    return None, "made on this machine" if own_state.origin(
+        folder
+    ) else "empty: this silo has not worked yet"
 
 
 def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
@@ -129,7 +138,13 @@ def _study(folder: Path, which: str) -> tuple[Silo, str]:
     assert known
     study = known.study
     data = f"view {study.view}" if study.view else "[data]"
-    return silo, f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; {known.status}"
+    return (
+        silo,
+        (
+            f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
+            f"{known.status}"
+        ),
+    )
 
 
 def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
@@ -149,18 +164,26 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
     now = silo.agreement
     if silo.study and silo.study.agreement != now:
         raise ProtocolError(
-            f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is {now[:16]} here now; "
+            f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is "
+            f"{now[:16]} here now; "
             "restore federation.toml, and own code that the study names"
         )
     if not silo.studying:
-        return federation, f"{federation.name}: without its own study; `pomona silo studies` lists those offered"
+        return (
+            federation,
+            f"{federation.name}: without its own study; `pomona silo studies` lists those offered",
+        )
     agreed = silo.agreed
     if survey := agreed.survey:
-        return federation, f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows"
+        return (
+            federation,
+            f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows",
+        )
     pinned = read_json(PinnedAgreement, silo.state / PINNED)
     if pinned and pinned.agreement != now:
         raise ProtocolError(
-            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with {pinned.agreement[:16]}; put the old "
+            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with "
+            f"{pinned.agreement[:16]}; put the old "
             "file back"
         )
     if evaluate := agreed.evaluate:
@@ -174,7 +197,10 @@ def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
     """The digits to compare: of the study asked about, or of the kit."""
     if silo.study:
         return None, f"{silo.agreed.digits}  {TELEPHONE}"
-    return None, f"{federation.compared(kit_checks.authority_file(silo.folder, federation))}  {TELEPHONE}"
+    return (
+        None,
+        f"{federation.compared(kit_checks.authority_file(silo.folder, federation))}  {TELEPHONE}",
+    )
 
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
@@ -188,7 +214,10 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
 
 
 def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
-    """Check the data and the model on it; puts what would leave the silo into ``leaves``. Returns remarks."""
+    """Check the data and the model on it; puts what would leave the silo into ``leaves``.
+
+    Returns remarks.
+    """
     import torch
 
     from pomona.partition.divergence import label_counts
@@ -199,12 +228,15 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     if not len(rows.train):
         raise DataError("no training rows; name a file that has some in section data of silo.toml")
     objective = own.objective()
-    first = torch.from_numpy(rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))])
+    first = torch.from_numpy(
+        rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))]
+    )
     model = own.initial().unsqueeze(0)
     loss, gradient = objective.gradient(model, [first.to(model.device)])
     if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
         raise DataError(
-            "the untrained model's loss on this data is not finite; look at shift and scale, and at the data"
+            "the untrained model's loss on this data is not finite; look at shift and scale, and "
+            "at the data"
         )
     leaves |= departing(silo, agreed, model.shape[1], len(rows.train))
     found = facts(work)
@@ -213,11 +245,22 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         leaves["epsilon"] = _whole_run(worst_cost(own))
         leaves["total"] = str(found.total)
     work.require_affordable()
-    sizes = f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} test samples"
+    sizes = (
+        f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} "
+        "test samples"
+    )
     if own.targets == "classes":
         counts = label_counts(own.partition, own.dataset)[0].tolist()
-        sizes += "; training: " + ", ".join(f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True))
-    return remarks(work), f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} untrained)"
+        sizes += "; training: " + ", ".join(
+            f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True)
+        )
+    return (
+        remarks(work),
+        (
+            f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} "
+            "untrained)"
+        ),
+    )
 
 
 def _whole_run(cost: Cost) -> str:

@@ -1,8 +1,11 @@
-"""A silo's privacy budget over all studies, ``state/private/budget.json``: the cost and data of each run.
+"""A silo's privacy budget over all studies, ``state/private/budget.json``: the cost and data of
+each run.
 
-Noise keys and ledgers stay with their studies. The worst-case cost of a run is reserved here before its first task is
-done: once for a run and its data, and again if its administrator starts the study anew. A data set's total is the sum
-over the reservations that share any of its sources, by basic composition: epsilons add up, and so do deltas.
+Noise keys and ledgers stay with their studies. The worst-case cost of a run is reserved here before
+its first task is
+done: once for a run and its data, and again if its administrator starts the study anew. A data
+set's total is the sum over the reservations that share any of its sources, by basic composition:
+epsilons add up, and so do deltas.
 """
 
 import hashlib
@@ -26,7 +29,14 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation.audit import Audit, whole
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
-from pomona_federation.silo.data_sources import MOST_SOURCES, DataSource, hashed, shared, sources, with_names
+from pomona_federation.silo.data_sources import (
+    MOST_SOURCES,
+    DataSource,
+    hashed,
+    shared,
+    sources,
+    with_names,
+)
 from pomona_federation.silo.own_state import seal
 
 FOLDER, FILE = "private", "budget.json"
@@ -48,7 +58,11 @@ class Cost:
         return Cost(self.epsilon + other.epsilon, min(1.0, self.delta + other.delta))
 
     def __str__(self) -> str:
-        return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}" if math.isfinite(self.epsilon) else "without bound"
+        return (
+            f"epsilon {self.epsilon:.3g} at delta {self.delta:g}"
+            if math.isfinite(self.epsilon)
+            else "without bound"
+        )
 
 
 @dataclass(frozen=True)
@@ -60,10 +74,14 @@ class Most:
 
     def require(self, total: Cost, whose: str) -> None:
         """Raise PrivacyError for a total above the limit; ``whose``: the study that exceeds it."""
-        for name, cost, most in (("epsilon", total.epsilon, self.epsilon), ("delta", total.delta, self.delta)):
+        for name, cost, most in (
+            ("epsilon", total.epsilon, self.epsilon),
+            ("delta", total.delta, self.delta),
+        ):
             if most is not None and cost > most * (1 + ROUNDING):
                 raise PrivacyError(
-                    f"with study {whose} all on this data may cost {total} together; accept_{name}_total is {most:g}: "
+                    f"with study {whose} all on this data may cost {total} together; "
+                    f"accept_{name}_total is {most:g}: "
                     "do not take part, or raise it"
                 )
 
@@ -74,7 +92,8 @@ class Claim:
 
     Attributes:
         study: its name.
-        agreement, run: the agreement's hash, and the run's id; None for any, when nothing is reserved.
+        agreement, run: the agreement's hash, and the run's id; None for any, when nothing is
+            reserved.
         worst: computes the worst-case cost; called only if that is not known yet.
     """
 
@@ -87,8 +106,9 @@ class Claim:
 class Reservation(Settings):
     """The worst-case cost of one run on some data; an epsilon of None is unbounded.
 
-    ``spent``: the epsilon in the study's ledger after the run's last task, for all the study's runs together. ``data``:
-    empty for what was spent after a backup by unknown runs, which counts on all data.
+    ``spent``: the epsilon in the study's ledger after the run's last task, for all the study's runs
+    together. ``data``: empty for what was spent after a backup by unknown runs, which counts on all
+    data.
     """
 
     study: Line
@@ -110,9 +130,13 @@ class Reservation(Settings):
         return not self.data or not data or shared(self.data, data)
 
     def covers(self, claim: Claim, places: set[str]) -> bool:
-        """Whether it was made for this run and all of these places; their contents may have changed since."""
+        """Whether it was made for this run and all of these places; their contents may have changed
+        since.
+        """
         mine = {source.place for source in self.data}
-        return self.agreement == claim.agreement and claim.run in {None, self.run} and places <= mine
+        return (
+            self.agreement == claim.agreement and claim.run in {None, self.run} and places <= mine
+        )
 
 
 class BudgetFile(Settings):
@@ -130,7 +154,10 @@ class BudgetFile(Settings):
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """The budget in a silo's kit. Every method raises StorageError for a file that cannot be read or written."""
+    """The budget in a silo's kit.
+
+    Every method raises StorageError for a file that cannot be read or written.
+    """
 
     kit: Path
     foreign: bool = False  # whether another machine's budget, from a backup, is accepted
@@ -139,19 +166,22 @@ class PrivacyBudget:
     def reservations(self) -> tuple[Reservation, ...]:
         """All of them, oldest first.
 
-        Raises PrivacyError if the file recorded in the audit log is gone, or was not written on this machine.
+        Raises PrivacyError if the file recorded in the audit log is gone, or was not written on
+        this machine.
         """
         if known := read_json(BudgetFile, self._path):
             if not self.foreign and known.seal != _seal(known.reservations):
                 raise PrivacyError(
-                    f"{self._path} was not written on this machine; what was spent is unknown: restore it by "
+                    f"{self._path} was not written on this machine; what was spent is unknown: "
+                    "restore it by "
                     "`pomona silo restore`, with --spent"
                 )
             return known.reservations
         log = self.kit / "state" / "audit.jsonl"
         if log.exists() and any(line.get("event") == RESERVED for line in whole(log)):
             raise PrivacyError(
-                f"{self._path} is missing, but the audit log has reservations; what was spent is unknown: restore it"
+                f"{self._path} is missing, but the audit log has reservations; what was spent is "
+                "unknown: restore it"
             )
         return ()
 
@@ -166,7 +196,9 @@ class PrivacyBudget:
         return self.total(data) + claim.worst()
 
     def runs(self, agreement: str, but: str | None = None) -> dict[str, float]:
-        """Reserved epsilon of each run of a study, except one; a run that read several data sets counts once."""
+        """Reserved epsilon of each run of a study, except one; a run that read several data sets
+        counts once.
+        """
         runs: dict[str, float] = {}
         for made in self.reservations:
             if made.agreement == agreement and made.run != but:
@@ -174,12 +206,16 @@ class PrivacyBudget:
         return runs
 
     def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
-        """Raise PrivacyError if a claim would take the total of its data above the limit; nothing is written."""
+        """Raise PrivacyError if a claim would take the total of its data above the limit; nothing
+        is written.
+        """
         if most != Most():
             most.require(self.total_with(claim, data), claim.study)
 
     def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
-        """Reserve the worst-case cost of a run, once. Raises PrivacyError as ``require``, and then reserves nothing.
+        """Reserve the worst-case cost of a run, once.
+
+        Raises PrivacyError as ``require``, and then reserves nothing.
 
         Args:
             claim: of the run.
@@ -192,7 +228,10 @@ class PrivacyBudget:
             if self._made(claim, data):
                 return
             if len(known) == MOST:
-                raise PrivacyError(f"{self._path} has {MOST} reservations, as many as it takes; begin a new federation")
+                raise PrivacyError(
+                    f"{self._path} has {MOST} reservations, as many as it takes; begin a new "
+                    "federation"
+                )
             own = hashed(sources(data))
             named = tuple(r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
             self._enter(named, claim, claim.worst(), own)
@@ -218,11 +257,17 @@ class PrivacyBudget:
         """Total spent after backups by runs unknown to them; any study may have spent it."""
         return _sum(r for r in self.reservations if not r.data)
 
-    def _enter(self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]) -> None:
+    def _enter(
+        self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]
+    ) -> None:
         """Add a reservation, also to the audit log; one for no particular data counts as spent."""
         if not known:
             self._write(())  # even an empty file is written before the audit log mentions it
-        about: dict[str, Any] = {"study": claim.study, "agreement": claim.agreement, "run": claim.run}
+        about: dict[str, Any] = {
+            "study": claim.study,
+            "agreement": claim.agreement,
+            "run": claim.run,
+        }
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
             audit.write(RESERVED, **about)
@@ -234,7 +279,9 @@ class PrivacyBudget:
         """Record the epsilon in the study's ledger after a task of a run."""
         with writing(self._path), self._alone():
             self._write(
-                r.model_copy(update={"spent": _finite(epsilon)}) if (r.agreement, r.run) == (agreement, run) else r
+                r.model_copy(update={"spent": _finite(epsilon)})
+                if (r.agreement, r.run) == (agreement, run)
+                else r
                 for r in self.reservations
             )
 
@@ -283,13 +330,19 @@ def overview(kit: Path) -> list[dict[str, Any]]:
 
 
 def _sum(reservations: Iterable[Reservation]) -> Cost:
-    """The sum over studies; if a repeated round raised a study's ledger above its reservation, the ledger counts."""
+    """The sum over studies; if a repeated round raised a study's ledger above its reservation, the
+    ledger counts.
+    """
     studies: dict[str, Cost] = {}
     spent: dict[str, float] = {}
     for r in reservations:
         studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
-        spent[r.agreement] = max(spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent)
-    return sum((Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost())
+        spent[r.agreement] = max(
+            spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent
+        )
+    return sum(
+        (Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost()
+    )
 
 
 def _seal(reservations: tuple[Reservation, ...]) -> str:

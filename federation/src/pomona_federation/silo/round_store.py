@@ -1,7 +1,9 @@
-"""A silo's storage between messages: its rounds (``state/checkpoints``) and the model rows it holds (``state/cache``).
+"""A silo's storage between messages: its rounds (``state/checkpoints``) and the model rows it holds
+(``state/cache``).
 
-A round's file holds the state after its training, the round that it continued from, and the answer. An evaluation
-changes no state: ``evaluation.json`` holds the answer of the last one, the only one that may be asked again.
+A round's file holds the state after its training, the round that it continued from, and the answer.
+An evaluation changes no state: ``evaluation.json`` holds the answer of the last one, the only one
+that may be asked again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +56,9 @@ class RoundStore:
                 found = checkpoint.read(path)
                 if found.meta["task"] != task.question:
                     return None
-                return Answer.model_validate_json(found.meta["answer"]), bytes(found.tensors[ANSWER].numpy())
+                return Answer.model_validate_json(found.meta["answer"]), bytes(
+                    found.tensors[ANSWER].numpy()
+                )
         return None
 
     def _evaluated(self, task: Task) -> tuple[Answer, bytes] | None:
@@ -62,7 +66,10 @@ class RoundStore:
         return (known.answer, b"") if known and known.question == task.question else None
 
     def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
-        """Restore clients to the silo's state after round ``number``. Raises CheckpointError if it is not here."""
+        """Restore clients to the silo's state after round ``number``.
+
+        Raises CheckpointError if it is not here.
+        """
         for found, path in committed(self.folder):
             if found == number:
                 kept = checkpoint.read(path)
@@ -70,12 +77,15 @@ class RoundStore:
                 clients.restore((place,), state, roster)
                 return
         raise CheckpointError(
-            f"the federation continues from this silo's round {number}, which is not in state/checkpoints; restore the "
+            f"the federation continues from this silo's round {number}, which is not in "
+            "state/checkpoints; restore the "
             "folder from a backup, or have the silo revoked and added again"
         )
 
     def agree(self, clients: ClientRuntime, place: int) -> None:
-        """Raise PrivacyError unless the client's ledger continues from the last round here, whichever is settled."""
+        """Raise PrivacyError unless the client's ledger continues from the last round here,
+        whichever is settled.
+        """
         found, _ = checkpoint.newest(self.folder)
         if found:
             clients.agree(place, {place: found.meta["position"]})
@@ -83,8 +93,8 @@ class RoundStore:
     def keep(self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes) -> None:
         """Publish a trained round, with its answer.
 
-        The settled round stays, however many rounds have failed since; and so does its predecessor, since a server that
-        loses its newest checkpoint goes back to it.
+        The settled round stays, however many rounds have failed since; and so does its predecessor,
+        since a server that loses its newest checkpoint goes back to it.
         """
         stored = clients.stored(task.place) | clients.copies.stored((task.place,))
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
@@ -121,10 +131,15 @@ class RowCache:
         """Hashes of all cached rows, sorted."""
         if not self._folder.is_dir():
             return ()
-        return tuple(sorted(path.name for path in self._folder.iterdir() if DIGEST.fullmatch(path.name)))
+        return tuple(
+            sorted(path.name for path in self._folder.iterdir() if DIGEST.fullmatch(path.name))
+        )
 
     def missing(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> tuple[str, ...]:
-        """Hashes of rows that are neither enclosed nor cached, sorted. Raises ProtocolError for an invalid hash."""
+        """Hashes of rows that are neither enclosed nor cached, sorted.
+
+        Raises ProtocolError for an invalid hash.
+        """
         return tuple(sorted(d for d in needed if d not in enclosed and not self._path(d).exists()))
 
     def rows(self, needed: Iterable[str], enclosed: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -135,7 +150,10 @@ class RowCache:
         wanted = set(needed)
         if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
             raise ProtocolError("a received row does not match its hash; check the connection")
-        return {digest: enclosed[digest] if digest in enclosed else self._row(digest) for digest in wanted}
+        return {
+            digest: enclosed[digest] if digest in enclosed else self._row(digest)
+            for digest in wanted
+        }
 
     def keep(self, rows: Mapping[str, bytes]) -> None:
         """Keep exactly these rows, by hash."""
@@ -148,7 +166,9 @@ class RowCache:
         data = content(self._path(digest), WEIGHTS)
         if sha256(data) != digest:
             self._path(digest).unlink()
-            raise ProtocolError("a row that was held has changed on the disk; it will be fetched again")
+            raise ProtocolError(
+                "a row that was held has changed on the disk; it will be fetched again"
+            )
         return data
 
     def _path(self, digest: str) -> Path:

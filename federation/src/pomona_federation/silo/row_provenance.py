@@ -1,7 +1,7 @@
 """Provenance of the rows in a task: another silo's row counts only with that silo's signature.
 
-One row of each later newcomer is the exception: the server makes the newcomer's starting row, so it has no signature. A
-silo accepts the first such row, and no other in its place.
+One row of each later newcomer is the exception: the server makes the newcomer's starting row, so it
+has no signature. A silo accepts the first such row, and no other in its place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,47 +29,65 @@ class NewestKeys(Settings):
 
 @dataclass(frozen=True)
 class PeerKeys:
-    """Keys of peers, from the kit and from tasks. ``state/renewed.json`` of the kit records the renewed ones seen."""
+    """Keys of peers, from the kit and from tasks.
+
+    ``state/renewed.json`` of the kit records the renewed ones seen.
+    """
 
     folder: Path
     agreed: StudyAgreement
 
     def certified(self, silo: str, key: str, certificate: str) -> bool:
         """Whether a certificate is the authority's for a silo's key."""
-        return keys.certified(self._authority, self.agreed.federation.name, silo, key.encode(), certificate.encode())
+        return keys.certified(
+            self._authority, self.agreed.federation.name, silo, key.encode(), certificate.encode()
+        )
 
     def require(self, task: Task) -> None:
-        """Raise ProtocolError for a renewed key that the authority has not certified, or that is not the newest."""
+        """Raise ProtocolError for a renewed key that the authority has not certified, or that is
+        not the newest.
+        """
         newest = self._newest.serials
         for renewal in task.renewals:
             if not all(self.certified(renewal.silo, k.key, k.certificate) for k in renewal.keys):
                 raise ProtocolError(
-                    f"{renewal.silo} is reported to have another key, without the authority's certificates of its "
+                    f"{renewal.silo} is reported to have another key, without the authority's "
+                    "certificates of its "
                     "keys; ask the server's operator"
                 )
             serials = [keys.serial(k.certificate.encode()) for k in renewal.keys]
             if serials != sorted(set(serials)) or serials[-1] < newest.get(renewal.silo, 0):
-                raise ProtocolError(f"an older key of {renewal.silo} is shown than before; ask the server's operator")
+                raise ProtocolError(
+                    f"an older key of {renewal.silo} is shown than before; ask the server's "
+                    "operator"
+                )
 
     def holding(self, peer: str, task: Task, number: int, shown: Sequence[int]) -> tuple[str, ...]:
-        """The keys that may have signed a row of a peer's round. Raises ProtocolError if none is known.
+        """The keys that may have signed a row of a peer's round.
+
+        Raises ProtocolError if none is known.
 
         Args:
             peer: the silo.
             task: that includes the row; its renewals have been verified.
             number: claimed round of the row.
-            shown: the rounds in which this silo first saw each key of the peer except its first, in this run.
+            shown: the rounds in which this silo first saw each key of the peer except its first, in
+                this run.
         """
         if renewal := next((r for r in task.renewals if r.silo == peer), None):
             earlier = zip(renewal.keys[:-1], shown, strict=True)
             return (renewal.keys[-1].key, *(k.key for k, begin in earlier if number < begin))
         if peer in self._newest.serials:
-            raise ProtocolError(f"the renewed key of {peer} is no longer shown; ask the server's operator")
+            raise ProtocolError(
+                f"the renewed key of {peer} is no longer shown; ask the server's operator"
+            )
         if newcomer := next((i for i in task.newcomers if i.silo == peer), None):
             return (newcomer.key,)
         path = self.folder / "keys" / "peers" / f"{peer}.pub"
         if not path.exists():
-            raise ProtocolError(f"no public key of {peer} is known; put it at keys/peers/{peer}.pub")
+            raise ProtocolError(
+                f"no public key of {peer} is known; put it at keys/peers/{peer}.pub"
+            )
         return (keys.public(path).decode(),)
 
     def note(self, renewals: Sequence[Renewal]) -> None:
@@ -93,13 +111,16 @@ class PeerKeys:
 
 
 def first_shown(renewal: Renewal, known: Sequence[int], number: int) -> tuple[int, ...]:
-    """The rounds in which each key except a silo's first was first seen; new ones count from round ``number``.
+    """The rounds in which each key except a silo's first was first seen; new ones count from round
+    ``number``.
 
     Raises ProtocolError if there are fewer keys than before.
     """
     new = len(renewal.keys) - 1 - len(known)
     if new < 0:
-        raise ProtocolError(f"fewer keys of {renewal.silo} are shown than before; ask the server's operator")
+        raise ProtocolError(
+            f"fewer keys of {renewal.silo} are shown than before; ask the server's operator"
+        )
     return (*known, *[number] * new)
 
 
@@ -112,8 +133,9 @@ def names(agreed: StudyAgreement, task: Task) -> dict[int, str]:
 class PeerHistory(Settings):
     """Peers as seen in the tasks of one run, against replayed or swapped rows.
 
-    ``rounds``: of the last signed row by name, 0 for a member of round 1, which starts with a row that everyone can
-    compute. ``places``: the name of each newcomer's place. ``unsigned``: the one unsigned row of a newcomer, by name.
+    ``rounds``: of the last signed row by name, 0 for a member of round 1, which starts with a row
+    that everyone can compute. ``places``: the name of each newcomer's place. ``unsigned``: the one
+    unsigned row of a newcomer, by name.
     ``shown``: the rounds in which each key of a silo except its first was first seen, by name.
     """
 
@@ -139,7 +161,8 @@ class Provenance:
     agreed: StudyAgreement
 
     def require_newcomers(self, task: Task) -> None:
-        """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not certified.
+        """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not
+        certified.
 
         The same applies to a newcomer at another silo's place.
         """
@@ -148,12 +171,23 @@ class Provenance:
         known = {silo.name for silo in self.agreed.federation.silo}
         for i in task.newcomers:
             if i.silo in known or not founders <= i.place < self.agreed.federation.places:
-                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, which is not free; ask the operator")
-            if taken.setdefault(i.place, i.silo) != i.silo or whose.setdefault(i.silo, i.place) != i.place:
-                raise ProtocolError(f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator")
-            if not self.agreed.federation.insecure and not self._keys.certified(i.silo, i.key, i.certificate):
                 raise ProtocolError(
-                    f"{i.silo} is introduced without the authority's certificate; ask the server's operator"
+                    f"{i.silo} is introduced at place {i.place}, which is not free; ask the "
+                    "operator"
+                )
+            if (
+                taken.setdefault(i.place, i.silo) != i.silo
+                or whose.setdefault(i.silo, i.place) != i.place
+            ):
+                raise ProtocolError(
+                    f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator"
+                )
+            if not self.agreed.federation.insecure and not self._keys.certified(
+                i.silo, i.key, i.certificate
+            ):
+                raise ProtocolError(
+                    f"{i.silo} is introduced without the authority's certificate; ask the "
+                    "server's operator"
                 )
             known.add(i.silo)
         if not self.agreed.federation.insecure:
@@ -166,13 +200,16 @@ class Provenance:
         rows: Mapping[str, bytes],
         initial: Callable[[str, int], bytes],
     ) -> None:
-        """Raise ProtocolError for a row that its silo has not signed, or that is older than an earlier one.
+        """Raise ProtocolError for a row that its silo has not signed, or that is older than an
+        earlier one.
 
         Args:
             task: from the server; its newcomers and the forms of its entries have been verified.
-            relays: the entries with rows of single silos, and the name of the uplink's tensor that each was.
+            relays: the entries with rows of single silos, and the name of the uplink's tensor that
+                each was.
             rows: bytes by hash.
-            initial: for an entry and a place, the initial row, which every member can compute and none signs.
+            initial: for an entry and a place, the initial row, which every member can compute and
+                none signs.
         """
         if self.agreed.federation.insecure:
             return
@@ -185,7 +222,10 @@ class Provenance:
                     self._require_signed(task, key, tensor, peer, origin, digest, seen)
                     seen.rounds[peer] = origin.round
                 elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
-                    raise ProtocolError(f"{key}: the row of {peer} is not signed by {peer}; ask the server's operator")
+                    raise ProtocolError(
+                        f"{key}: the row of {peer} is not signed by {peer}; ask the server's "
+                        "operator"
+                    )
         write_json(self._path, seen)
         self._keys.note(task.renewals)
 
@@ -195,13 +235,24 @@ class Provenance:
             for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
                 seen.rounds.setdefault(member, 0)
         seen.places.update({i.place: i.silo for i in task.newcomers})
-        seen.shown.update({r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals})
+        seen.shown.update(
+            {r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals}
+        )
 
     def _require_signed(
-        self, task: Task, key: str, tensor: str, peer: str, origin: RowOrigin, digest: str, seen: PeerHistory
+        self,
+        task: Task,
+        key: str,
+        tensor: str,
+        peer: str,
+        origin: RowOrigin,
+        digest: str,
+        seen: PeerHistory,
     ) -> None:
         if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
-            raise ProtocolError(f"{key}: a row for {peer} is labelled as {origin.tensor} of {origin.silo}")
+            raise ProtocolError(
+                f"{key}: a row for {peer} is labelled as {origin.tensor} of {origin.silo}"
+            )
         if origin.round < seen.rounds.get(peer, 0):
             raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
         about = row_statement(task.agreement, task.run, origin, digest)
@@ -217,7 +268,9 @@ class Provenance:
         """Peers as seen in the task's run so far, for the caller to add to."""
         known = read_json(PeerHistory, self._path) or PeerHistory()
         return (
-            known.model_copy(update={"run": task.run}) if known.run in {None, task.run} else PeerHistory(run=task.run)
+            known.model_copy(update={"run": task.run})
+            if known.run in {None, task.run}
+            else PeerHistory(run=task.run)
         )
 
     @property
@@ -226,7 +279,9 @@ class Provenance:
 
 
 def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:
-    """Whether a row may be unsigned: the initial row of a silo that never signed, or a newcomer's one starting row."""
+    """Whether a row may be unsigned: the initial row of a silo that never signed, or a newcomer's
+    one starting row.
+    """
     if seen.rounds.get(peer, 0) > 0:
         return False
     return initial or (peer not in seen.rounds and seen.unsigned.setdefault(peer, digest) == digest)

@@ -1,8 +1,9 @@
-"""A silo's requests to its server beside Flower's connection: whether it answers, and whether the silo is a member.
+"""A silo's requests to its server beside Flower's connection: whether it answers, and whether the
+silo is a member.
 
-The request about membership is signed by the silo's key, and the server's certificate authenticates the answer. It
-affects only the connection: a revoked silo stops connecting after several identical answers, and its administrator can
-make it try again.
+The request about membership is signed by the silo's key, and the server's certificate authenticates
+the answer. It affects only the connection: a revoked silo stops connecting after several identical
+answers, and its administrator can make it try again.
 """
 
 import socket
@@ -25,12 +26,19 @@ SHORT = 100  # bytes of an answer that are read
 WHOLE = 60.0  # seconds until an answer must be complete: the supervisor has other duties
 
 
-MADE = ("connect_tcp.complete", "start_tls.complete")  # httpcore events; a TLS stream replaces the plain one
+# httpcore events; a TLS stream replaces the plain one
+MADE = (
+    "connect_tcp.complete",
+    "start_tls.complete",
+)
 
 
 @dataclass
 class TimeLimit:
-    """One request's time limit; ``over`` once it was reached. ``extensions`` belong to the request."""
+    """One request's time limit; ``over`` once it was reached.
+
+    ``extensions`` belong to the request.
+    """
 
     over: bool = False
     _links: list[socket.socket] = field(default_factory=list)
@@ -54,9 +62,8 @@ class TimeLimit:
             self.over = True
             for link in self._links:
                 with suppress(OSError):  # closed, or in TLS now
-                    socket.socket.shutdown(
-                        link, socket.SHUT_RDWR
-                    )  # an SSLSocket's own would change state that the reader is using
+                    # an SSLSocket's own would change state that the reader is using
+                    socket.socket.shutdown(link, socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -74,7 +81,9 @@ def limited(seconds: float) -> Iterator[TimeLimit]:
 
 @dataclass(frozen=True)
 class HealthAnswer:
-    """A server's clock (UTC), if it sends a readable one, and the expiry of its certificate (UTC), with TLS."""
+    """A server's clock (UTC), if it sends a readable one, and the expiry of its certificate (UTC),
+    with TLS.
+    """
 
     clock: datetime | None
     certificate_until: datetime | None
@@ -82,7 +91,9 @@ class HealthAnswer:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer with status 200: its first bytes, its date, and the certificate's expiry, with TLS."""
+    """An answer with status 200: its first bytes, its date, and the certificate's expiry, with
+    TLS.
+    """
 
     text: bytes
     date: str | None
@@ -100,9 +111,16 @@ def ask_health(way: ServerRoute, timeout: float = 10.0) -> HealthAnswer:
 
 def clock(date: str) -> datetime | None:
     """The time (UTC) in a ``Date`` header; None for an unreadable one."""
+    # of the library, by the text
     try:
         return parsedate_to_datetime(date).astimezone(UTC)
-    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):  # of the library, by the text
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        ArithmeticError,
+        OSError,
+    ):
         return None
 
 
@@ -135,7 +153,12 @@ def request(
     through = f" through {way.proxy}" if way.proxy else ""
     try:
         word = "GET" if body is None else "POST"
-        asked: dict[str, Any] = {"method": word, "url": way.url + path, "headers": dict(headers), "content": body}
+        asked: dict[str, Any] = {
+            "method": word,
+            "url": way.url + path,
+            "headers": dict(headers),
+            "content": body,
+        }
         with (
             limited(whole) as limit,
             client(way, timeout) as line,
@@ -147,22 +170,28 @@ def request(
         raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
     except AnswerRefused as fault:
         raise ProtocolError(
-            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its administrator"
+            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its "
+            "administrator"
         ) from None
     except httpx.HTTPError as fault:
         if (shown := _certificate_fault(fault)) is not None:
             raise ProtocolError(
-                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for the authority's "
+                f"{way.server} shows a certificate that is not the federation's ({shown}); ask "
+                "for the authority's "
                 "ca.crt, and look for a proxy that opens TLS"
             ) from None
         raise ProtocolError(
-            f"{way.server} does not answer{through} ({fault}); is the server running, and the connection open?"
+            f"{way.server} does not answer{through} ({fault}); is the server running, and the "
+            "connection open?"
         ) from None
     if limit.over:  # without a length, a complete and a cut answer look alike
-        raise ProtocolError(f"{way.server} has not answered within {whole:g} s; is the connection too slow?")
+        raise ProtocolError(
+            f"{way.server} has not answered within {whole:g} s; is the connection too slow?"
+        )
     if answer.status_code == 401:
         raise ProtocolError(
-            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the clocks differ; "
+            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the "
+            "clocks differ; "
             "`pomona silo check` compares them"
         )
     if answer.status_code != 200:
@@ -173,7 +202,10 @@ def request(
 def _refused(way: ServerRoute, answer: str) -> str:
     """Advice for a proxy that refuses."""
     if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
-        return f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its administrator open it"
+        return (
+            f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its "
+            "administrator open it"
+        )
     remedy = (
         f"it does not take the password of {way.login[0]}; correct proxy_password_file"
         if way.login
@@ -202,7 +234,9 @@ def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
 
 
 def _until(link: Any) -> datetime | None:
-    """Return the expiry (UTC) of the certificate at the other end of a connection; None without TLS."""
+    """Return the expiry (UTC) of the certificate at the other end of a connection; None without
+    TLS.
+    """
     if link is None:
         return None
     shown = link.getpeercert()
@@ -232,7 +266,10 @@ def ask_membership(way: ServerRoute, key: Path) -> Membership:
 
 
 def signed(key: Path) -> dict[str, str]:
-    """Headers that authenticate a request, as Flower's nodes make them. Raises OSError or ValueError for a bad key."""
+    """Headers that authenticate a request, as Flower's nodes make them.
+
+    Raises OSError or ValueError for a bad key.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.common.constant import TIMESTAMP_HEADER
@@ -242,7 +279,9 @@ def signed(key: Path) -> dict[str, str]:
 
     own = load_ssh_private_key(content(key), None)
     if not isinstance(own, EllipticCurvePrivateKey):
-        raise ProtocolError(f"{key} is not a key of this federation; put the one there that the kit came with")
+        raise ProtocolError(
+            f"{key} is not a key of this federation; put the one there that the kit came with"
+        )
     when = now().isoformat()
     return {
         FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),
@@ -252,7 +291,8 @@ def signed(key: Path) -> dict[str, str]:
 
 
 def explained(membership: Membership, reason: str, times: int) -> str:
-    """Why a node was refused; ``reason`` from its log, if the server has not said whether this silo is a member.
+    """Why a node was refused; ``reason`` from its log, if the server has not said whether this silo
+    is a member.
 
     Args:
         membership: from the server.
@@ -262,17 +302,20 @@ def explained(membership: Membership, reason: str, times: int) -> str:
     match membership:
         case "revoked":
             return (
-                f"the server says that this silo was revoked ({times} of {REFUSALS} times); ask its administrator, "
+                f"the server says that this silo was revoked ({times} of {REFUSALS} times); ask "
+                "its administrator, "
                 f"and if it was a mistake, `pomona silo start` tries again"
             )
         case "unknown":
             return (
-                "the server does not know this silo's key, or the clocks differ: `pomona silo check` compares them; if "
+                "the server does not know this silo's key, or the clocks differ: `pomona silo "
+                "check` compares them; if "
                 "they agree, ask the server's administrator whether this silo was added"
             )
         case "member":
             return (
-                "this silo is a member; the server still counts its last connection, for up to a minute, or was just "
+                "this silo is a member; the server still counts its last connection, for up to a "
+                "minute, or was just "
                 "starting; it tries again by itself"
             )
         case _:

@@ -16,7 +16,8 @@ from pomona_federation.agreement import SiloName
 from pomona_federation.study import StudyName
 
 PATHS = ("path", "dir", "train", "validation", "test", "proxy_password_file")
-SLOWEST = 2.0  # megabits a second: eight concurrent pieces of 5 MiB, each within the gate's limit of 300 s
+# megabits a second: eight concurrent pieces of 5 MiB, each within the gate's limit of 300 s
+SLOWEST = 2.0
 
 
 def proxy_address(url: str) -> Address:
@@ -24,7 +25,9 @@ def proxy_address(url: str) -> Address:
     scheme, mark, rest = url.removesuffix("/").partition("://")
     usual = {"http": 80, "https": 443}
     if not mark or scheme not in usual or "@" in rest:
-        raise ValueError("give http://HOST:PORT; name and password go into proxy_user and proxy_password_file")
+        raise ValueError(
+            "give http://HOST:PORT; name and password go into proxy_user and proxy_password_file"
+        )
     return Address.parse(f"{rest}:{usual[scheme]}" if re.fullmatch(r"[^:]+|\[.*\]", rest) else rest)
 
 
@@ -41,35 +44,62 @@ class SiloFile(Settings):
     """A silo's own settings: its data, its device, its route to the server."""
 
     name: SiloName = Field(description="the silo's name in the federation")
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1")
-    threads: int = Field(1, ge=1, le=1024, description="threads of PyTorch; models are equal to the bit only with 1")
-    keep_data_mb: int = Field(
-        256, ge=0, le=2**20, description="data that the silo keeps in memory between messages (CSV, NPZ); 0 for none"
+    device: str = Field(
+        "cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1"
     )
-    proxy: ProxyUrl = Field("", description="proxy on the way to the server, http://HOST:PORT; none if empty")
-    proxy_user: str = Field("", pattern=r"^[^:\s]*$", max_length=200, description="user name for the proxy")
-    proxy_password_file: Path | None = Field(None, description="file with the proxy's password, mode 0600")
-    max_upload_mb: float | None = Field(None, gt=0, description="a round that would send more is refused")
-    max_download_mb: float | None = Field(None, gt=0, description="a task that brings more is refused")
-    max_upload_mbit_s: float | None = Field(None, ge=SLOWEST, description="limit of megabits a second to the server")
+    threads: int = Field(
+        1, ge=1, le=1024, description="threads of PyTorch; models are equal to the bit only with 1"
+    )
+    keep_data_mb: int = Field(
+        256,
+        ge=0,
+        le=2**20,
+        description="data that the silo keeps in memory between messages (CSV, NPZ); 0 for none",
+    )
+    proxy: ProxyUrl = Field(
+        "", description="proxy on the way to the server, http://HOST:PORT; none if empty"
+    )
+    proxy_user: str = Field(
+        "", pattern=r"^[^:\s]*$", max_length=200, description="user name for the proxy"
+    )
+    proxy_password_file: Path | None = Field(
+        None, description="file with the proxy's password, mode 0600"
+    )
+    max_upload_mb: float | None = Field(
+        None, gt=0, description="a round that would send more is refused"
+    )
+    max_download_mb: float | None = Field(
+        None, gt=0, description="a task that brings more is refused"
+    )
+    max_upload_mbit_s: float | None = Field(
+        None, ge=SLOWEST, description="limit of megabits a second to the server"
+    )
     max_download_mbit_s: float | None = Field(
         None, ge=SLOWEST, description="limit of megabits a second from the server"
     )
     accept_epsilon: float | None = Field(
-        None, gt=0, description="largest epsilon of one study; if set, studies without noise are refused"
+        None,
+        gt=0,
+        description="largest epsilon of one study; if set, studies without noise are refused",
     )
     accept_epsilon_total: float | None = Field(
         None,
         gt=0,
-        description="largest epsilon of all studies on the same data together; if set, studies without noise "
+        description="largest epsilon of all studies on the same data together; if set, studies "
+        "without noise "
         "are refused",
     )
     accept_delta_total: float | None = Field(
-        None, gt=0, lt=1, description="largest sum of their deltas; 1 / n if accept_epsilon_total is set"
+        None,
+        gt=0,
+        lt=1,
+        description="largest sum of their deltas; 1 / n if accept_epsilon_total is set",
     )
     data: Data = Field(description="the silo's data, as section data of a run")
     views: dict[StudyName, Data] = Field(
-        {}, max_length=1000, description="further data of the silo by name, for studies that ask for them"
+        {},
+        max_length=1000,
+        description="further data of the silo by name, for studies that ask for them",
     )
     code: tuple[str, ...] = Field(
         (), max_length=1000, description="own code, as module:name, that a study may run here"
@@ -77,19 +107,32 @@ class SiloFile(Settings):
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
-        for name, data in {"data": self.data, **{f"views.{name}": view for name, view in self.views.items()}}.items():
+        for name, data in {
+            "data": self.data,
+            **{f"views.{name}": view for name, view in self.views.items()},
+        }.items():
             if isinstance(data, FilesByClient) and len(data.clients) > 1:
                 raise ValueError(f"{name}.clients names {len(data.clients)} clients; a silo is one")
-        if bool(self.proxy_user) != bool(self.proxy_password_file) or (self.proxy_user and not self.proxy):
-            raise ValueError("proxy_user and proxy_password_file go together, and with proxy; name all three")
+        if bool(self.proxy_user) != bool(self.proxy_password_file) or (
+            self.proxy_user and not self.proxy
+        ):
+            raise ValueError(
+                "proxy_user and proxy_password_file go together, and with proxy; name all three"
+            )
         return self
 
     def viewed(self, view: str) -> "SiloFile":
-        """The settings with a view's data in place of section data; "" for section data itself. Raises ConfigError."""
+        """The settings with a view's data in place of section data; "" for section data itself.
+
+        Raises ConfigError.
+        """
         if not view:
             return self
         if view not in self.views:
-            raise ConfigError(f"silo.toml has no [views.{view}], which the study asks for; describe the data there")
+            raise ConfigError(
+                f"silo.toml has no [views.{view}], which the study asks for; describe the data "
+                "there"
+            )
         return self.model_copy(update={"data": self.views[view]})
 
     @classmethod
@@ -113,7 +156,9 @@ def _anchored(data: Any, folder: Path) -> Any:
         return data
     home = folder.absolute()
     return {
-        key: str(home / value) if key in PATHS and isinstance(value, str) else _anchored(value, folder)
+        key: str(home / value)
+        if key in PATHS and isinstance(value, str)
+        else _anchored(value, folder)
         for key, value in data.items()
     }
 

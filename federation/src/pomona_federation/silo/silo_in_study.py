@@ -1,4 +1,6 @@
-"""A silo's kit at work for one study: the agreement, the silo's data, its signature and the cost limits of a run."""
+"""A silo's kit at work for one study: the agreement, the silo's data, its signature and the cost
+limits of a run.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +30,11 @@ PINNED = "agreement.json"
 
 
 class PinnedAgreement(Settings):
-    """The pinned agreement; since the first task also the run, this silo's place and the form of tasks' entries.
+    """The pinned agreement; since the first task also the run, this silo's place and the form of
+    tasks' entries.
 
-    ``begun``: the versions at the first pinning. ``rows``: hash of the silo's own data, and of their split.
+    ``begun``: the versions at the first pinning. ``rows``: hash of the silo's own data, and of
+    their split.
     """
 
     agreement: Sha256
@@ -43,7 +47,9 @@ class PinnedAgreement(Settings):
 
 @dataclass(frozen=True)
 class Silo:
-    """A silo's folder (its kit) and its contents, for one study: None for the one that the kit came with."""
+    """A silo's folder (its kit) and its contents, for one study: None for the one that the kit came
+    with.
+    """
 
     folder: Path
     study: KnownStudy | None = None
@@ -52,19 +58,22 @@ class Silo:
     def working_for(self, agreement: str) -> "Silo":
         """This silo in the study with that hash, if it has accepted it; else in the kit's own.
 
-        Raises ProtocolError for a study that awaits its administrator's decision or was declined, and for an unknown
-        one if the kit came without a study.
+        Raises ProtocolError for a study that awaits its administrator's decision or was declined,
+        and for an unknown one if the kit came without a study.
         """
         if known := KnownStudies(self.folder).find(agreement):
             known.require_accepted()
             return Silo(self.folder, known, known.trial(agreement))
         if not self.studying:
-            raise ProtocolError(f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask")
+            raise ProtocolError(
+                f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask"
+            )
         return self
 
     @classmethod
     def in_study(cls, folder: Path, which: str | None) -> "Silo":
-        """A kit's silo in the study with this name or first digits of its hash; None for the kit's own.
+        """A kit's silo in the study with this name or first digits of its hash; None for the kit's
+        own.
 
         Raises ConfigError if there is none.
         """
@@ -72,7 +81,9 @@ class Silo:
             return cls(folder, KnownStudies(folder).named(which))
         silo = cls(folder)
         if not silo.studying:
-            raise ConfigError("this kit came without a study; name one of `pomona silo studies` with --study")
+            raise ConfigError(
+                "this kit came without a study; name one of `pomona silo studies` with --study"
+            )
         return silo
 
     @cached_property
@@ -82,7 +93,8 @@ class Silo:
 
     @cached_property
     def agreed(self) -> StudyAgreement:
-        """The agreement on the study; section run is checked only when needed, so that a refusal can be signed.
+        """The agreement on the study; section run is checked only when needed, so that a refusal
+        can be signed.
 
         Raises ConfigError without a study.
         """
@@ -90,7 +102,9 @@ class Silo:
             return KnownStudies(self.folder).agreed(self.federation, self.study, self.trial)
         if self.federation.own:
             return self.federation.own
-        raise ConfigError("this kit came without a study; name one of `pomona silo studies` with --study")
+        raise ConfigError(
+            "this kit came without a study; name one of `pomona silo studies` with --study"
+        )
 
     @property
     def studying(self) -> bool:
@@ -105,12 +119,18 @@ class Silo:
     @cached_property
     def file(self) -> SiloFile:
         """The silo's own settings, with the data that the study asks for."""
-        return SiloFile.load(self.folder / "silo.toml").viewed(self.agreed.study.view if self.studying else "")
+        return SiloFile.load(self.folder / "silo.toml").viewed(
+            self.agreed.study.view if self.studying else ""
+        )
 
     @property
     def state(self) -> Path:
         """The study's folder of data that never leaves the silo."""
-        return KnownStudies(self.folder).home(self.study, self.trial) if self.study else self.folder / "state"
+        return (
+            KnownStudies(self.folder).home(self.study, self.trial)
+            if self.study
+            else self.folder / "state"
+        )
 
     @cached_property
     def method(self) -> Method:
@@ -119,19 +139,25 @@ class Silo:
 
     @property
     def terms(self) -> ConsentTerms:
-        """The terms under which the study was accepted; empty if a person accepted it or started the kit."""
+        """The terms under which the study was accepted; empty if a person accepted it or started
+        the kit.
+        """
         return (self.study.terms if self.study else None) or ConsentTerms()
 
     @property
     def _most(self) -> Most:
         """Limit for the total of all studies on the study's data.
 
-        If it bounds epsilon without a delta, delta is limited to 1 / n for n training samples: at a delta of 1 / n a
-        study may reveal one record entirely.
+        If it bounds epsilon without a delta, delta is limited to 1 / n for n training samples: at a
+        delta of 1 / n a study may reveal one record entirely.
         """
         said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
-        epsilon, delta = (min((m for m in each if m is not None), default=None) for each in zip(*said, strict=True))
-        if epsilon is not None and delta is None and not self.agreed.survey:  # a survey has no delta
+        epsilon, delta = (
+            min((m for m in each if m is not None), default=None)
+            for each in zip(*said, strict=True)
+        )
+        # a survey has no delta
+        if epsilon is not None and delta is None and not self.agreed.survey:
             delta = 1 / max(1, len(self.own.partition.clients[0].train))
         return Most(epsilon, delta)
 
@@ -146,16 +172,22 @@ class Silo:
         return own_scenario(self.file, self.agreed)
 
     def require_affordable(self, run: str | None = None) -> None:
-        """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or in total.
+        """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or
+        in total.
 
         ``run``: its id; None for any, before there is one.
         """
         most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
         if most is not None and (worst := self._alone.epsilon) + before > most:
-            cost = f"epsilon {worst:.4g}" if isfinite(worst) else "privacy without bound, since noise does not cover it"
+            cost = (
+                f"epsilon {worst:.4g}"
+                if isfinite(worst)
+                else "privacy without bound, since noise does not cover it"
+            )
             spent = f", after {before:.3g} that a restored backup did not know" if before else ""
             raise PrivacyError(
-                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do not take part, or "
+                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do "
+                "not take part, or "
                 "raise it"
             )
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
@@ -165,9 +197,13 @@ class Silo:
         agreement, survey = self.agreement, self.agreed.survey
 
         def trained() -> Cost:
-            return worst_cost(self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values())
+            return worst_cost(
+                self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values()
+            )
 
-        return Claim(self.agreed.study.name, agreement, run, (lambda: self._alone) if survey else trained)
+        return Claim(
+            self.agreed.study.name, agreement, run, (lambda: self._alone) if survey else trained
+        )
 
     @property
     def _alone(self) -> Cost:
@@ -182,7 +218,8 @@ class Silo:
         PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
 
     def reserve_in_all(self, token: str, epsilon: float) -> None:
-        """Reserve, for a restore, what the study's ledger may hold beyond its runs' reservations, by its token.
+        """Reserve, for a restore, what the study's ledger may hold beyond its runs' reservations,
+        by its token.
 
         Raises PrivacyError as ``require_affordable``.
         """

@@ -1,4 +1,6 @@
-"""A silo's own report, ``pomona silo report``: its scores, those of local training, and its peers."""
+"""A silo's own report, ``pomona silo report``: its scores, those of local training, and its
+peers.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +29,10 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 
 ALONE = "alone.json"
-NO_GAIN = "no gain is stated: the two figures are of one silo's test rows, and the difference has no interval here"
+NO_GAIN = (
+    "no gain is stated: the two figures are of one silo's test rows, and the difference has "
+    "no interval here"
+)
 
 
 class Judged(Settings):
@@ -54,8 +59,8 @@ class Report:
     Attributes:
         own: the last evaluation of the method's headline model, on the silo's own test data.
         metric: the headline metric.
-        alone: the same for a model trained for as many rounds on the silo's own data only. It stays here, so it is
-            trained without privacy noise even if the federation adds some.
+        alone: the same for a model trained for as many rounds on the silo's own data only. It stays
+            here, so it is trained without privacy noise even if the federation adds some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
     """
@@ -84,8 +89,12 @@ class Report:
             "",
             f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
             f"- own test data: {own['samples']} samples",
-            f"- {judged.title} {_said(judged.text, own['value'])}, loss {_said(LOSS.number, own['loss'])}",
-            f"- training alone, {alone['round']} rounds: {judged.title} {_said(judged.text, alone['value'])}, "
+            (
+                f"- {judged.title} {_said(judged.text, own['value'])}, loss "
+                f"{_said(LOSS.number, own['loss'])}"
+            ),
+            f"- training alone, {alone['round']} rounds: {judged.title} "
+            f"{_said(judged.text, alone['value'])}, "
             f"loss {_said(LOSS.number, alone['loss'])}",
             f"- {NO_GAIN}",
         ]
@@ -97,14 +106,18 @@ class Report:
 
 
 def report(
-    folder: Path, watch: Callable[[Config], Callback | None] = lambda _: None, study: str | None = None
+    folder: Path,
+    watch: Callable[[Config], Callback | None] = lambda _: None,
+    study: str | None = None,
 ) -> tuple[Report, Path]:
-    """Make the report of a silo's kit, and write it to ``report.md`` in the study's folder of ``state``.
+    """Make the report of a silo's kit, and write it to ``report.md`` in the study's folder of
+    ``state``.
 
     Args:
         folder: the kit.
         watch: makes a progress line for local training, if that has not been computed yet.
-        study: name or first digits of the hash of one that was offered; None for the one that the kit came with.
+        study: name or first digits of the hash of one that was offered; None for the one that the
+            kit came with.
 
     Returns:
         The report, and its file.
@@ -120,7 +133,8 @@ def report(
     seen, _ = history.read(state)
     method = agreed.config.method.method()
     own = judged(history.counted(seen), method.card.headline)
-    own["round"] = min(own["round"], agreed.config.rounds)  # the closing visit comes after the last round
+    # the closing visit comes after the last round
+    own["round"] = min(own["round"], agreed.config.rounds)
     alone = _alone(state, one, agreed, own["round"], watch)
     names = peers(agreed, seen[-1].names)
     tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
@@ -133,23 +147,33 @@ def report(
 
 
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
-    """The last evaluation on the silo's own test data of the method's headline model, else of any."""
+    """The last evaluation on the silo's own test data of the method's headline model, else of
+    any.
+    """
     scores = [
-        {"round": visit.round, **asdict(score)} for visit in seen for score in visit.scores if score.split == "test"
+        {"round": visit.round, **asdict(score)}
+        for visit in seen
+        for score in visit.scores
+        if score.split == "test"
     ]
     found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
     found = [s for s in found if s["samples"]]
     if not found:
         raise DataError(
-            "no model has been evaluated on own test data yet; wait for the first round, and keep test rows"
+            "no model has been evaluated on own test data yet; wait for the first round, and keep "
+            "test rows"
         )
     return found[-1]
 
 
 def peers(agreed: StudyAgreement, told: Mapping[str, str]) -> list[str]:
-    """The name of each place: founders from the kit, newcomers from the last task; a free place by its number."""
+    """The name of each place: founders from the kit, newcomers from the last task; a free place by
+    its number.
+    """
     known = dict(enumerate(silo.name for silo in agreed.federation.silo))
-    return [known.get(k) or told.get(str(k)) or f"place {k}" for k in range(agreed.federation.places)]
+    return [
+        known.get(k) or told.get(str(k)) or f"place {k}" for k in range(agreed.federation.places)
+    ]
 
 
 def helpers(
@@ -178,7 +202,11 @@ def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
 
 
 def _alone(
-    state: Path, one: SiloFile, agreed: StudyAgreement, rounds: int, watch: Callable[[Config], Callback | None]
+    state: Path,
+    one: SiloFile,
+    agreed: StudyAgreement,
+    rounds: int,
+    watch: Callable[[Config], Callback | None],
 ) -> dict[str, Any]:
     """Scores of local training for as many rounds, computed once."""
     key = f"{agreed.agreement}-{agreed.config.metric}-{rounds}"

@@ -1,4 +1,6 @@
-"""A silo's scenario: its own data, checked against the agreement, and its place among all members."""
+"""A silo's scenario: its own data, checked against the agreement, and its place among all
+members.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -31,9 +33,11 @@ from pomona_federation.silo.settings import SiloFile
 
 
 def require_device(name: str) -> str:
-    """Test a device of ``silo.toml``, make this process use that GPU, and return the device's kind, cpu or cuda.
+    """Test a device of ``silo.toml``, make this process use that GPU, and return the device's kind,
+    cpu or cuda.
 
-    Raises ConfigError if PyTorch cannot use it: no CUDA, no driver, no such GPU, or no free memory there.
+    Raises ConfigError if PyTorch cannot use it: no CUDA, no driver, no such GPU, or no free memory
+    there.
     """
     kind = name.partition(":")[0]
     if kind == "cuda":
@@ -42,7 +46,8 @@ def require_device(name: str) -> str:
             torch.zeros(1, device=name)
         except Exception as fault:  # of any kind, from the driver or the build
             raise ConfigError(
-                f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = 'cpu' in silo.toml, or "
+                f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = "
+                "'cpu' in silo.toml, or "
                 "see to the GPU's driver and PyTorch's build"
             ) from fault
     return kind
@@ -50,15 +55,24 @@ def require_device(name: str) -> str:
 
 def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Config:
     """The run with this silo as its only client; with another method if one is given."""
-    own = {"data": silo.data.model_dump(mode="json", exclude_unset=True), "clients": 1, "workers": 1}
+    own = {
+        "data": silo.data.model_dump(mode="json", exclude_unset=True),
+        "clients": 1,
+        "workers": 1,
+    }
     own["metric"] = agreed.config.metric
     own["device"] = require_device(silo.device)
     resolved = resolve(named(agreed.run_study.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
 
 
-def own_scenario(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Scenario:
-    """Read, check and split the silo's data. Raises DataError or ConfigError before any computation."""
+def own_scenario(
+    silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None
+) -> Scenario:
+    """Read, check and split the silo's data.
+
+    Raises DataError or ConfigError before any computation.
+    """
     settings = _config(silo, agreed, method)
     dataset = own_data(settings.data, agreed.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
@@ -67,7 +81,9 @@ def own_scenario(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings 
     return own
 
 
-def at_place(own: Scenario, agreed: StudyAgreement, place: int, names: Mapping[int, str]) -> Scenario:
+def at_place(
+    own: Scenario, agreed: StudyAgreement, place: int, names: Mapping[int, str]
+) -> Scenario:
     """A scenario of all places, with the data of this silo only."""
     nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
     rows = [nobody] * agreed.federation.places
@@ -84,39 +100,54 @@ def roster_of(task: Task, config: Config) -> Roster:
 
 
 def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
-    """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released without noise.
+    """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released
+    without noise.
 
-    ``before``: epsilons of earlier runs of the same study. A further run draws the same batches again, so its cost is
-    what raises their sum to the epsilon of that many releases in place of each.
+    ``before``: epsilons of earlier runs of the same study. A further run draws the same batches
+    again, so its cost is what raises their sum to the epsilon of that many releases in place of
+    each.
     """
     privacy = own.config.privacy
     if privacy is None or privacy.void:
         return Cost(inf)
-    if any(release.exact for release in acknowledged(privacy, own.config.method.method().card.privacy.releases)):
+    if any(
+        release.exact
+        for release in acknowledged(privacy, own.config.method.method().card.privacy.releases)
+    ):
         return Cost(inf)
     if not before:
         return Cost(max(own.epsilons()), privacy.delta)
-    less = privacy.model_copy(update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))})
+    less = privacy.model_copy(
+        update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))}
+    )
     again = replace(own, config=own.config.model_copy(update={"privacy": less}))
-    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))  # one ledger, at the first run's delta
+    # one ledger, at the first run's delta
+    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))
 
 
-def private_objective(scenario: Scenario, folder: Path, place: int, own: SiloFile) -> PrivateObjective:
-    """The private objective with the key stores in a folder, within the smaller of the agreed and the accepted budget.
+def private_objective(
+    scenario: Scenario, folder: Path, place: int, own: SiloFile
+) -> PrivateObjective:
+    """The private objective with the key stores in a folder, within the smaller of the agreed and
+    the accepted budget.
 
-    Raises PrivacyError if the key store belongs to another place: what was spent there would not count.
+    Raises PrivacyError if the key store belongs to another place: what was spent there would not
+    count.
     """
     privacy = scenario.config.privacy
     assert privacy
     require_sole(folder, place)
     budgets = [b for b in (privacy.epsilon_budget, own.accept_epsilon) if b is not None]
     bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
-    return replace(scenario, config=scenario.config.model_copy(update={"privacy": bounded})).private(folder)
+    return replace(
+        scenario, config=scenario.config.model_copy(update={"privacy": bounded})
+    ).private(folder)
 
 
 @dataclass(frozen=True)
 class InitialDownlink:
-    """This silo's downlink of the first round, which every member can compute; computed on first use.
+    """This silo's downlink of the first round, which every member can compute; computed on first
+    use.
 
     Attributes:
         task: from the server; its counts have been checked.

@@ -1,4 +1,6 @@
-"""A study's effects and costs at this silo, determined on the silo's own data before anything runs."""
+"""A study's effects and costs at this silo, determined on the silo's own data before anything
+runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,11 +32,18 @@ NAMED = 12  # most columns named in a line
 
 
 def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
-    """Summary of raw data, as a survey would find it. Raises DataError or ConfigError if they cannot be read."""
+    """Summary of raw data, as a survey would find it.
+
+    Raises DataError or ConfigError if they cannot be read.
+    """
     found = silo.columns(survey or SurveySettings(), data)
     names = [form.name for form in found.columns]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    shape = f", each of shape {found.shape}" if found.shape else f"; columns {', '.join(names[:NAMED])}{more}"
+    shape = (
+        f", each of shape {found.shape}"
+        if found.shape
+        else f"; columns {', '.join(names[:NAMED])}{more}"
+    )
     return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
 
 
@@ -72,8 +81,8 @@ class StudyText:
         files: SHA-256 of first weights and of custom code, by their names for people.
         acknowledge: names of the acknowledged releases without noise.
         rounds: of all trials.
-        epochs: passes over the training data, by all models that the method trains there, in all rounds and trials; a
-            study that counts steps counts each as one, since it may be.
+        epochs: passes over the training data, by all models that the method trains there, in all
+            rounds and trials; a study that counts steps counts each as one, since it may be.
     """
 
     method: str = ""
@@ -126,11 +135,14 @@ def facts(silo: Silo) -> StudyFacts:
     if asked := silo.agreed.survey:
         readable(silo.file.data, asked)
         return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
-    return StudyFacts(worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs]))
+    return StudyFacts(
+        worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs])
+    )
 
 
 def remarks(silo: Silo) -> list[str]:
-    """Warnings that a simulation on the silo's data would give before it starts: on data, network, method and settings.
+    """Warnings that a simulation on the silo's data would give before it starts: on data, network,
+    method and settings.
 
     Raises PomonaError as ``facts``.
     """
@@ -145,10 +157,12 @@ def traffic(own: Scenario, agreed: StudyAgreement) -> Traffic:
 
 
 def outlined(agreed: StudyAgreement) -> Traffic:
-    """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and reads no data.
+    """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and
+    reads no data.
 
-    It is 0 for a survey and for networks of custom code, whose tensors are known only once they are built; for a method
-    whose downlink depends on values, it is the uplink. Raises ConfigError for a network that does not fit the task.
+    It is 0 for a survey and for networks of custom code, whose tensors are known only once they are
+    built; for a method whose downlink depends on values, it is the uplink. Raises ConfigError for a
+    network that does not fit the task.
     """
     if agreed.survey:
         return Traffic(0, 0, 0)
@@ -164,7 +178,12 @@ def _outlined(agreed: StudyAgreement) -> Traffic:
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
     start, rest = row[: space.trained], row[space.trained :]
-    return _moved(config, agreed, Initial(lambda _: start, space.layers, space.norms, rest, space.variances), 1)
+    return _moved(
+        config,
+        agreed,
+        Initial(lambda _: start, space.layers, space.norms, rest, space.variances),
+        1,
+    )
 
 
 def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
@@ -181,11 +200,17 @@ def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: in
         if initial.statistics.device.type != "meta":
             raise
         return Traffic(0, sent, config.rounds)
-    return Traffic(sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()), sent, config.rounds)
+    return Traffic(
+        sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()),
+        sent,
+        config.rounds,
+    )
 
 
 def _epochs(config: Config) -> int:
-    """The most passes of a silo over its training data in a run: one for each gradient, or step, that is taken."""
+    """The most passes of a silo over its training data in a run: one for each gradient, or step,
+    that is taken.
+    """
     asked = config.method.method().card.privacy.gradients
     return sum(g.per_batch * g.batches_in_all(config.passes, 1, config.rounds) for g in asked)
 
@@ -197,7 +222,9 @@ def _in_all(trials: Sequence[Traffic]) -> Traffic:
 
 
 def _rows(entry: Rows) -> int:
-    """Number of rows a silo gets if its request fills all places; in the first round some may be empty."""
+    """Number of rows a silo gets if its request fills all places; in the first round some may be
+    empty.
+    """
     return 1 if entry.index.dim() == 1 else entry.index.shape[1]
 
 

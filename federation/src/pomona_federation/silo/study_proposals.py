@@ -1,8 +1,8 @@
 """A silo's requests to the server about studies: it sends its decisions, and adds new studies.
 
 The process that supervises the node asks. For new studies it starts ``python -m
-pomona_federation.silo.study_proposals KIT``: interpreting a study needs PyTorch, which a supervisor should not
-hold for weeks.
+pomona_federation.silo.study_proposals KIT``: interpreting a study needs PyTorch, which a supervisor
+should not hold for weeks.
 """
 
 import os
@@ -44,17 +44,25 @@ from pomona_federation.versions import mismatch, note
 
 MARKS = "state/taking-in"  # in a kit
 TEXT = 600.0  # seconds until a study's text must be complete; LONGEST bytes take 70 s at 2 Mbit/s
-Ask = Callable[[str, bytes | None], bytes]  # a path and what to POST to it, if anything -> the answer
+# a path and what to POST to it, if anything -> the answer
+Ask = Callable[[str, bytes | None], bytes]
 
 
 def over_the_network(kit: Path) -> Ask:
-    """Requests to the server of a kit's federation, signed with its silo's key. Each raises ProtocolError."""
+    """Requests to the server of a kit's federation, signed with its silo's key.
+
+    Each raises ProtocolError.
+    """
     federation = Federation.read(kit / "federation.toml")
-    way, key = ServerRoute.of(kit, SiloFile.load(kit / "silo.toml"), federation), kit / "keys" / "silo.key"
+    way, key = (
+        ServerRoute.of(kit, SiloFile.load(kit / "silo.toml"), federation),
+        kit / "keys" / "silo.key",
+    )
 
     def ask(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
-        whole = WHOLE if body else TEXT  # the supervisor makes visits, a separate process fetches texts
+        # the supervisor makes visits, a separate process fetches texts
+        whole = WHOLE if body else TEXT
         return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
 
     return ask
@@ -70,11 +78,15 @@ def compare(kit: Path, ask: Ask) -> versions.Versions:
     try:
         return versions.Versions.model_validate(parse(answer, ProtocolError))
     except ValueError:
-        raise ProtocolError("the server's versions cannot be read; ask its administrator for them") from None
+        raise ProtocolError(
+            "the server's versions cannot be read; ask its administrator for them"
+        ) from None
 
 
 def visit(kit: Path, ask: Ask) -> list[str]:
-    """Send this silo's decisions to the server. Returns the hashes of open studies that are not known here.
+    """Send this silo's decisions to the server.
+
+    Returns the hashes of open studies that are not known here.
 
     Raises ProtocolError if the server does not answer, or with something else.
     """
@@ -85,12 +97,18 @@ def visit(kit: Path, ask: Ask) -> list[str]:
     taken = []
     for known in unsent:
         said = Decision(silo=silo, study=known.agreement, accepted=known.status == "accepted")
-        taken.append(TakenDecision(decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""))
+        taken.append(
+            TakenDecision(
+                decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""
+            )
+        )
     answer = ask(STUDIES, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
     try:
         found = OpenStudies.model_validate(parse(answer, ProtocolError))
     except ValueError:
-        raise ProtocolError("the server's list of studies cannot be read; is it of the same version?") from None
+        raise ProtocolError(
+            "the server's list of studies cannot be read; is it of the same version?"
+        ) from None
     for known in unsent:
         studies.mark_sent(known)
     here = studies.hashes
@@ -110,16 +128,20 @@ def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
         agreed = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
         if agreed.agreement != agreement:
             raise ProtocolError(
-                f"study {study.name} has another hash here than at the server; compare Pomona's version, the kit's "
+                f"study {study.name} has another hash here than at the server; compare Pomona's "
+                "version, the kit's "
                 "federation.toml, and own code that the study names"
             )
-        known = known.model_copy(update={"trials": tuple(trial.agreement for trial in agreed.trials)})
+        known = known.model_copy(
+            update={"trials": tuple(trial.agreement for trial in agreed.trials)}
+        )
         KnownStudies(kit).propose(known)
     return known
 
 
 def require_harmless(study: Study, file: SiloFile) -> None:
-    """Raise ConfigError for a study that names a file, or custom code that this silo has not allowed by name.
+    """Raise ConfigError for a study that names a file, or custom code that this silo has not
+    allowed by name.
 
     This is checked before anything of the study is resolved, which would import that code.
     """
@@ -127,16 +149,22 @@ def require_harmless(study: Study, file: SiloFile) -> None:
         return
     if refused := [name for name in named_code(study.run) if name not in file.code]:
         raise ConfigError(
-            f"study {study.name} would run own code, {refused[0]}; if that is intended, read its file, "
+            f"study {study.name} would run own code, {refused[0]}; if that is intended, read its "
+            "file, "
             f"put it into the kit, and name it in silo.toml: code = [{refused[0]!r}]"
         )
     model = study.run.get("model")
     if isinstance(model, dict) and "init" in model:
-        raise ConfigError(f"study {study.name} names a file of first weights by its path; the hash alone may travel")
+        raise ConfigError(
+            f"study {study.name} names a file of first weights by its path; the hash alone may "
+            "travel"
+        )
 
 
 def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
-    """Add all new studies, apply the kit's rules to all waiting ones, and report what remains to be done."""
+    """Add all new studies, apply the kit's rules to all waiting ones, and report what remains to be
+    done.
+    """
     own_state.begin(kit)
     importable(kit)
     offered = visit(kit, ask)
@@ -155,7 +183,8 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _marked(kit: Path, agreement: str) -> Iterator[None]:
-    """Keep a marker file while a study is being added, by one process at a time; a killed process leaves it behind.
+    """Keep a marker file while a study is being added, by one process at a time; a killed process
+    leaves it behind.
 
     Raises ProtocolError if there is one already.
     """
@@ -164,7 +193,8 @@ def _marked(kit: Path, agreement: str) -> Iterator[None]:
     with waiting_lock(kit / "state" / ".taking-in.lock"):
         if mark.exists():
             raise ProtocolError(
-                f"the process that did so was killed, probably for lack of memory; remove {mark} to try it again"
+                f"the process that did so was killed, probably for lack of memory; remove {mark} "
+                "to try it again"
             )
         mark.touch()
         try:
@@ -184,7 +214,9 @@ def _judged(kit: Path, known: KnownStudy) -> str:
         return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
     if known.status != "pending":
         return f"{about} is {known.status} by {known.by}: {known.why}"
-    return f"{about} waits for a decision: pomona silo studies" + (f" ({known.why})" if known.why else "")
+    return f"{about} waits for a decision: pomona silo studies" + (
+        f" ({known.why})" if known.why else ""
+    )
 
 
 def _said(fault: Exception) -> str:
@@ -211,7 +243,8 @@ AGAIN = 600.0  # seconds before another attempt at a study that could not be add
 
 @dataclass
 class StudyWatch:
-    """Asks the server for a silo's kit; reading a study, which takes long, is left to a separate process.
+    """Asks the server for a silo's kit; reading a study, which takes long, is left to a separate
+    process.
 
     Attributes:
         kit: the silo's.
@@ -241,7 +274,11 @@ class StudyWatch:
             self._trouble, self._compared = "", True
         except Exception as fault:  # no answer of a server ends the supervisor
             self._compared = False  # the server may come back with another release
-            told = str(fault) if isinstance(fault, (PomonaError, OSError, ValueError)) else type(fault).__name__
+            told = (
+                str(fault)
+                if isinstance(fault, (PomonaError, OSError, ValueError))
+                else type(fault).__name__
+            )
             if told != self._trouble:
                 self._trouble = told
                 self.say(f"the server could not be asked about studies: {told}")

@@ -1,9 +1,10 @@
 """Task policy of a silo: which of the server's tasks it accepts.
 
-A task is checked here by its text alone, before any of its rows is read. ``state/agreement.json`` pins the agreement
-with the first hello, run and place with the first task. ``state/asked.json`` records the last tasks: a silo trains once
-a round and evaluates once a round, since a server that could ask repeatedly would learn how any model performs on the
-silo's data. The same task again gets the same answer.
+A task is checked here by its text alone, before any of its rows is read. ``state/agreement.json``
+pins the agreement with the first hello, run and place with the first task. ``state/asked.json``
+records the last tasks: a silo trains once a round and evaluates once a round, since a server that
+could ask repeatedly would learn how any model performs on the silo's data. The same task again gets
+the same answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,29 +49,37 @@ class TaskPolicy:
         return cls(silo.state, silo.agreed, silo.file.name, silo.terms)
 
     def require_agreed(self, agreement: str, run: str) -> None:
-        """Raise ProtocolError unless agreement and run are the agreed ones and the time is within the silo's hours."""
+        """Raise ProtocolError unless agreement and run are the agreed ones and the time is within
+        the silo's hours.
+        """
         self.terms.require_time(local_now())
         mine = self._agreement()
         pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
         require_begun(pinned.begun, "this silo's part in the study")
         if mine != pinned.agreement:
             raise ProtocolError(
-                "federation.toml, or own code that it names, is no longer what this silo agreed to when it first "
+                "federation.toml, or own code that it names, is no longer what this silo agreed "
+                "to when it first "
                 "started; restore it, or, if the change is intended, remove state/agreement.json"
             )
         if agreement != mine:
             raise ProtocolError(
-                "the server runs something else than this silo agreed to; compare federation.toml, and own code that "
+                "the server runs something else than this silo agreed to; compare "
+                "federation.toml, and own code that "
                 "it names, with the server's"
             )
         if pinned.run not in {None, run}:
             raise ProtocolError(
-                f"the server has begun another run ({run}) than the one that this silo works for ({pinned.run}); "
+                f"the server has begun another run ({run}) than the one that this silo works for "
+                f"({pinned.run}); "
                 f"{START_OVER}"
             )
 
     def _agreement(self) -> str:
-        """The agreement's hash. Raises ProtocolError if it cannot be computed here because custom code is missing."""
+        """The agreement's hash.
+
+        Raises ProtocolError if it cannot be computed here because custom code is missing.
+        """
         try:
             return self.agreed.agreement
         except ConfigError as fault:
@@ -82,7 +91,8 @@ class TaskPolicy:
         Args:
             task: from the server.
             provenance: verifies its newcomers.
-            samples: counts the training samples of this silo, which are not read for a task of another agreement.
+            samples: counts the training samples of this silo, which are not read for a task of
+                another agreement.
         """
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
@@ -91,47 +101,72 @@ class TaskPolicy:
         last = self.agreed.config.rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(
-                f"round {task.number} after round {task.settled}, but {last} is the last of the rounds agreed on"
+                f"round {task.number} after round {task.settled}, but {last} is the last of the "
+                "rounds agreed on"
             )
         for key, entry in task.downlink.items():
             self._require_whole(task, key, entry)
 
     def forms(self, initial: InitialDownlink) -> dict[str, EntryForm]:
-        """The form of each entry in tasks of this run: as pinned or, before the first task, as a run starts."""
+        """The form of each entry in tasks of this run: as pinned or, before the first task, as a
+        run starts.
+        """
         known = self._pinned()
         return known.forms if known and known.forms is not None else initial.forms
 
     def pin(self, task: Task, forms: dict[str, EntryForm], rows: str) -> None:
-        """Pin an agreed task's run, this silo's place, the form of tasks' entries and its data's hash, durably."""
+        """Pin an agreed task's run, this silo's place, the form of tasks' entries and its data's
+        hash, durably.
+        """
         known = self._pinned()
         if known is None or known.place is None:
             begun = known.begun if known else own()
-            about = {"run": task.run, "place": task.place, "forms": forms, "begun": begun, "rows": rows}
+            about = {
+                "run": task.run,
+                "place": task.place,
+                "forms": forms,
+                "begun": begun,
+                "rows": rows,
+            }
             self._pin(PinnedAgreement(agreement=task.agreement, **about))
 
     def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
-        """Raise ProtocolError unless a task has exactly the method's entries, each in the method's form."""
+        """Raise ProtocolError unless a task has exactly the method's entries, each in the method's
+        form.
+        """
         if missing := sorted(forms.keys() ^ task.downlink.keys()):
-            raise ProtocolError(f"{missing[0]}: only one side knows this entry; check that both run the same version")
+            raise ProtocolError(
+                f"{missing[0]}: only one side knows this entry; check that both run the same "
+                "version"
+            )
         for key, entry in task.downlink.items():
             if entry.form != forms[key]:
                 raise ProtocolError(
-                    f"{key}: {_worded(entry.form)} came, the model and method agreed on have {_worded(forms[key])}"
+                    f"{key}: {_worded(entry.form)} came, the model and method agreed on have "
+                    f"{_worded(forms[key])}"
                 )
 
     def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
         """Require that the place is this silo's, with its actual number of samples."""
         who = names(self.agreed, task).get(task.place, "nobody")
         if who != self.silo:
-            raise ProtocolError(f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}")
+            raise ProtocolError(
+                f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}"
+            )
         known = self._pinned()
         if known and known.place not in {None, task.place}:
-            raise ProtocolError(f"a task for place {task.place}, but this silo has place {known.place}; {START_OVER}")
+            raise ProtocolError(
+                f"a task for place {task.place}, but this silo has place {known.place}; "
+                f"{START_OVER}"
+            )
         if len(task.sizes) != (places := self.agreed.federation.places):
-            raise ProtocolError(f"a task with {len(task.sizes)} places, the agreement says {places}")
+            raise ProtocolError(
+                f"a task with {len(task.sizes)} places, the agreement says {places}"
+            )
         if task.sizes[task.place] != (here := samples()):
             raise ProtocolError(
-                f"the server counts {task.sizes[task.place]} training samples of this silo, which has {here}; put "
+                f"the server counts {task.sizes[task.place]} training samples of this silo, which "
+                f"has {here}; put "
                 "the data back, or have the silo revoked and added under a new name"
             )
 
@@ -147,7 +182,8 @@ class TaskPolicy:
         members = {j for j in names(self.agreed, task) if task.sizes[j]}
         if strangers := sorted(set(others) - members):
             raise ProtocolError(
-                f"{key}: a row for place {strangers[0]}, which has no member; ask the server's operator"
+                f"{key}: a row for place {strangers[0]}, which has no member; ask the server's "
+                "operator"
             )
 
     def _pinned(self) -> PinnedAgreement | None:
@@ -177,22 +213,25 @@ class TaskLog:
     path: Path
 
     def require_new(self, task: Task) -> None:
-        """Raise ProtocolError for an earlier round, or for a different task in a round that was asked before.
+        """Raise ProtocolError for an earlier round, or for a different task in a round that was
+        asked before.
 
-        Also for one that starts anew after this silo's rounds have counted: a method's start may ask more of the data
-        than its rounds do.
+        Also for one that starts anew after this silo's rounds have counted: a method's start may
+        ask more of the data than its rounds do.
         """
         known = self._known(task)
         if known.settled and not task.settled:
             raise ProtocolError(
-                f"round {task.number} is to start over, after this silo's round {known.settled} has counted; if the "
+                f"round {task.number} is to start over, after this silo's round {known.settled} "
+                "has counted; if the "
                 "server went back on purpose, remove state/asked.json"
             )
         number, question = known.training if task.trains else known.evaluation
         if task.number < number or (task.number == number and task.question != question):
             said = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
-                f"round {task.number} is asked again with another task, after round {number} was {said} once; if the "
+                f"round {task.number} is asked again with another task, after round {number} was "
+                f"{said} once; if the "
                 "server went back on purpose, remove state/asked.json"
             )
 

@@ -1,11 +1,13 @@
 """A silo's worker: ``python -m pomona_federation.silo.worker FD KIT``, started by the silo's node.
 
-It imports PyTorch, Flower and Pomona once, and forks a process for every message, which answers it and ends. Node and
-worker share a pair of sockets, FD on this side; each message is a file in memory, whose descriptor is passed on. When
-the node ends, the pair closes and this process ends too.
+It imports PyTorch, Flower and Pomona once, and forks a process for every message, which answers it
+and ends. Node and worker share a pair of sockets, FD on this side; each message is a file in
+memory, whose descriptor is passed on. When the node ends, the pair closes and this process ends
+too.
 
-A process with threads, or with CUDA started, cannot be forked safely. So this one starts no thread, and ends itself, to
-be started again, if it finds one. Everything beyond imports that a message needs happens in the child, including CUDA.
+A process with threads, or with CUDA started, cannot be forked safely. So this one starts no thread,
+and ends itself, to be started again, if it finds one. Everything beyond imports that a message
+needs happens in the child, including CUDA.
 """
 
 import gc
@@ -98,7 +100,9 @@ class Worker:
         with theirs:
             self._link, self._began = ours, time.monotonic()
             passed = theirs.fileno()
-            self.process = subprocess.Popen(self.command(passed), env=dict(self.env), pass_fds=[passed])
+            self.process = subprocess.Popen(
+                self.command(passed), env=dict(self.env), pass_fds=[passed]
+            )
 
     def _ended(self) -> None:
         assert self.process
@@ -108,7 +112,11 @@ class Worker:
         self._failures = 1 if time.monotonic() - self._began > STEADY else self._failures + 1
         delay = backoff(self._failures, FIRST, LONGEST)
         self._next = time.monotonic() + delay
-        print(f"the worker ended ({code}); it starts again in {delay:g} s", file=sys.stderr, flush=True)  # noqa: T201 - the log
+        print(  # noqa: T201 - the process's log
+            f"the worker ended ({code}); it starts again in {delay:g} s",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def send(link: socket.socket, kind: bytes, parts: Sequence[bytes]) -> None:
@@ -122,7 +130,10 @@ def send(link: socket.socket, kind: bytes, parts: Sequence[bytes]) -> None:
 
 
 def receive(link: socket.socket) -> list[bytes] | None:
-    """The parts that the other side has passed on; None for none. Raises EOFError if it has ended."""
+    """The parts that the other side has passed on; None for none.
+
+    Raises EOFError if it has ended.
+    """
     kind, files, _, _ = socket.recv_fds(link, 1, 1)
     if not kind:
         raise EOFError
@@ -161,7 +172,14 @@ def read(file: int) -> list[bytes]:
 
 def command(descriptor: int, kit: Path, *words: str) -> list[str]:
     """The command line of a node's worker; it keeps the kit's data."""
-    return [sys.executable, "-m", "pomona_federation.silo.worker", str(descriptor), str(kit), *words]
+    return [
+        sys.executable,
+        "-m",
+        "pomona_federation.silo.worker",
+        str(descriptor),
+        str(kit),
+        *words,
+    ]
 
 
 def obstacle() -> str:
@@ -210,7 +228,9 @@ class Forker:
         del asked
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
-            print(f"process {pid} of a message was ended by signal {os.WTERMSIG(status)}", flush=True)  # noqa: T201 - the log
+            print(  # noqa: T201 - the process's log
+                f"process {pid} of a message was ended by signal {os.WTERMSIG(status)}", flush=True
+            )
         with suppress(ConnectionError):  # the node has ended: the next look at the link finds it
             if os.waitstatus_to_exitcode(status):
                 socket.send_fds(self.link, [ENDED], [])
@@ -222,7 +242,8 @@ class Forker:
         code = 1
         try:
             die_with_parent()
-            if os.getppid() != self._parent:  # the parent ended before this child could ask to be ended with it
+            # the parent ended before this child could ask to be ended with it
+            if os.getppid() != self._parent:
                 os._exit(1)
             self.link.close()
             write(reply, self.answer(asked))
@@ -238,7 +259,9 @@ class Forker:
 
 
 def preload() -> None:
-    """Import the modules that messages need, and limit PyTorch to one thread, as each message does."""
+    """Import the modules that messages need, and limit PyTorch to one thread, as each message
+    does.
+    """
     for name in MODULES:
         import_module(name)
     import torch

@@ -1,6 +1,7 @@
-"""Process logs: lines with UTC time, level and round, without colours; each file has one writer and readers merge them.
+"""Process logs: lines with UTC time, level and round, without colours; each file has one writer and
+readers merge them.
 
-A line: ``2026-11-22T06:42:04.123Z INFO     [round 3] text``. A file that grows over ``LIMIT`` bytes becomes FILE.1.
+A line: ``2026-11-22T06:42:04.123Z INFO     [round 3] text``. At ``LIMIT`` bytes it becomes FILE.1.
 """
 
 import logging
@@ -45,7 +46,9 @@ class LogReader:
     _read: dict[Path, tuple[int, int]] = field(default_factory=dict)  # of each file: inode, bytes
 
     def new(self) -> list[LogLine]:
-        """All complete lines since the last call, by time; lines of one process keep their order."""
+        """All complete lines since the last call, by time; lines of one process keep their
+        order.
+        """
         lines = [line for path in sorted(self.folder.glob("*.log")) for line in self._since(path)]
         return sorted(lines, key=lambda line: line.time)
 
@@ -84,9 +87,14 @@ LONGEST = 20_000  # characters of a line
 SERVER, APP, SUPERVISOR = "server.log", "app.log", "supervisor.log"
 
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# As Flower and uvicorn begin their lines: "INFO :      text", "2026-11-22T06:42:04.123Z INFO [uvicorn.error] text".
-LEVEL = re.compile(r"(?:[\d-]{10}T[\d:.]+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\s*:|(?= \[))\s*")
-LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ([A-Z ]{8}) (?:\[round (\d{1,6})\] )?(.*)", re.DOTALL)
+# As Flower and uvicorn begin their lines: "INFO :      text", "2026-11-22T06:42:04.123Z INFO
+# [uvicorn.error] text".
+LEVEL = re.compile(
+    r"(?:[\d-]{10}T[\d:.]+Z )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\s*:|(?= \[))\s*"
+)
+LINE = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) ([A-Z ]{8}) (?:\[round (\d{1,6})\] )?(.*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,9 @@ class LogFile:
         data = "".join(f"{head}{line}\n" for line in lines if line.strip()).encode(errors="replace")
         with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            handle = os.open(
+                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             try:
                 if os.fstat(handle).st_size > LIMIT:
                     self.path.replace(self.path.with_name(f"{self.path.name}.1"))
@@ -122,14 +132,18 @@ def plain_line(text: str) -> str:
 
 
 class OutputLog:
-    """Writes the output of a child process and its descendants, until the last of them has ended."""
+    """Writes the output of a child process and its descendants, until the last of them has
+    ended.
+    """
 
     def __init__(self, output: IO[bytes], log: LogFile) -> None:
         self._thread = Thread(target=_copy, args=(output, log), daemon=True)
         self._thread.start()
 
     def settle(self, seconds: float = 1.0) -> None:
-        """Wait until everything is written, at most ``seconds``, as a descendant may still hold the output."""
+        """Wait until everything is written, at most ``seconds``, as a descendant may still hold the
+        output.
+        """
         self._thread.join(seconds)
 
 
@@ -159,7 +173,9 @@ class LogHandler(logging.Handler):
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Write this process's log to a file, and any exception that ends the block; only the innermost block logs."""
+    """Write this process's log to a file, and any exception that ends the block; only the innermost
+    block logs.
+    """
     logger, handler = logging.getLogger("pomona"), LogHandler(LogFile(path))
     level, outer = logger.level, [h for h in logger.handlers if isinstance(h, LogHandler)]
     logger.setLevel(logging.INFO)

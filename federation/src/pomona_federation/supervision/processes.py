@@ -19,8 +19,8 @@ from pomona.core.errors import StorageError
 from pomona.core.files import opened
 from pomona.storage.lock import LOCK, Holder, said
 
-# Nothing is sent to Flower's makers, nothing is installed while a federation runs, and a request's headers cannot
-# replace the address that it comes from.
+# Nothing is sent to Flower's makers, nothing is installed while a federation runs, and a request's
+# headers cannot replace the address that it comes from.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -29,16 +29,27 @@ QUIET = {
 }
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # psutil and the standard library have no binding of prctl
+# psutil and the standard library have no binding of prctl
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = (
+    1,
+    36,
+)
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return a Flower process's variables: Flower's folder and this installation's commands; no proxy."""
+    """Return a Flower process's variables: Flower's folder and this installation's commands; no
+    proxy.
+    """
     kept = {
-        k: v for k, v in os.environ.items() if not k.startswith("FLWR_") and k.lower() not in PROXIES | {"no_proxy"}
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("FLWR_") and k.lower() not in PROXIES | {"no_proxy"}
     }
     scripts = sysconfig.get_path("scripts")
-    ours = {"FLWR_HOME": str(home), "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])}
+    ours = {
+        "FLWR_HOME": str(home),
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+    }
     return {**kept, **QUIET, **ours, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
 
 
@@ -63,7 +74,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 def adopt() -> None:
-    """Become the parent of orphaned descendants (Linux) until ``disown``, so that ``process_tree`` still finds them."""
+    """Become the parent of orphaned descendants (Linux) until ``disown``, so that ``process_tree``
+    still finds them.
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -79,7 +92,9 @@ def die_with_parent() -> None:
 
 
 def process_tree(pid: int) -> dict[psutil.Process, str]:
-    """Return a process and all its living descendants, each with its command line; zombies are excluded."""
+    """Return a process and all its living descendants, each with its command line; zombies are
+    excluded.
+    """
     found: dict[psutil.Process, str] = {}
     with suppress(psutil.Error):
         top = psutil.Process(pid)
@@ -90,12 +105,15 @@ def process_tree(pid: int) -> dict[psutil.Process, str]:
 
 
 def end(
-    living: Callable[[], Collection[psutil.Process]], first: Iterable[psutil.Process] = (), patience: float = 2.5
+    living: Callable[[], Collection[psutil.Process]],
+    first: Iterable[psutil.Process] = (),
+    patience: float = 2.5,
 ) -> None:
-    """Terminate processes, and kill the rest after ``patience`` seconds; returns at most a second later.
+    """Terminate processes, and kill the rest after ``patience`` seconds; returns at most a second
+    later.
 
-    ``psutil.wait_procs`` is not enough: processes that start in the meantime must end too, and the exit status of a
-    child is left to its ``Popen``.
+    ``psutil.wait_procs`` is not enough: processes that start in the meantime must end too, and the
+    exit status of a child is left to its ``Popen``.
 
     Args:
         living: returns the processes that are still alive.
@@ -128,7 +146,9 @@ def undisturbed() -> Iterator[None]:
 
 
 def reap(own: Collection[int] = ()) -> None:
-    """Collect the exit status of ended adopted children; those in ``own`` have a Popen that does it."""
+    """Collect the exit status of ended adopted children; those in ``own`` have a Popen that does
+    it.
+    """
     for child in psutil.Process().children():
         if child.pid not in own:
             with suppress(ChildProcessError):
@@ -138,8 +158,8 @@ def reap(own: Collection[int] = ()) -> None:
 def holder(folder: Path, patience: float = 1.0) -> Holder | None:
     """Return the holder of a folder's lock, as ``storage.lock`` wrote it; None if it is free.
 
-    Raises StorageError if the lock is held but its file still names no process after ``patience`` seconds: a process
-    that has just taken the lock is about to write its name.
+    Raises StorageError if the lock is held but its file still names no process after ``patience``
+    seconds: a process that has just taken the lock is about to write its name.
     """
     path, until = folder / LOCK, time.monotonic() + patience
     try:
@@ -158,13 +178,15 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
     except OSError:
         return None
     raise StorageError(
-        f"{path} is locked, but what it holds names no process; find the one that has it open (`fuser {path}`) and "
+        f"{path} is locked, but what it holds names no process; find the one that has it open "
+        f"(`fuser {path}`) and "
         "stop that"
     )
 
 
 def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
-    """Send SIGTERM to the holder of a folder and wait until it has stopped; False if there was none, or it still runs.
+    """Send SIGTERM to the holder of a folder and wait until it has stopped; False if there was
+    none, or it still runs.
 
     Raises StorageError if the lock names no process, or the machine's or container's first one.
     """
@@ -173,7 +195,8 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
         return False
     if found.pid == 1:
         raise StorageError(
-            f"{folder / LOCK} names process 1, which is not signalled; stop the machine's service or container"
+            f"{folder / LOCK} names process 1, which is not signalled; stop the machine's service "
+            "or container"
         )
     with suppress(ProcessLookupError):
         os.kill(found.pid, signal.SIGTERM)
@@ -184,7 +207,9 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Return whether a process has a file open: a container's process id may be another process here."""
+    """Return whether a process has a file open: a container's process id may be another process
+    here.
+    """
     try:
         return any(file.path == str(lock.resolve()) for file in psutil.Process(pid).open_files())
     except psutil.Error:

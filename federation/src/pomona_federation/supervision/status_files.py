@@ -1,4 +1,6 @@
-"""Status files for people to read: ``live.json`` and ``waiting.json`` of a server, and ``node.json`` of a silo."""
+"""Status files for people to read: ``live.json`` and ``waiting.json`` of a server, and
+``node.json`` of a silo.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -17,13 +19,17 @@ Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
 
 class StatusFile(BaseModel):
-    """Base of status files: unknown keys are ignored, so that another version's file can be read."""
+    """Base of status files: unknown keys are ignored, so that another version's file can be
+    read.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class LiveStatus(StatusFile):
-    """A server's last round: names of silos, why some were not used, bytes, and lines for its operator."""
+    """A server's last round: names of silos, why some were not used, bytes, and lines for its
+    operator.
+    """
 
     round: Number = 0
     rounds: Number | None = None
@@ -61,7 +67,10 @@ class WaitingStatus(StatusFile):
     @property
     def line(self) -> str:
         """The whole status in one line, times in UTC."""
-        begun = f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since {_clock(self.since)}"
+        begun = (
+            f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since "
+            f"{_clock(self.since)}"
+        )
         if not self.missing:
             return begun
         named = _shortened([f"{name} ({why})" for name, why in self.missing.items()])
@@ -71,7 +80,8 @@ class WaitingStatus(StatusFile):
 class NodeStatus(StatusFile):
     """A silo's node, with the reason for its state.
 
-    The state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or "stopped".
+    The state is "starting", "connected", "waiting" (for the server), "restarting", "revoked" or
+    "stopped".
     """
 
     state: Line | None = None

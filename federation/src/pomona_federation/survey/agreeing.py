@@ -15,10 +15,13 @@ from pomona_federation.survey.replies import (
 from pomona_federation.survey.settings import SurveySettings
 
 
-def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[FiguresQuestion, tuple[str, ...]]:
+def agreed(
+    survey: SurveySettings, silos: Mapping[str, ColumnsReply]
+) -> tuple[FiguresQuestion, tuple[str, ...]]:
     """How all silos are to read their common columns, and remarks on them, one line each.
 
-    A column that is categorical at one silo is read as such by all; gap markers are those of all silos together.
+    A column that is categorical at one silo is read as such by all; gap markers are those of all
+    silos together.
 
     Raises:
         DataError: silos have samples or labels of different kinds, or no column in common.
@@ -28,23 +31,38 @@ def agreed(survey: SurveySettings, silos: Mapping[str, ColumnsReply]) -> tuple[F
     common, notes = _common(survey, by_silo)
     forms = {column: [of[column] for of in by_silo.values()] for column in common}
     if mixed := [column for column, each in forms.items() if _kinds(each) == {"number", "date"}]:
-        notes.append(f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all of them")
-    question = FiguresQuestion(columns=tuple(_form(forms[column]) for column in common if column not in mixed))
+        notes.append(
+            f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all "
+            "of them"
+        )
+    question = FiguresQuestion(
+        columns=tuple(_form(forms[column]) for column in common if column not in mixed)
+    )
     if not question.columns:
-        raise DataError(f"{listed([*silos])} have no column in common; name their columns alike in their silo.toml")
+        raise DataError(
+            f"{listed([*silos])} have no column in common; name their columns alike in their "
+            "silo.toml"
+        )
     return question, tuple(notes)
 
 
-def _common(survey: SurveySettings, by_silo: Mapping[str, Mapping[str, ColumnForm]]) -> tuple[list[str], list[str]]:
+def _common(
+    survey: SurveySettings, by_silo: Mapping[str, Mapping[str, ColumnForm]]
+) -> tuple[list[str], list[str]]:
     """The columns that all silos have and the survey asks about, and remarks on the others."""
     first = next(iter(by_silo.values()))
     common = [column for column in first if all(column in forms for forms in by_silo.values())]
     notes = [
-        f"{name} has columns that others have not: {listed(alone)}; it leaves them out by data.drop_columns"
+        (
+            f"{name} has columns that others have not: {listed(alone)}; it leaves them out by "
+            "data.drop_columns"
+        )
         for name, forms in by_silo.items()
         if (alone := [column for column in forms if column not in common])
     ]
-    notes += [f"column {column} is not at every silo" for column in survey.columns if column not in common]
+    notes += [
+        f"column {column} is not at every silo" for column in survey.columns if column not in common
+    ]
     return [column for column in common if not survey.columns or column in survey.columns], notes
 
 
@@ -55,18 +73,24 @@ def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
         for what in ("kind", "shape", "dtype", "targets", "labels"):
             if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
                 raise DataError(
-                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both into one form, and "
+                    f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both "
+                    "into one form, and "
                     "start another survey"
                 )
 
 
 def require_answered(
-    survey: SurveySettings, question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply, most: int
+    survey: SurveySettings,
+    question: FiguresQuestion,
+    own: ColumnsReply,
+    reply: FiguresReply,
+    most: int,
 ) -> None:
-    """Raise ProtocolError unless a reply is well-formed, so that its statistics cannot corrupt the others'.
+    """Raise ProtocolError unless a reply is well-formed, so that its statistics cannot corrupt the
+    others'.
 
-    It must cover exactly the columns asked for, and the labels that the silo has, in cells that are neither too small
-    nor too many.
+    It must cover exactly the columns asked for, and the labels that the silo has, in cells that are
+    neither too small nor too many.
 
     Args:
         survey: the agreed settings.
@@ -80,27 +104,40 @@ def require_answered(
 
 
 def _require_asked(question: FiguresQuestion, own: ColumnsReply, reply: FiguresReply) -> None:
-    """Raise ProtocolError unless a reply covers exactly the columns asked for, and the labels that the silo has."""
+    """Raise ProtocolError unless a reply covers exactly the columns asked for, and the labels that
+    the silo has.
+    """
     numbers = {form.name for form in question.columns if form.kind != "category"}
     names = {form.name for form in question.columns} - numbers
     withheld = {*reply.withheld}
-    if {*reply.numbers} != numbers - withheld or {*reply.names} != names - withheld or withheld - numbers - names:
+    if (
+        {*reply.numbers} != numbers - withheld
+        or {*reply.names} != names - withheld
+        or withheld - numbers - names
+    ):
         raise ProtocolError("its answer is of other columns than were asked about")
     labels = own.labels[:1] if own.targets == "survival" else own.labels
     of_classes = own.targets == "classes"
-    if bool(reply.classes) != of_classes or ((of_classes or labels) and {*reply.targets} != {*labels}):
+    if bool(reply.classes) != of_classes or (
+        (of_classes or labels) and {*reply.targets} != {*labels}
+    ):
         raise ProtocolError("its answer is of other labels than the silo has")
 
 
 def _require_large(survey: SurveySettings, reply: FiguresReply, most: int) -> None:
-    """Raise ProtocolError for cells of too few rows, for too many cells, and for more rows than a silo may have."""
+    """Raise ProtocolError for cells of too few rows, for too many cells, and for more rows than a
+    silo may have.
+    """
     told: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
     if not survey.least <= reply.rows <= most:
         raise ProtocolError(f"its answer is of {reply.rows} rows, not of {survey.least} to {most}")
     if any(len(column.counts) > survey.cells for column in told):
         raise ProtocolError(f"its answer has more than {survey.cells} cells a column")
     told += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
-    if any(0 < n < survey.least for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())):
+    if any(
+        0 < n < survey.least
+        for n in (*(n for c in told for n in (*c.counts, c.rest)), *reply.words.values())
+    ):
         raise ProtocolError(f"its answer reports fewer than {survey.least} rows")
 
 

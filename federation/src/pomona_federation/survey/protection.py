@@ -1,26 +1,31 @@
-"""The protection of a silo's data in a survey: a least count of rows a cell and, where agreed, noise.
+"""The protection of a silo's data in a survey: a least count of rows a cell and, where agreed,
+noise.
 
-The least count: every cell contains no row, or at least ``least`` rows. A column is made safe as a whole, before
-anything of it leaves, and only then disclosed:
+The least count: every cell contains no row, or at least ``least`` rows. A column is made safe as a
+whole, before anything of it leaves, and only then disclosed:
 
-- numbers are sorted and cut into groups of at least ``least`` rows, equal ones together; every row of a group then has
-  the group's middle value, to four digits. The smallest and the largest value are never disclosed.
-- categories in fewer rows join those that are missing; if that makes too few, they join the most frequent category.
+- numbers are sorted and cut into groups of at least ``least`` rows, equal ones together; every row
+  of a group then has the group's middle value, to four digits. The smallest and the largest value
+  are never disclosed.
+- categories in fewer rows join those that are missing; if that makes too few, they join the most
+  frequent category.
 
-Both are idempotent: data that are already safe stay as they are. So the safe column itself is data that would have got
-the same answer, and in it no cell, and no sum of cells, is between 1 and least - 1. A reader of the answer can
-therefore never conclude that there is such a cell, whatever is computed from it; that is the whole proof, and
-``federation/tests/survey/test_least_count.py`` repeats it by trying all small tables.
+Both are idempotent: data that are already safe stay as they are. So the safe column itself is data
+that would have got the same answer, and in it no cell, and no sum of cells, is between 1 and least
+- 1. A reader of the answer can therefore never conclude that there is such a cell, whatever is
+computed from it; that is the whole proof, and ``federation/tests/survey/test_least_count.py``
+repeats it by trying all small tables.
 
-Noise: differentially private counts of agreed cells, in place of the rows themselves. The cells of every column are
-agreed before anyone looks at data, so they reveal nothing: bins of numbers, names of categories and of classes. For
-each agreed column, a silo counts its rows in each cell and adds noise; everything it discloses is computed from these
-counts and from its number of rows, which every study discloses.
+Noise: differentially private counts of agreed cells, in place of the rows themselves. The cells of
+every column are agreed before anyone looks at data, so they reveal nothing: bins of numbers, names
+of categories and of classes. For each agreed column, a silo counts its rows in each cell and adds
+noise; everything it discloses is computed from these counts and from its number of rows, which
+every study discloses.
 
-Two sets of training rows are neighbours if one row differs; the choice of test rows is taken as given, as in private
-training. The row leaves one cell of a column and enters another, so the counts of a column change by 2 in all, and
-those of K columns by 2 K. Two-sided geometric noise on each count (Ghosh, Roughgarden and Sundararajan, SIAM Journal on
-Computing 2012),
+Two sets of training rows are neighbours if one row differs; the choice of test rows is taken as
+given, as in private training. The row leaves one cell of a column and enters another, so the counts
+of a column change by 2 in all, and those of K columns by 2 K. Two-sided geometric noise on each
+count (Ghosh, Roughgarden and Sundararajan, SIAM Journal on Computing 2012),
 
     P(Z = z) = (1 - a) / (1 + a) a^|z|,   a = exp(-epsilon / (2 K)),
 
@@ -37,20 +42,29 @@ from numpy.typing import NDArray
 from pomona.core.settings import LARGEST
 from pomona.data.dataset import Dataset
 from pomona_federation.survey.raw_data import RawData
-from pomona_federation.survey.replies import MOST_CELLS, ColumnsReply, Names, Numbers, rounded, tellable
+from pomona_federation.survey.replies import (
+    MOST_CELLS,
+    ColumnsReply,
+    Names,
+    Numbers,
+    rounded,
+    tellable,
+)
 from pomona_federation.survey.settings import Noise
 
 
 def group_size(rows: int, least: int, cells: int) -> int:
-    """Smallest group of numbers, in rows: at least the least count, and large enough for at most ``cells`` groups."""
+    """Smallest group of numbers, in rows: at least the least count, and large enough for at most
+    ``cells`` groups.
+    """
     return max(least, ceil(rows / cells))
 
 
 def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
     """A column of numbers (n,), NaN for missing values, in its safe form.
 
-    A few missing values count as rows in the middle; a few known ones, and values too large to compute with, as
-    missing.
+    A few missing values count as rows in the middle; a few known ones, and values too large to
+    compute with, as missing.
 
     Args:
         x: the column; n is at least ``least``.
@@ -69,7 +83,9 @@ def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
             ends.append(end)
     ends[-1] = len(known)
     starts = [0, *ends[:-1]]
-    middles = np.searchsorted(past, [(a + b - 1) // 2 for a, b in zip(starts, ends, strict=True)], side="right")
+    middles = np.searchsorted(
+        past, [(a + b - 1) // 2 for a, b in zip(starts, ends, strict=True)], side="right"
+    )
     told = [b - a for a, b in zip(starts, ends, strict=True)]
     if 0 < missing < least:
         told[int(np.searchsorted(ends, (len(known) - 1) // 2, side="right"))] += missing
@@ -99,7 +115,9 @@ def safe_names(counts: Mapping[str, int], missing: int, least: int) -> Names:
 
 
 def safe_classes(counts: Mapping[str, int], least: int) -> Names:
-    """Labels in their safe form; every row has one, so rows of rare classes join the most frequent class."""
+    """Labels in their safe form; every row has one, so rows of rare classes join the most frequent
+    class.
+    """
     told = _frequent(counts, least) or {_largest(counts): 0} if any(map(tellable, counts)) else {}
     if not told:
         return Names(rest=sum(counts.values()))
@@ -107,14 +125,18 @@ def safe_classes(counts: Mapping[str, int], least: int) -> Names:
 
 
 def safe_share(holding: int, rows: int, least: int) -> int:
-    """The number of rows that contain something, in its safe form: neither these nor the others are few."""
+    """The number of rows that contain something, in its safe form: neither these nor the others are
+    few.
+    """
     if holding < least:
         return 0
     return rows if rows - holding < least else holding
 
 
 def _frequent(counts: Mapping[str, int], least: int) -> dict[str, int]:
-    """The categories in at least ``least`` rows, at most as many as an answer holds, the most frequent first."""
+    """The categories in at least ``least`` rows, at most as many as an answer holds, the most
+    frequent first.
+    """
     enough = [(name, n) for name, n in counts.items() if n >= least and tellable(name)]
     return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:MOST_CELLS])
 
@@ -136,14 +158,17 @@ UNNAMED = ""  # the class of labels that are not agreed; no disclosable class ha
 
 
 def geometric(size: int, a: float, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Two-sided geometric noise (size,): the difference of two geometric numbers of parameter 1 - a, 0 < a < 1."""
+    """Two-sided geometric noise (size,): the difference of two geometric numbers of parameter 1 -
+    a, 0 < a < 1.
+    """
     first, second = generator.geometric(1 - a, (2, size))
     noise: NDArray[np.int64] = first - second
     return noise
 
 
 def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """Noisy counts (n,) as non-negative integers that sum to ``rows``, in proportion, by largest remainders.
+    """Noisy counts (n,) as non-negative integers that sum to ``rows``, in proportion, by largest
+    remainders.
 
     The last cell gets all rows if no count is above 0.
     """
@@ -159,7 +184,8 @@ def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class NoisyData:
-    """A silo's training rows as far as noisy counts describe them, with the interface of ``RawData``.
+    """A silo's training rows as far as noisy counts describe them, with the interface of
+    ``RawData``.
 
     Attributes:
         raw: the rows themselves.
@@ -190,7 +216,9 @@ class NoisyData:
         return self._named(*self.raw.categories(name), self.noise.categories[name])
 
     def classes(self) -> dict[str, int]:
-        """Rows of each agreed class, and of others; all count as others if no classes were agreed."""
+        """Rows of each agreed class, and of others; all count as others if no classes were
+        agreed.
+        """
         if not self.noise.classes:
             return {UNNAMED: len(self.rows)}
         told, others = self._named(self.raw.classes(), 0, self.noise.classes)
@@ -215,7 +243,9 @@ class NoisyData:
         counts = np.append(np.bincount(cells, minlength=len(middles)), len(x) - len(known))
         return np.repeat([*middles, np.nan], self._noisy(counts))
 
-    def _named(self, counts: dict[str, int], missing: int, names: Sequence[str]) -> tuple[dict[str, int], int]:
+    def _named(
+        self, counts: dict[str, int], missing: int, names: Sequence[str]
+    ) -> tuple[dict[str, int], int]:
         exact = [counts.get(name, 0) for name in names]
         noisy = self._noisy(np.array([*exact, missing + sum(counts.values()) - sum(exact)]))
         return {name: int(n) for name, n in zip(names, noisy, strict=False) if n}, int(noisy[-1])
@@ -228,8 +258,8 @@ class NoisyData:
 def agreed_columns(found: ColumnsReply, noise: Noise) -> ColumnsReply:
     """The silo's columns, reduced to those with agreed cells; bins are useless for its categories.
 
-    Bins under a target's name are the target's: a column with the same name would be disclosed by the same part of
-    epsilon.
+    Bins under a target's name are the target's: a column with the same name would be disclosed by
+    the same part of epsilon.
     """
     forms = [
         form.model_copy(update={"kind": "category"}) if form.name in noise.categories else form

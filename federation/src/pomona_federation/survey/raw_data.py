@@ -1,4 +1,6 @@
-"""A silo's training rows as columns, before any preprocessing: cells of a table, summaries of images and texts."""
+"""A silo's training rows as columns, before any preprocessing: cells of a table, summaries of
+images and texts.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +47,10 @@ class RawData:
             columns = found.columns or tuple(map(str, range(found.x.shape[1])))
             return _numbers(columns, np.asarray(found.x[self.rows], np.float64))
         if found.kind == "text":
-            return _numbers((LENGTH,), (found.x[self.rows] != PADDING).sum(axis=1, keepdims=True, dtype=np.float64))
+            return _numbers(
+                (LENGTH,),
+                (found.x[self.rows] != PADDING).sum(axis=1, keepdims=True, dtype=np.float64),
+            )
         return _numbers(*_intensities(found.x, self.rows))
 
     def described(self) -> ColumnsReply:
@@ -56,7 +61,10 @@ class RawData:
             for c in table.columns
             if tellable(c.name)
         ]
-        given = any(getattr(self.settings, key, None) not in (None, ()) for key in ("classes", "label_above"))
+        given = any(
+            getattr(self.settings, key, None) not in (None, ())
+            for key in ("classes", "label_above")
+        )
         return ColumnsReply(
             rows=len(self.rows),
             kind=found.kind,
@@ -91,13 +99,19 @@ class RawData:
         return {name: int(n) for name, n in zip(self.dataset.classes, counts, strict=True) if n}
 
     def targets(self) -> dict[str, NDArray[np.float64]]:
-        """Other targets (n,) by name; for survival only the times of events, NaN if none was observed."""
+        """Other targets (n,) by name; for survival only the times of events, NaN if none was
+        observed.
+        """
         y, found = self._y.astype(np.float64), self.dataset
         if found.targets == "survival":
-            return {found.labels[0] if found.labels else "time": np.where(y[:, 1] > 0, y[:, 0], np.nan)}
+            return {
+                found.labels[0] if found.labels else "time": np.where(y[:, 1] > 0, y[:, 0], np.nan)
+            }
         if found.targets == "segmentation":
             flat = y.reshape(len(y), -1)
-            return {name: (flat == k).any(axis=1).astype(float) for k, name in enumerate(found.classes)}
+            return {
+                name: (flat == k).any(axis=1).astype(float) for k, name in enumerate(found.classes)
+            }
         names = found.labels or tuple(f"target {k}" for k in range(found.n_outputs))
         return {name: y[:, k] for k, name in enumerate(names)}
 
@@ -137,9 +151,16 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
 
 
 def _lenient(settings: Features) -> Mapping[str, object]:
-    """Settings under which gaps and categories are not errors, as their treatment is still undecided."""
+    """Settings under which gaps and categories are not errors, as their treatment is still
+    undecided.
+    """
     categories = "encode" if settings.categories == "refuse" else settings.categories
-    return {"missing": "median", "categories": categories, "category_limit": MOST_CATEGORIES, "fit": "pooled"}
+    return {
+        "missing": "median",
+        "categories": categories,
+        "category_limit": MOST_CATEGORIES,
+        "fit": "pooled",
+    }
 
 
 def _as_agreed(forms: Sequence[ColumnForm]) -> Mapping[str, object]:
@@ -155,11 +176,15 @@ def _numbers(names: Sequence[str], x: NDArray[np.float64]) -> RawTable:
 
 
 def channel(number: int, what: str) -> str:
-    """Name of a column that summarises a channel of images: its ``mean``, or the mean of its ``square``."""
+    """Name of a column that summarises a channel of images: its ``mean``, or the mean of its
+    ``square``.
+    """
     return f"channel {number} {what}"
 
 
-def _intensities(x: NDArray[np.generic], rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+def _intensities(
+    x: NDArray[np.generic], rows: NDArray[np.int64]
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """For each image (n, 2 C): mean and mean square of each channel."""
     channels, made = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
     for start, part in blocks(rows, AT_ONCE):

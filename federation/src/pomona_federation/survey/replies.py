@@ -1,7 +1,8 @@
 """Messages between silos and the server in a survey: bounded types, validated on receipt.
 
-First a silo names its columns (``ColumnsReply``); the server defines how each is to be read (``FiguresQuestion``); then
-the silo discloses each column in its safe form (``FiguresReply``). No other question can be asked.
+First a silo names its columns (``ColumnsReply``); the server defines how each is to be read
+(``FiguresQuestion``); then the silo discloses each column in its safe form (``FiguresReply``). No
+other question can be asked.
 """
 
 from itertools import pairwise
@@ -59,7 +60,8 @@ class SafeColumn(Settings):
 
 
 class Numbers(SafeColumn):
-    """A column of numbers in its safe form: groups of rows in ascending order, by middle value and number of rows.
+    """A column of numbers in its safe form: groups of rows in ascending order, by middle value and
+    number of rows.
 
     Attributes:
         values: the middle value of each group, all different; days since 2000-01-01 for dates.
@@ -73,7 +75,9 @@ class Numbers(SafeColumn):
     def _fits(self) -> Self:
         if len(self.values) != len(self.counts):
             raise ValueError("each value has a count")
-        if any(b <= a for a, b in pairwise(self.values)) or any(rounded(value) != value for value in self.values):
+        if any(b <= a for a, b in pairwise(self.values)) or any(
+            rounded(value) != value for value in self.values
+        ):
             raise ValueError(f"values must ascend, and have {DIGITS} digits")
         return self
 
@@ -104,7 +108,9 @@ class Names(SafeColumn):
 
 
 class ColumnForm(Settings):
-    """How a column is read: its name, its kind, and the cells that mark a gap in addition to the usual ones."""
+    """How a column is read: its name, its kind, and the cells that mark a gap in addition to the
+    usual ones.
+    """
 
     name: ToldName
     kind: ColumnKind
@@ -124,9 +130,10 @@ class ColumnsReply(Settings):
         dtype: of samples as read.
         targets: kind of its labels.
         labels: names of several targets, and of time and event.
-        classes: names of classes from the silo's own settings, in the order of their numbers; () if only the data name
-            them.
-        columns: that can be surveyed; for images the mean and mean square of each channel, for texts their length.
+        classes: names of classes from the silo's own settings, in the order of their numbers; () if
+            only the data name them.
+        columns: that can be surveyed; for images the mean and mean square of each channel, for
+            texts their length.
         layout: all columns of a file without a header, in order.
     """
 
@@ -161,8 +168,8 @@ class FiguresReply(Settings):
         rows: its training rows.
         numbers, names: of each column, by its name.
         classes: its labels, if targets are classes.
-        targets: other targets, by name: numbers, flags, for masks whether a class occurs; for survival the times of
-            observed events, missing if none was observed.
+        targets: other targets, by name: numbers, flags, for masks whether a class occurs; for
+            survival the times of observed events, missing if none was observed.
         words: for texts, the words in enough of them, and the number of texts with each.
         withheld: undisclosed columns, and why.
     """
@@ -178,7 +185,12 @@ class FiguresReply(Settings):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         labels = [self.classes] if self.classes else []
-        told: list[SafeColumn] = [*self.numbers.values(), *self.targets.values(), *self.names.values(), *labels]
+        told: list[SafeColumn] = [
+            *self.numbers.values(),
+            *self.targets.values(),
+            *self.names.values(),
+            *labels,
+        ]
         if any(column.rows != self.rows for column in told):
             raise ValueError(f"each column must hold {self.rows} rows, as many as the silo has")
         if any(count > self.rows for count in self.words.values()):

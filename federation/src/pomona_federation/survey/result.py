@@ -1,4 +1,6 @@
-"""The result of a survey: the silos' disclosures, kept as one file, and figures pooled from them."""
+"""The result of a survey: the silos' disclosures, kept as one file, and figures pooled from
+them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +29,9 @@ from pomona_federation.survey.settings import SurveySettings
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, their mean, and their standard deviation (divided by n, as in preprocessing)."""
+    """Number of values, their mean, and their standard deviation (divided by n, as in
+    preprocessing).
+    """
 
     count: int
     mean: float
@@ -36,7 +40,8 @@ class Moments:
 
 @dataclass(frozen=True)
 class Quantile:
-    """The value below which a share of all values lies; the exact one is above ``low`` and at most ``high``.
+    """The value below which a share of all values lies; the exact one is above ``low`` and at most
+    ``high``.
 
     None if no disclosed value is as small, or as large.
     """
@@ -55,7 +60,9 @@ def pooled(columns: Iterable[Numbers]) -> Numbers:
         for value, count in zip(column.values, column.counts, strict=True):
             counts[value] += count
     values = sorted(counts)
-    return Numbers.model_construct(values=tuple(values), counts=tuple(counts[v] for v in values), rest=rest)
+    return Numbers.model_construct(
+        values=tuple(values), counts=tuple(counts[v] for v in values), rest=rest
+    )
 
 
 def pooled_names(columns: Iterable[Names]) -> Counter[str]:
@@ -68,15 +75,17 @@ def moments(column: Numbers) -> Moments | None:
     if not column.counts:
         return None
     x, n = np.array(column.values), np.array(column.counts, np.float64)
-    mean = float(x[0] + ((x - x[0]) * n).sum() / n.sum())  # around one of its own values, so that years do not cancel
+    # around one of its own values, so that years do not cancel
+    mean = float(x[0] + ((x - x[0]) * n).sum() / n.sum())
     return Moments(int(n.sum()), mean, sqrt(float((n * (x - mean) ** 2).sum() / n.sum())))
 
 
 def quantile(columns: Sequence[Numbers], share: float, least: int) -> Quantile | None:
     """A quantile of all silos' values together; None if nothing was disclosed.
 
-    Its bounds hold for values of four digits: each group has a known number of rows, half of which are at most its
-    middle; and each silo may count fewer than ``least`` rows without a value among the rows.
+    Its bounds hold for values of four digits: each group has a known number of rows, half of which
+    are at most its middle; and each silo may count fewer than ``least`` rows without a value among
+    the rows.
     """
     told = [column for column in columns if column.counts]
     if not told:
@@ -87,7 +96,11 @@ def quantile(columns: Sequence[Numbers], share: float, least: int) -> Quantile |
     value = every[np.searchsorted(rows[1], max(1, ceil(share * all_)))]
     under = every[rows[2] < share * (all_ - extra)]
     over = every[rows[0] - extra >= share * all_]
-    return Quantile(float(value), float(under[-1]) if len(under) else None, float(over[0]) if len(over) else None)
+    return Quantile(
+        float(value),
+        float(under[-1]) if len(under) else None,
+        float(over[0]) if len(over) else None,
+    )
 
 
 def _below(column: Numbers, at: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -100,23 +113,33 @@ def _below(column: Numbers, at: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def histogram(column: Numbers, edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rows between consecutive edges, including the last edge."""
-    rows, _ = np.histogram(np.array(column.values), edges, weights=np.array(column.counts, np.float64))
+    rows, _ = np.histogram(
+        np.array(column.values), edges, weights=np.array(column.counts, np.float64)
+    )
     return np.asarray(rows, np.float64)
 
 
 def nice_edges(columns: Sequence[Numbers], bins: int) -> NDArray[np.float64]:
-    """Edges of at most ``bins`` bins of round width (1, 2 or 5 times a power of ten) over all disclosed values."""
+    """Edges of at most ``bins`` bins of round width (1, 2 or 5 times a power of ten) over all
+    disclosed values.
+    """
     low = min(min(c.values) for c in columns if c.values)
     high = max(max(c.values) for c in columns if c.values)
     if low == high:
         return np.array([low - 0.5, low + 0.5])
     power = 10.0 ** floor(log10((high - low) / bins))
-    width = next(w for w in (power * step for step in (1, 2, 5, 10, 20, 50)) if floor(high / w) - floor(low / w) < bins)
+    width = next(
+        w
+        for w in (power * step for step in (1, 2, 5, 10, 20, 50))
+        if floor(high / w) - floor(low / w) < bins
+    )
     return np.array([width * k for k in range(floor(low / width), floor(high / width) + 2)])
 
 
 def distance(one: Numbers, all_: Numbers) -> float | None:
-    """Distance of a silo's numbers from all silos': the largest difference of their distribution functions, 0 to 1."""
+    """Distance of a silo's numbers from all silos': the largest difference of their distribution
+    functions, 0 to 1.
+    """
     if not (one.counts and all_.counts):
         return None
     at = np.array(all_.values)
@@ -129,7 +152,9 @@ def name_distance(one: Names, all_: Counter[str]) -> float | None:
     if not one.counts:
         return None
     mine, theirs = one.by_name, all_.total()
-    return sum(abs(mine.get(name, 0) / sum(one.counts) - n / theirs) for name, n in all_.items()) / 2
+    return (
+        sum(abs(mine.get(name, 0) / sum(one.counts) - n / theirs) for name, n in all_.items()) / 2
+    )
 
 
 class SiloTold(Settings):
@@ -185,7 +210,9 @@ class SurveyResult(Settings):
         """Targets other than classes, by target and silo."""
         keys = dict.fromkeys(key for told in self.silos.values() for key in told.figures.targets)
         by_silo = {name: told.figures.targets for name, told in self.silos.items()}
-        return {key: {name: own[key] for name, own in by_silo.items() if key in own} for key in keys}
+        return {
+            key: {name: own[key] for name, own in by_silo.items() if key in own} for key in keys
+        }
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -195,7 +222,9 @@ class SurveyResult(Settings):
             return known
         if self.one.targets == "segmentation":
             return in_order(self.targets())
-        return in_order(name for told in self.silos.values() for name in (told.figures.classes or Names()).names)
+        return in_order(
+            name for told in self.silos.values() for name in (told.figures.classes or Names()).names
+        )
 
     def words(self) -> Mapping[str, int]:
         """Words, and the number of texts of all silos with each."""

@@ -1,4 +1,6 @@
-"""A silo's side of a survey: two pure functions from data and a question to a reply, and a record of disclosures."""
+"""A silo's side of a survey: two pure functions from data and a question to a reply, and a record
+of disclosures.
+"""
 
 import secrets
 from collections.abc import Mapping, Set
@@ -29,13 +31,17 @@ from pomona_federation.survey.replies import (
 from pomona_federation.survey.settings import SurveySettings
 
 AGAIN = "it was reported differently in an earlier survey, and would be reported twice"
-CHANGED = "the data have other rows than in an earlier survey, and what is new in them could be derived by a difference"
+CHANGED = (
+    "the data have other rows than in an earlier survey, and what is new in them could be "
+    "derived by a difference"
+)
 
 
 def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
     """The silo's columns, without any of their values.
 
-    Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader does.
+    Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader
+    does.
     """
     return _offered(_described(survey, data), survey)
 
@@ -57,17 +63,20 @@ def figures(
 ) -> tuple[FiguresReply, FiguresReply]:
     """The requested columns, in their safe form.
 
-    A disclosed column is repeated unchanged, whatever the data are now; a larger least count coarsens it.
+    A disclosed column is repeated unchanged, whatever the data are now; a larger least count
+    coarsens it.
 
     Args:
         survey: the agreed settings.
         question: from the server; nothing in it is trusted.
         data: the silo's own section data.
         told: everything that the silo disclosed in earlier surveys.
-        generator: of the noise, if the survey has some: from a secret, and used once. A new one by default.
+        generator: of the noise, if the survey has some: from a secret, and used once. A new one by
+            default.
 
     Returns:
-        The reply, and everything that the silo has disclosed now, to be stored before the reply is sent.
+        The reply, and everything that the silo has disclosed now, to be stored before the reply is
+        sent.
 
     Raises:
         ProtocolError: the question names columns that were not offered, or in another form.
@@ -82,20 +91,37 @@ def figures(
     fresh = None if told and told.rows != len(raw.rows) else shown
     before = told or FiguresReply(rows=len(raw.rows))
     reply = FiguresReply(
-        rows=before.rows, **_columns(survey, question, before, fresh), **_targets(survey, before, fresh)
+        rows=before.rows,
+        **_columns(survey, question, before, fresh),
+        **_targets(survey, before, fresh),
     )
     return reply, _together(before, reply)
 
 
-def _asked(survey: SurveySettings, question: FiguresQuestion, offered: Set[str]) -> Mapping[str, ColumnForm]:
-    """The columns that the server asks about. Raises ProtocolError for others than were offered, or in another form."""
+def _asked(
+    survey: SurveySettings, question: FiguresQuestion, offered: Set[str]
+) -> Mapping[str, ColumnForm]:
+    """The columns that the server asks about.
+
+    Raises ProtocolError for others than were offered, or in another form.
+    """
     asked = {form.name: form for form in question.columns}
-    if len(asked) < len(question.columns) or {*asked} - offered or (survey.columns and {*asked} - {*survey.columns}):
-        raise ProtocolError("the server asks about columns that this silo does not have or was not to be asked about")
-    if survey.noise and any(
-        (form.kind == "category") != (name in survey.noise.categories) for name, form in asked.items()
+    if (
+        len(asked) < len(question.columns)
+        or {*asked} - offered
+        or (survey.columns and {*asked} - {*survey.columns})
     ):
-        raise ProtocolError("the server asks about columns as another kind than their agreed cells are of")
+        raise ProtocolError(
+            "the server asks about columns that this silo does not have or was not to be asked "
+            "about"
+        )
+    if survey.noise and any(
+        (form.kind == "category") != (name in survey.noise.categories)
+        for name, form in asked.items()
+    ):
+        raise ProtocolError(
+            "the server asks about columns as another kind than their agreed cells are of"
+        )
     return asked
 
 
@@ -106,25 +132,39 @@ def secret_generator() -> np.random.Generator:
 
 def _enough(raw: RawData, survey: SurveySettings) -> RawData:
     if len(raw.rows) < survey.least:
-        raise DataError(f"fewer training rows than the survey's least count of {survey.least}; nothing can be reported")
+        raise DataError(
+            f"fewer training rows than the survey's least count of {survey.least}; nothing can be "
+            "reported"
+        )
     return raw
 
 
 def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
-    """How a requested column is read: as this silo reads it itself, or as categories, which any cell can be.
+    """How a requested column is read: as this silo reads it itself, or as categories, which any
+    cell can be.
 
-    A column that cannot be read fails the answer. If a server could have names read as numbers, with gap markers of its
-    choice, each failure would reveal that some cell, perhaps of one row, is none of these. Raises ProtocolError.
+    A column that cannot be read fails the answer. If a server could have names read as numbers,
+    with gap markers of its choice, each failure would reveal that some cell, perhaps of one row, is
+    none of these. Raises ProtocolError.
     """
     if asked.kind not in {own.kind, "category"}:
-        raise ProtocolError(f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}")
-    return asked.model_copy(update={"missing": tuple(dict.fromkeys((*own.missing, *asked.missing)))})
+        raise ProtocolError(
+            f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}"
+        )
+    return asked.model_copy(
+        update={"missing": tuple(dict.fromkeys((*own.missing, *asked.missing)))}
+    )
 
 
 def _columns(
-    survey: SurveySettings, question: FiguresQuestion, before: FiguresReply, fresh: RawData | NoisyData | None
+    survey: SurveySettings,
+    question: FiguresQuestion,
+    before: FiguresReply,
+    fresh: RawData | NoisyData | None,
 ) -> Mapping[str, Any]:
-    """The requested columns: as disclosed before, else from the data; and those that a difference would disclose."""
+    """The requested columns: as disclosed before, else from the data; and those that a difference
+    would disclose.
+    """
     numbers: dict[str, Numbers] = {}
     names: dict[str, Names] = {}
     withheld: dict[str, str] = {}
@@ -152,26 +192,40 @@ def coarser_names(column: Names, survey: SurveySettings) -> Names:
 
 
 def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
-    """A disclosed column under a survey's own least count and number of groups, if these are coarser."""
+    """A disclosed column under a survey's own least count and number of groups, if these are
+    coarser.
+    """
     x = np.repeat([*column.values, np.nan], [*column.counts, column.rest])
     return safe_numbers(x, survey.least, survey.cells)
 
 
-def _targets(survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None) -> Mapping[str, Any]:
+def _targets(
+    survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None
+) -> Mapping[str, Any]:
     """Labels, other targets and words: as disclosed before, else from the data."""
     if before.classes or before.targets:
         words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}
         return {
-            "classes": safe_classes(before.classes.by_name, survey.least) if before.classes else None,
-            "targets": {name: coarser_numbers(column, survey) for name, column in before.targets.items()},
+            "classes": safe_classes(before.classes.by_name, survey.least)
+            if before.classes
+            else None,
+            "targets": {
+                name: coarser_numbers(column, survey) for name, column in before.targets.items()
+            },
             "words": _most(words, survey.words),
         }
     assert fresh, "whoever reported anything has reported labels too"
-    words = {w: safe_share(n, before.rows, survey.least) for w, n in fresh.words().items() if len(w) <= LONGEST_WORD}
+    words = {
+        w: safe_share(n, before.rows, survey.least)
+        for w, n in fresh.words().items()
+        if len(w) <= LONGEST_WORD
+    }
     told = {"words": _most(words, survey.words)}
     if fresh.dataset.targets == "classes":
         return {**told, "classes": safe_classes(fresh.classes(), survey.least)}
-    targets = {name: safe_numbers(x, survey.least, survey.cells) for name, x in fresh.targets().items()}
+    targets = {
+        name: safe_numbers(x, survey.least, survey.cells) for name, x in fresh.targets().items()
+    }
     return {**told, "targets": targets}
 
 

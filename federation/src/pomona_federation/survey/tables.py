@@ -1,4 +1,6 @@
-"""A survey's tables: labels and columns, of all silos and of each, and the distances between silos."""
+"""A survey's tables: labels and columns, of all silos and of each, and the distances between
+silos.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
@@ -33,7 +35,10 @@ def tables(result: SurveyResult) -> list[Table]:
 def silos(result: SurveyResult) -> Table:
     """The silos that answered, with their numbers of rows."""
     told = result.silos.items()
-    rows = [[name, _count(own.figures.rows), _withheld(own.figures.withheld) or "answered"] for name, own in told]
+    rows = [
+        [name, _count(own.figures.rows), _withheld(own.figures.withheld) or "answered"]
+        for name, own in told
+    ]
     rows += [[name, NOTHING, f"absent: {why}"] for name, why in result.absent.items()]
     rows += [[ALL, _count(result.rows), f"{len(result.silos)} silos"]]
     return Table("silos", "Silos", (), ["silo", "training rows", "answer"], rows, (0, 2))
@@ -48,17 +53,29 @@ def classes(result: SurveyResult) -> Table | None:
     if result.one.targets != "classes" or not result.classes:
         return None
     told = {name: (own.figures.classes or Names()).by_name for name, own in result.silos.items()}
-    counts = np.array([[own.get(name, 0) for name in result.classes] for own in told.values()], np.int64)
+    counts = np.array(
+        [[own.get(name, 0) for name in result.classes] for own in told.values()], np.int64
+    )
     spread, apart = effective_classes(counts), emd(counts)
     rows = [
-        [name, *(_cell(own.get(label), result) for label in result.classes), *_skew(spread[i], apart[i])]
+        [
+            name,
+            *(_cell(own.get(label), result) for label in result.classes),
+            *_skew(spread[i], apart[i]),
+        ]
         for i, (name, own) in enumerate(told.items())
     ]
     sums = [_count(n) if n else _few(result) for n in counts.sum(axis=0).tolist()]
-    rows.append([ALL, *sums, f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}", NOTHING])
+    rows.append(
+        [ALL, *sums, f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}", NOTHING]
+    )
     notes = (
-        "Rows of a class that has fewer than the least count at a silo are counted with that silo's largest class.",
-        "Effective classes: as many equally frequent classes are as varied. Distance: sum of the differences of a "
+        (
+            "Rows of a class that has fewer than the least count at a silo are counted with that "
+            "silo's largest class."
+        ),
+        "Effective classes: as many equally frequent classes are as varied. Distance: sum of the "
+        "differences of a "
         "silo's shares of classes from those of all rows, 0 to 2.",
     )
     head = ["silo", *result.classes, "effective classes", "distance"]
@@ -82,7 +99,11 @@ def targets(result: SurveyResult) -> Table | None:
         "multilabel": "Flags: the mean is the share of rows that have it.",
         "segmentation": "1 for a mask in which the class occurs, else 0.",
     }.get(result.one.targets, "")
-    return Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows) if rows else None
+    return (
+        Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
+        if rows
+        else None
+    )
 
 
 HEAD = ("known", "missing", "mean", "deviation", "5 %", "25 %", "median", "75 %", "95 %")
@@ -93,11 +114,19 @@ def columns(result: SurveyResult) -> Table | None:
     asked = [form for form in result.forms if form.kind != "category"]
     rows = [[form.name, *_figures([*result.numbers(form.name).values()], result)] for form in asked]
     notes = (
-        "In brackets: bounds of the exact quantile. Mean and deviation are those of the groups' middle values.",
+        (
+            "In brackets: bounds of the exact quantile. Mean and deviation are those of the "
+            "groups' "
+            "middle values."
+        ),
         "Dates are days since 2000-01-01.",
     )
     dated = any(form.kind == "date" for form in asked)
-    return Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows) if rows else None
+    return (
+        Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
+        if rows
+        else None
+    )
 
 
 def _figures(told: Sequence[Numbers], result: SurveyResult) -> list[str]:
@@ -137,26 +166,45 @@ def missing(result: SurveyResult) -> Table | None:
         return NOTHING if own is None else f"{own.rest / own.rows:.0%}"
 
     notes = (
-        f"Share of rows without a value, or with a category in fewer than {result.survey.least} rows of the silo. "
+        f"Share of rows without a value, or with a category in fewer than {result.survey.least} "
+        "rows of the silo. "
         f"Fewer than {result.survey.least} such rows are counted with the others, and 0% is shown.",
     )
-    return _by_silo("missing", "Missing or rare, by silo", [form.name for form in result.forms], cell, result, notes)
+    return _by_silo(
+        "missing",
+        "Missing or rare, by silo",
+        [form.name for form in result.forms],
+        cell,
+        result,
+        notes,
+    )
 
 
 def categories(result: SurveyResult) -> Table | None:
     """Rows of each category at each silo and at all of them."""
     asked = {form.name: result.names(form.name) for form in result.forms if form.kind == "category"}
-    lines = [(column, name, n) for column, own in asked.items() for name, n in pooled_names(own.values()).most_common()]
+    lines = [
+        (column, name, n)
+        for column, own in asked.items()
+        for name, n in pooled_names(own.values()).most_common()
+    ]
     rows = [
         [
             f"{column} = {name}",
-            *(_cell(own.by_name.get(name), result) if (own := asked[column].get(s)) else NOTHING for s in result.silos),
+            *(
+                _cell(own.by_name.get(name), result) if (own := asked[column].get(s)) else NOTHING
+                for s in result.silos
+            ),
             _count(n),
         ]
         for column, name, n in lines[:MOST]
     ]
     notes = [f"The first {MOST} of {len(lines)}."] if len(lines) > MOST else ()
-    return Table("categories", "Categories", notes, ["column", *result.silos, ALL], rows) if rows else None
+    return (
+        Table("categories", "Categories", notes, ["column", *result.silos, ALL], rows)
+        if rows
+        else None
+    )
 
 
 def distances(result: SurveyResult) -> Table | None:
@@ -167,14 +215,25 @@ def distances(result: SurveyResult) -> Table | None:
         if silo in numbers:
             apart = distance(numbers[silo], pooled(numbers.values()))
         else:
-            apart = name_distance(names[silo], pooled_names(names.values())) if silo in names else None
+            apart = (
+                name_distance(names[silo], pooled_names(names.values())) if silo in names else None
+            )
         return NOTHING if apart is None else f"{apart:.2f}"
 
     notes = (
-        "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of the shares of rows "
-        "below any value (Kolmogorov and Smirnov). Categories: half the sum of the differences of their shares.",
+        "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of "
+        "the shares of rows "
+        "below any value (Kolmogorov and Smirnov). Categories: half the sum of the differences of "
+        "their shares.",
     )
-    return _by_silo("shift", "Shift of columns between silos", [f.name for f in result.forms], cell, result, notes)
+    return _by_silo(
+        "shift",
+        "Shift of columns between silos",
+        [f.name for f in result.forms],
+        cell,
+        result,
+        notes,
+    )
 
 
 def words(result: SurveyResult) -> Table | None:

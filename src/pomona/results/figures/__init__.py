@@ -1,1 +1,3 @@
-"""One module per type of figure; every figure is saved as PNG, SVG and PDF, with its numbers as CSV."""
+"""One module per type of figure; every figure is saved as PNG, SVG and PDF, with its numbers as
+CSV.
+"""

@@ -20,14 +20,18 @@ COLUMNS = 3
 
 
 def calibration(runs: list[Run]) -> ReportFigure | None:
-    """Draw a panel per outcome: share of cases over mean probability, for all clients together and for each."""
+    """Draw a panel per outcome: share of cases over mean probability, for all clients together and
+    for each.
+    """
     run = leader([run for run in runs if pooled_outcomes(run)])
     outcomes = pooled_outcomes(run) if run else []
     if run is None or not outcomes:
         return None
     columns = min(COLUMNS, len(outcomes))
     height = -(-len(outcomes) // columns)
-    figure, axes = panels(3.3 * columns + 0.6, 3.3 * height, height, columns, sharex=True, sharey=True)
+    figure, axes = panels(
+        3.3 * columns + 0.6, 3.3 * height, height, columns, sharex=True, sharey=True
+    )
     rows: Rows = []
     for ax, outcome in zip(axes.flat, outcomes, strict=False):
         rows += _panel(ax, run, outcome)
@@ -38,11 +42,17 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="calibration",
         title="How far probabilities can be believed",
-        caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of equal size, by "
-        "rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % "
-        "intervals; thin: single clients. Probabilities that are right lie on the dashed line; below it they are too "
+        caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of "
+        "equal size, by "
+        "rising probability. Thick: all clients' samples, each predicted by its client's own "
+        "headline model, with 95 % "
+        "intervals; thin: single clients. Probabilities that are right lie on the dashed line; "
+        "below it they are too "
         "high.",
-        alt=f"Calibration curves of {run.label}, mean probability against share of cases. {_far(rows)}",
+        alt=(
+            f"Calibration curves of {run.label}, mean probability against share of cases. "
+            f"{_far(rows)}"
+        ),
         figure=figure,
         rows=rows,
     )
@@ -55,11 +65,16 @@ def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
         ax.plot(*zip(*points, strict=True), color=FRAME, linewidth=0.7, alpha=0.7)
     means, shares, lows, highs, *_ = zip(*outcome.groups, strict=True)
     reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
-    ax.errorbar(means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1)
+    ax.errorbar(
+        means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1
+    )
     ax.set(title=shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     grid(ax)
     names = ("mean_probability", "share", "low", "high", "cases", "samples")
-    return [{"outcome": outcome.name, **dict(zip(names, group, strict=True))} for group in outcome.groups]
+    return [
+        {"outcome": outcome.name, **dict(zip(names, group, strict=True))}
+        for group in outcome.groups
+    ]
 
 
 def _far(rows: Rows) -> str:
@@ -78,9 +93,19 @@ COUNTED = 12
 
 
 def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return (client, (C, C) confusion counts), rows true classes; without those of another shape than the first."""
-    known = [(int(r["client"]), np.asarray(r["confusion"], dtype=np.int64)) for r in records(run) if r.get("confusion")]
-    return [(c, m) for c, m in known if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape]
+    """Return (client, (C, C) confusion counts), rows true classes; without those of another shape
+    than the first.
+    """
+    known = [
+        (int(r["client"]), np.asarray(r["confusion"], dtype=np.int64))
+        for r in records(run)
+        if r.get("confusion")
+    ]
+    return [
+        (c, m)
+        for c, m in known
+        if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape
+    ]
 
 
 def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
@@ -91,7 +116,9 @@ def pooled_confusion(run: Run) -> NDArray[np.int64] | None:
 
 
 def confusion(runs: list[Run]) -> ReportFigure | None:
-    """Draw the confusion matrix of the leading run, pooled over clients, each row as shares of its true class."""
+    """Draw the confusion matrix of the leading run, pooled over clients, each row as shares of its
+    true class.
+    """
     lead = leader([run for run in runs if pooled_confusion(run) is not None])
     counts = pooled_confusion(lead) if lead else None
     if lead is None or counts is None:
@@ -103,15 +130,25 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="confusion",
         title="What is taken for what",
-        caption=f"{lead.label}, {lead.model}: each client's test samples, predicted by its headline model, added up "
-        f"over all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is their share of the true "
+        caption=f"{lead.label}, {lead.model}: each client's test samples, predicted by its "
+        "headline model, added up "
+        f"over all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is "
+        "their share of the true "
         "class.",
-        alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(right)} of {counts.sum():,} test "
+        alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(right)} of "
+        f"{counts.sum():,} test "
         f"samples lie on the diagonal.{_commonest_mistake(counts, names)}",
         figure=_drawn(counts, shares, names),
         rows=[
-            {"true": names[i], "predicted": names[j], "count": int(counts[i, j]), "share_of_true": float(shares[i, j])}
-            for i, j in np.argwhere(counts if n > DRAWN else np.ones_like(counts))  # zeros are omitted for many classes
+            {
+                "true": names[i],
+                "predicted": names[j],
+                "count": int(counts[i, j]),
+                "share_of_true": float(shares[i, j]),
+            }
+            for i, j in np.argwhere(
+                counts if n > DRAWN else np.ones_like(counts)
+            )  # zeros are omitted for many classes
         ],
     )
 
@@ -140,14 +177,22 @@ def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[s
         ax.set_yticks(range(n), short)
     bare(ax)
     ax.set(xlabel="predicted class", ylabel="true class")
-    bar = figure.colorbar(image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03)
+    bar = figure.colorbar(
+        image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03
+    )
     bar.outline.set_visible(False)
     return figure
 
 
 def _commonest_mistake(counts: NDArray[np.int64], names: list[str]) -> str:
-    """Describe the largest count off the diagonal in a sentence; empty if all predictions are right."""
+    """Describe the largest count off the diagonal in a sentence; empty if all predictions are
+    right.
+    """
     wrong = np.where(np.eye(len(counts), dtype=bool), -1, counts)
     true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
     most = int(wrong.max())
-    return f" The commonest mistake: {names[true]} taken for {names[predicted]}, {most} times." if most > 0 else ""
+    return (
+        f" The commonest mistake: {names[true]} taken for {names[predicted]}, {most} times."
+        if most > 0
+        else ""
+    )

@@ -49,11 +49,15 @@ class Course:
 
 
 def course(run: Run, name: str) -> Course | None:
-    """Return the losses recorded as ``name``, in order; None if no epoch was counted, or the losses are private."""
+    """Return the losses recorded as ``name``, in order; None if no epoch was counted, or the losses
+    are private.
+    """
     known: dict[int, list[tuple[int, float]]] = {}
     for row in run.result.rounds:
         for client, losses, count in _counted(row, name):
-            known.setdefault(client, []).extend((row.round, float(loss)) for loss in losses[: int(count)])
+            known.setdefault(client, []).extend(
+                (row.round, float(loss)) for loss in losses[: int(count)]
+            )
     if not any(loss for epochs in known.values() for _, loss in epochs):
         return None
     n = max(len(run.result.about.get("clients") or ()), 1 + max(known))
@@ -72,12 +76,19 @@ def _counted(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64
     A record may use the name for any other quantity.
     """
     losses, counts = row.info.get(name), row.info.get(COUNT)
-    if losses is not None and counts is not None and losses.ndim == 2 and counts.shape == (len(row.cohort),):
+    if (
+        losses is not None
+        and counts is not None
+        and losses.ndim == 2
+        and counts.shape == (len(row.cohort),)
+    ):
         yield from zip(row.cohort, losses, counts, strict=True)
 
 
 def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
-    """Draw a curve per client over the epochs, with a dot at the end of its initial stage; empty without learning."""
+    """Draw a curve per client over the epochs, with a dot at the end of its initial stage; empty
+    without learning.
+    """
     found = course(run, what.name)
     if found is None:
         return []
@@ -86,8 +97,18 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
     ax = axes[0, 0]
     bundle(ax, epochs, found.losses, color=run.look.colour, linewidth=1, alpha=0.7)
     ax.plot([], [], color=run.look.colour, linewidth=1, label="each client")
-    ends = {client: (stage, found.losses[stage - 1, client]) for client, stage in enumerate(found.stage) if stage}
-    ax.plot(*zip(*ends.values(), strict=True), "o", color=INK, markersize=4, label="end of the initial stage")
+    ends = {
+        client: (stage, found.losses[stage - 1, client])
+        for client, stage in enumerate(found.stage)
+        if stage
+    }
+    ax.plot(
+        *zip(*ends.values(), strict=True),
+        "o",
+        color=INK,
+        markersize=4,
+        label="end of the initial stage",
+    )
     ax.set(xlabel="epoch of weight learning, counted through", ylabel=what.symbol)
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)
     grid(ax)
@@ -97,7 +118,8 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
             name="ala-losses",
             title=what.title,
             caption=f"{run.label}: {what.meaning} The dot is the end of a client's initial stage.",
-            alt=f"Line chart of the {what.symbol} of {len(ends)} clients of {run.label} over at most {len(epochs)} "
+            alt=f"Line chart of the {what.symbol} of {len(ends)} clients of {run.label} over at "
+            f"most {len(epochs)} "
             f"epochs. {_spoken(found, ends)}",
             figure=figure,
             rows=[
@@ -118,10 +140,14 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
 
 def _spoken(found: Course, ends: Mapping[int, tuple[int, float]]) -> str:
     """Describe the initial stage in numbers, averaged over the clients that had one."""
-    first, last = (float(np.mean(v)) for v in (found.losses[0, list(ends)], [loss for _, loss in ends.values()]))
+    first, last = (
+        float(np.mean(v))
+        for v in (found.losses[0, list(ends)], [loss for _, loss in ends.values()])
+    )
     lengths = [stage for stage, _ in ends.values()]
     return (
-        f"In the initial stage, {min(lengths)} to {max(lengths)} epochs long, the mean over clients goes from "
+        f"In the initial stage, {min(lengths)} to {max(lengths)} epochs long, the mean over "
+        "clients goes from "
         f"{first:.3g} to {last:.3g}."
     )
 
@@ -133,18 +159,30 @@ KEYED = 10
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """Draw the quantity over the rounds, and each client's at the last round unless all are equal then."""
+    """Draw the quantity over the rounds, and each client's at the last round unless all are equal
+    then.
+    """
     return [vectors(series.thinned()) if series.values.shape[2] > 1 else scalars(series.thinned())]
 
 
 def scalars(series: Series) -> ReportFigure:
-    """Draw every client's number over the rounds with their mean, and the clients' last ones as dots."""
+    """Draw every client's number over the rounds with their mean, and the clients' last ones as
+    dots.
+    """
     values, n = series.values[:, :, 0], series.n
     alike, colour = uniform(series.values), series.run.look.colour
     figure, left, right = _sides(series, 3.4, sharey=True)
     left.set_ylabel(series.quantity.symbol)
     if not alike:
-        bundle(left, series.rounds, values, color=FRAME, linewidth=0.9, alpha=0.8, rasterized=values.size > 3000)
+        bundle(
+            left,
+            series.rounds,
+            values,
+            color=FRAME,
+            linewidth=0.9,
+            alpha=0.8,
+            rasterized=values.size > 3000,
+        )
         left.plot([], [], color=FRAME, linewidth=0.9, label="each client")
     mean = "every client" if alike else "mean over clients"
     _line(left, series, np.nanmean(values, axis=1), color=INK, label=mean)
@@ -158,7 +196,9 @@ def scalars(series: Series) -> ReportFigure:
 
 
 def vectors(series: Series) -> ReportFigure:
-    """Draw the mean over clients of every entry over the rounds, and all clients' entries at the last round."""
+    """Draw the mean over clients of every entry over the rounds, and all clients' entries at the
+    last round.
+    """
     from matplotlib import colormaps
 
     what, k = series.quantity, series.values.shape[2]
@@ -171,7 +211,9 @@ def vectors(series: Series) -> ReportFigure:
         _line(left, series, means[:, j], color=colour, label=names[j] if j in keyed else None)
     if right:
         colours = colormaps["viridis"].with_extremes(bad=MISSING)
-        image = right.imshow(series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower")
+        image = right.imshow(
+            series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower"
+        )
         figure.colorbar(image, ax=right, label=what.symbol).outline.set_visible(False)
         bare(right)
         right.set_yticks(*((range(k), names) if k <= NAMED else ([],)))
@@ -181,7 +223,9 @@ def vectors(series: Series) -> ReportFigure:
 
 
 def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
-    """Return a figure, its axes over rounds, and its axes over clients at the last round (None if all are equal)."""
+    """Return a figure, its axes over rounds, and its axes over clients at the last round (None if
+    all are equal).
+    """
     level = uniform(series.values[-1:])
     figure, axes = panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
     over_rounds(axes[0, 0])
@@ -205,13 +249,21 @@ def uniform(values: Values) -> bool:
 
 def _line(ax: Any, series: Series, values: Values, **look: Any) -> None:
     """Draw a curve over the rounds; a single round is a dot."""
-    ax.plot(series.rounds, values, linewidth=2.2, marker="o" if len(series.rounds) == 1 else None, **look)
+    ax.plot(
+        series.rounds,
+        values,
+        linewidth=2.2,
+        marker="o" if len(series.rounds) == 1 else None,
+        **look,
+    )
 
 
 def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
     """Return the figure with its text and numbers."""
     what, run = series.quantity, series.run
-    columns = [what.name] if len(names) == 1 else [f"{what.name}_{j + 1}" for j in range(len(names))]
+    columns = (
+        [what.name] if len(names) == 1 else [f"{what.name}_{j + 1}" for j in range(len(names))]
+    )
     return ReportFigure(
         name=f"{slug(what.name)}-values",
         title=what.title,
@@ -234,12 +286,22 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
 
 def _explained(series: Series) -> str:
     """Describe the lines and the picture on the right."""
-    scalar, alike, level = series.values.shape[2] == 1, uniform(series.values), uniform(series.values[-1:])
+    scalar, alike, level = (
+        series.values.shape[2] == 1,
+        uniform(series.values),
+        uniform(series.values[-1:]),
+    )
     said = ""
     if not alike:
-        said += " Thin lines are clients, the thick one their mean." if scalar else " Lines are means over clients."
+        said += (
+            " Thin lines are clients, the thick one their mean."
+            if scalar
+            else " Lines are means over clients."
+        )
     if not level:
-        said += f" Right: each client after round {series.rounds[-1]}" + (", and the mean (dashed)." if scalar else ".")
+        said += f" Right: each client after round {series.rounds[-1]}" + (
+            ", and the mean (dashed)." if scalar else "."
+        )
     if alike and len(series.seen) > 1:
         said += " It is the same for every client."
     return said
@@ -250,15 +312,19 @@ def _spoken_values(series: Series, names: list[str]) -> str:
     run, rounds, values = series.run, series.rounds, series.values
     level = uniform(values[-1:])
     first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)
-    course = [f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)]
+    course = [
+        f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)
+    ]
     said = (
-        f"{'Line chart' if level else 'Line chart and chart by client'} of {series.quantity.symbol} with {run.label}. "
+        f"{'Line chart' if level else 'Line chart and chart by client'} of "
+        f"{series.quantity.symbol} with {run.label}. "
         f"From round {rounds[0]} to {rounds[-1]} the mean over clients goes: {', '.join(course)}."
     )
     if level or len(names) > 1:
         return said
     low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
     return (
-        f"{said} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and {run.client(high)} the "
+        f"{said} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and "
+        f"{run.client(high)} the "
         f"highest, {values[-1, high, 0]:.3g}."
     )

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAINS = (
-    " Right: what it gains over separate training, with 95 % intervals that compare both models on the same test "
+    " Right: what it gains over separate training, with 95 % intervals that compare both models "
+    "on the same test "
     "samples; left of the dashed line a client would have done better alone."
 )
 LABELLED = 45
@@ -32,7 +33,8 @@ LABELLED = 45
 
 
 def values(runs: list[Run]) -> ReportFigure | None:
-    """Draw the last test value of every client and run, and the gain over separate training if it was run.
+    """Draw the last test value of every client and run, and the gain over separate training if it
+    was run.
 
     Paired runs of several seeds are drawn as one, their mean.
     """
@@ -42,7 +44,8 @@ def values(runs: list[Run]) -> ReportFigure | None:
         return None
     compared = gained_over(shown, baseline(shown, lead))
     known = {found.run: found for found in compared}
-    first = lead if lead in known else leader(list(known)) or lead  # separate training has no gain to sort by
+    # separate training has no gain to sort by
+    first = lead if lead in known else leader(list(known)) or lead
     by, ranking = _ranking(first, known.get(first))
     everyone = _sorted(shown, ranking)
     title = lead.metric.title
@@ -51,7 +54,8 @@ def values(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="clients",
         title=f"What each client gets{more}",
-        caption=f"Test {title} of each client with the headline model of each run, {evaluated(*shown)}"
+        caption=f"Test {title} of each client with the headline model of each run, "
+        f"{evaluated(*shown)}"
         f"{_over_seeds(shown)}.{right} Sorted by {by} with {first.label}, best on top.",
         alt=f"Dot plot of test {title} for {len(everyone)} clients. {' '.join(courses)}",
         figure=_values_drawn(shown, lead, compared, everyone),
@@ -73,21 +77,38 @@ def _ranking(run: Run, found: Gained | None) -> tuple[str, Mapping[int, float]]:
 
 
 def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:
-    """Return every client with a value, lowest in the ranking first; before them those that are not ranked."""
+    """Return every client with a value, lowest in the ranking first; before them those that are not
+    ranked.
+    """
     everyone = {client for run in runs for client in run.values}
     return sorted(everyone, key=lambda c: (ranking.get(c, -np.inf), c))
 
 
-def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone: list[int]) -> "Figure":
-    """Draw the dots of each run, clients from bottom to top as given, and their gains on the right."""
+def _values_drawn(
+    shown: list[Run], lead: Run, compared: list[Gained], everyone: list[int]
+) -> "Figure":
+    """Draw the dots of each run, clients from bottom to top as given, and their gains on the
+    right.
+    """
     place, small = {client: y for y, client in enumerate(everyone)}, len(everyone) > LABELLED
     height = min(max(0.25 * len(everyone) + 1.5, 2.4), 11)
-    figure, axes = panels(9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True)
+    figure, axes = panels(
+        9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True
+    )
     dots = axes[0, 0]
     for run in shown:
         x, y = map(run.metric.scaled, run.values.values()), map(place.__getitem__, run.values)
-        dots.plot(list(x), list(y), label=run.label, zorder=3 if run is lead else 2, **_look(run, small))
-    dots.hlines(range(len(everyone)), *_ends(shown, everyone), color=FRAME, linewidth=0.8, alpha=0.6, zorder=0)
+        dots.plot(
+            list(x), list(y), label=run.label, zorder=3 if run is lead else 2, **_look(run, small)
+        )
+    dots.hlines(
+        range(len(everyone)),
+        *_ends(shown, everyone),
+        color=FRAME,
+        linewidth=0.8,
+        alpha=0.6,
+        zorder=0,
+    )
     dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
     named(dots.yaxis, [shorten(lead.client(c), 20) for c in everyone], LABELLED)
     if small:
@@ -101,7 +122,9 @@ def _values_drawn(shown: list[Run], lead: Run, compared: list[Gained], everyone:
 
 def _ends(runs: list[Run], everyone: list[int]) -> tuple[list[float], list[float]]:
     """Return the minimum and maximum value of each client, in display units."""
-    every = [[run.metric.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone]
+    every = [
+        [run.metric.scaled(run.values[c]) for run in runs if c in run.values] for c in everyone
+    ]
     return list(map(min, every)), list(map(max, every))
 
 
@@ -123,7 +146,14 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         aside = step * (k - (len(compared) - 1) / 2)
         x, whiskers = _scaled_gains(found)
         rows = [place[client] + aside for client in found.differences]
-        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **_look(found.run, small))
+        ax.errorbar(
+            x,
+            rows,
+            xerr=whiskers,
+            elinewidth=0.6 if small else 1.1,
+            zorder=2,
+            **_look(found.run, small),
+        )
     metric, base = compared[0].run.metric, compared[0].base
     unit = "percentage points" if metric.percent else metric.title
     ax.axvline(0, color=base.look.colour, linestyle=base.look.line)
@@ -152,23 +182,34 @@ def _rows(run: Run, found: Gained | None) -> Rows:
     bounds = dict(enumerate(found.clients)) if found else {}
     return [
         {
-            "run": run.label, "model": last.model, "when": last.when, "round": last.round, "client": client,
-            "name": run.client(client), "metric": run.metric.name, "value": value,
+            "run": run.label,
+            "model": last.model,
+            "when": last.when,
+            "round": last.round,
+            "client": client,
+            "name": run.client(client),
+            "metric": run.metric.name,
+            "value": value,
             "gain_over_separate": differences.get(client),
-            "gain_low": g.low if (g := bounds.get(client)) else None, "gain_high": g.high if g else None,
+            "gain_low": g.low if (g := bounds.get(client)) else None,
+            "gain_high": g.high if g else None,
         }
         for client, value in sorted(run.values.items())
-    ]  # fmt: skip
+    ]
 
 
 def _extremes(run: Run) -> str:
     ranked = sorted(run.values, key=lambda c: run.metric.goodness(run.values[c]))
-    low, high = (f"{run.metric.text(run.values[c])} on {run.client(c)}" for c in (ranked[0], ranked[-1]))
+    low, high = (
+        f"{run.metric.text(run.values[c])} on {run.client(c)}" for c in (ranked[0], ranked[-1])
+    )
     return f"{run.label} ranges from {low} to {high}."
 
 
 def spread(runs: list[Run]) -> ReportFigure | None:
-    """Draw the distribution of the clients' values of each run: box, every client, worst client and 10th percentile."""
+    """Draw the distribution of the clients' values of each run: box, every client, worst client and
+    10th percentile.
+    """
     shown = alike([run for run in runs if len(run.values) > 1])
     if not shown:
         return None
@@ -189,12 +230,14 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="spread",
         title="Distribution over clients",
-        caption=f"Test {metric.title} of all clients with the headline model of each run, {evaluated(*shown)}: a dot "
-        "a client, the box holds the middle half, the bar in it is the median, whiskers reach the extremes."
-        + ("" if metric.higher else " Less is better."),
+        caption=f"Test {metric.title} of all clients with the headline model of each run, "
+        f"{evaluated(*shown)}: a dot "
+        "a client, the box holds the middle half, the bar in it is the median, whiskers reach the "
+        "extremes." + ("" if metric.higher else " Less is better."),
         alt=f"Box plot of the clients' {metric.title}. "
         + " ".join(
-            f"{r['run']}: worst {metric.text(r['worst'])}, {tenth} {metric.text(r['percentile_10'])}, "
+            f"{r['run']}: worst {metric.text(r['worst'])}, {tenth} "
+            f"{metric.text(r['percentile_10'])}, "
             f"median {metric.text(r['median'])}."
             for r in rows
         ),
@@ -223,12 +266,21 @@ def _distribution(run: Run) -> dict[str, Any]:
 
 def _box(ax: Any, y: int, run: Run, row: Mapping[str, Any]) -> None:
     """Draw one run at a height: box, clients, worst client and 10th percentile."""
-    scaled, colour = np.array([run.metric.scaled(v) for v in np.sort(list(run.values.values()))]), run.look.colour
+    scaled, colour = (
+        np.array([run.metric.scaled(v) for v in np.sort(list(run.values.values()))]),
+        run.look.colour,
+    )
     ax.boxplot(
-        scaled, positions=[y], widths=0.5, orientation="horizontal", whis=(0, 100),
-        boxprops={"color": colour}, medianprops={"color": colour, "linewidth": 2.2},
-        whiskerprops={"color": colour}, capprops={"color": "none"},
-    )  # fmt: skip
+        scaled,
+        positions=[y],
+        widths=0.5,
+        orientation="horizontal",
+        whis=(0, 100),
+        boxprops={"color": colour},
+        medianprops={"color": colour, "linewidth": 2.2},
+        whiskerprops={"color": colour},
+        capprops={"color": "none"},
+    )
     # Neighbours in rank get different heights, so that equal values do not overlap.
     jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
     ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)

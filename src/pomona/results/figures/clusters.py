@@ -27,7 +27,9 @@ NAMED = 45
 """Maximum number of clients with name labels."""
 BOUND = "#d55e00"
 NORMS = ("update_norm", "cluster_norms")
-"""Quantities of clusters in ``info``: a client's own update (n,), its cluster's mean and largest one (n, 2)."""
+"""Quantities of clusters in ``info``: a client's own update (n,), its cluster's mean and largest
+one (n, 2).
+"""
 Norm: TypeAlias = tuple[int, float, float]
 """A round, and the norms of a cluster's mean and largest update in it."""
 
@@ -35,9 +37,17 @@ Norm: TypeAlias = tuple[int, float, float]
 def figures(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
     """Draw the clusters over the rounds, if there ever were two, and the recorded norms."""
     updates, means = (norms.get(name) for name in NORMS)
-    if updates is None or means is None or updates.values.shape[2] != 1 or means.values.shape[2] != 2:
+    if (
+        updates is None
+        or means is None
+        or updates.values.shape[2] != 1
+        or means.values.shape[2] != 2
+    ):
         return [clusters(series.thinned())]
-    return [*([clusters(series.thinned())] if len(ever(series)) > 1 else []), splits(series, updates, means)]
+    return [
+        *([clusters(series.thinned())] if len(ever(series)) > 1 else []),
+        splits(series, updates, means),
+    ]
 
 
 def ever(series: Series) -> list[int]:
@@ -50,24 +60,31 @@ def clusters(series: Series) -> ReportFigure:
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
     final = [int(v) for v in labels[-1][~np.isnan(labels[-1])]]
     marked = bool(series.groups) and n <= NAMED
-    numbered = " The number behind a name is its true group, which no client knows." if marked else ""
+    numbered = (
+        " The number behind a name is its true group, which no client knows." if marked else ""
+    )
     return ReportFigure(
         name="cluster-map",
         title=series.quantity.title,
-        caption=f"{series.run.label}: {series.quantity.meaning} A colour a cluster; a split of round r shows from "
+        caption=f"{series.run.label}: {series.quantity.meaning} A colour a cluster; a split of "
+        "round r shows from "
         f"round r + 1. Sorted by the last cluster.{numbered}{series.absence}",
-        alt=f"Chart of {n} clients by rounds {rounds[0]} to {rounds[-1]} with {series.run.label}, coloured by cluster. "
+        alt=f"Chart of {n} clients by rounds {rounds[0]} to {rounds[-1]} with {series.run.label}, "
+        "coloured by cluster. "
         f"{_sizes(final)}{_agreement(series)}",
         figure=_map(series, final),
         rows=[
             {
-                "run": series.run.label, "round": int(r), "client": i, "name": series.run.client(i),
+                "run": series.run.label,
+                "round": int(r),
+                "client": i,
+                "name": series.run.client(i),
                 "cluster": None if np.isnan(labels[t, i]) else int(labels[t, i]),
             }
             for t, r in enumerate(rounds)
             for i in range(n)
         ],
-    )  # fmt: skip
+    )
 
 
 def _map(series: Series, final: list[int]) -> "Figure":
@@ -78,22 +95,41 @@ def _map(series: Series, final: list[int]) -> "Figure":
     known = ever(series)
     colours = client_colours(len(known))
     groups = series.groups or [0] * n
-    sequence = sorted(range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i))
+    sequence = sorted(
+        range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i)
+    )
     figure, axes = panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
     ax = axes[0, 0]
     shown = labels[:, sequence].T
-    places = np.where(np.isnan(shown), np.nan, np.searchsorted(known, np.nan_to_num(shown, nan=known[0])))
+    places = np.where(
+        np.isnan(shown), np.nan, np.searchsorted(known, np.nan_to_num(shown, nan=known[0]))
+    )
     ax.imshow(
-        places, cmap=ListedColormap(colours).with_extremes(bad=MISSING), vmin=-0.5, vmax=len(known) - 0.5,
-        aspect="auto", interpolation="none",
-    )  # fmt: skip
+        places,
+        cmap=ListedColormap(colours).with_extremes(bad=MISSING),
+        vmin=-0.5,
+        vmax=len(known) - 0.5,
+        aspect="auto",
+        interpolation="none",
+    )
     bare(ax)
     ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))
     ax.set_xticks(ticks, [str(rounds[t]) for t in ticks])
     ax.set(xlabel="round", ylabel="" if n <= NAMED else f"{n} clients")
-    named(ax.yaxis, [series.names[i] + (f" · {groups[i]}" if series.groups else "") for i in sequence], NAMED)
+    named(
+        ax.yaxis,
+        [series.names[i] + (f" · {groups[i]}" if series.groups else "") for i in sequence],
+        NAMED,
+    )
     for c, colour in zip(known, colours, strict=True):
-        ax.plot([], [], "s", color=colour, markersize=9, label=f"cluster {c}: {final.count(c)} at the end")
+        ax.plot(
+            [],
+            [],
+            "s",
+            color=colour,
+            markersize=9,
+            label=f"cluster {c}: {final.count(c)} at the end",
+        )
     # A plot changes the limits of a picture.
     ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
     legend_below(figure, 3)
@@ -108,7 +144,9 @@ def _sizes(final: list[int]) -> str:
 
 
 def _agreement(series: Series) -> str:
-    """Describe the adjusted Rand index of the last clusters and the true groups (Hubert and Arabie 1985)."""
+    """Describe the adjusted Rand index of the last clusters and the true groups (Hubert and Arabie
+    1985).
+    """
     if len(set(series.groups)) < 2 or len(series.seen) < 2:
         return ""
     from sklearn.metrics import adjusted_rand_score
@@ -119,20 +157,30 @@ def _agreement(series: Series) -> str:
 
 
 def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
-    """Draw the norms of each cluster's mean and largest update over the rounds, with the thresholds of a split."""
+    """Draw the norms of each cluster's mean and largest update over the rounds, with the thresholds
+    of a split.
+    """
     run, bounds = series.run, thresholds(updates)
     measured = {c: course for c in ever(series) if (course := points(series, norms, c))}
     ends = [f"cluster {c} mean {p[-1][1]:.3g}, largest {p[-1][2]:.3g}" for c, p in measured.items()]
     return ReportFigure(
         name="cluster-norms",
         title="How large updates are, and how much of them cancels out",
-        caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the largest norm of one of "
+        caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the "
+        "largest norm of one of "
         "them; a small mean of large updates says that its members pull apart."
         + (_rule(run, bounds) if bounds else "")
         + ("" if len(ever(series)) > 1 else " No cluster was split: all clients shared one model.")
         + updates.absence,
-        alt=f"Two line charts of update norms with {run.label}, by cluster, up to round {updates.rounds[-1]}. "
-        + (f"At the last round measured: {'; '.join(ends)}." if ends else "No cluster was measured yet."),
+        alt=(
+            f"Two line charts of update norms with {run.label}, by cluster, up to round "
+            f"{updates.rounds[-1]}. "
+        )
+        + (
+            f"At the last round measured: {'; '.join(ends)}."
+            if ends
+            else "No cluster was measured yet."
+        ),
         figure=_norms(series, updates, measured, bounds),
         rows=_norm_rows(updates, measured),
     )
@@ -142,22 +190,40 @@ def _rule(run: Run, bounds: tuple[float, float]) -> str:
     """Describe when a cluster splits."""
     warmup = run.setting("method.warmup_rounds")
     later = f", after round {warmup}" if warmup else ""
-    return f" A cluster splits while the left is below {bounds[0]:.3g} and the right above {bounds[1]:.3g}{later}."
+    return (
+        f" A cluster splits while the left is below {bounds[0]:.3g} and the right above "
+        f"{bounds[1]:.3g}{later}."
+    )
 
 
 def _norms(
-    series: Series, updates: Series, measured: dict[int, list[Norm]], bounds: tuple[float, float] | None
+    series: Series,
+    updates: Series,
+    measured: dict[int, list[Norm]],
+    bounds: tuple[float, float] | None,
 ) -> "Figure":
     """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
     own, known = updates.values[:, :, 0], ever(series)
     figure, axes = panels(9.5, 3.6, columns=2)
     left, right = axes[0]
-    bundle(right, updates.rounds, own, color=FRAME, linewidth=0.9, alpha=0.7, rasterized=own.size > 3000)
+    bundle(
+        right,
+        updates.rounds,
+        own,
+        color=FRAME,
+        linewidth=0.9,
+        alpha=0.7,
+        rasterized=own.size > 3000,
+    )
     right.plot([], [], color=FRAME, linewidth=0.9, label="update of each client")
     colours = dict(zip(known, client_colours(len(known)), strict=True))
     for c, course in measured.items():
         rounds, means, largest = zip(*course, strict=True)
-        look: dict[str, Any] = {"color": colours[c], "linewidth": 2.2, "marker": "o" if len(course) == 1 else None}
+        look: dict[str, Any] = {
+            "color": colours[c],
+            "linewidth": 2.2,
+            "marker": "o" if len(course) == 1 else None,
+        }
         left.plot(rounds, means, **look, label=f"cluster {c}")
         right.plot(rounds, largest, **look)
     threshold: dict[str, Any] = {"color": BOUND, "linewidth": 1.4, "linestyle": (0, (4, 2))}
@@ -188,13 +254,23 @@ def _norm_rows(updates: Series, measured: dict[int, list[Norm]]) -> Rows:
         for name, norm in zip(("mean update", "largest update"), norms, strict=True)
     ]
     return [
-        {"run": updates.run.label, "round": r, "of": of, "number": k, "quantity": name, "norm": number(norm)}
+        {
+            "run": updates.run.label,
+            "round": r,
+            "of": of,
+            "number": k,
+            "quantity": name,
+            "norm": number(norm),
+        }
         for r, of, k, name, norm in clients + clusters
     ]
 
 
 def points(series: Series, norms: Series, cluster: int) -> list[Norm]:
-    """Return (round, mean, largest) of a cluster. Values recorded in a round were measured in the previous one."""
+    """Return (round, mean, largest) of a cluster.
+
+    Values recorded in a round were measured in the previous one.
+    """
     cohorts = {row.round: set(row.cohort) for row in series.run.result.rounds}
     found = []
     for t in range(1, len(norms.rounds)):

@@ -1,4 +1,6 @@
-"""Figures of a comparison: critical-difference diagram, curves by round, ablations, and gains by client."""
+"""Figures of a comparison: critical-difference diagram, curves by round, ablations, and gains by
+client.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -37,18 +39,33 @@ def diagram(ranking: Ranking) -> ReportFigure:
         axes.text(tick, 0.2, str(tick), ha="center", va="bottom")
     if fits:
         axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=FRAME, linewidth=2)
-        axes.text(1 + ranking.difference / 2, 0.8, f"CD = {ranking.difference:.2f}", ha="center", va="bottom")
+        axes.text(
+            1 + ranking.difference / 2,
+            0.8,
+            f"CD = {ranking.difference:.2f}",
+            ha="center",
+            va="bottom",
+        )
     for place in range(k):
         _leader_line(axes, ranking, place, left=place < half)
     for number, (first, last) in enumerate(ranking.cliques):
         ends = [ranking.mean_ranks[ranking.order[p]] for p in (first, last)]
         y = -0.22 - 0.35 * number
-        axes.plot([ends[0] - 0.06, ends[1] + 0.06], [y, y], color=INK, linewidth=3.2, solid_capstyle="butt")
-    rows: Rows = [{"method": ranking.methods[i], "mean_rank": ranking.mean_ranks[i]} for i in ranking.order]
+        axes.plot(
+            [ends[0] - 0.06, ends[1] + 0.06],
+            [y, y],
+            color=INK,
+            linewidth=3.2,
+            solid_capstyle="butt",
+        )
+    rows: Rows = [
+        {"method": ranking.methods[i], "mean_rank": ranking.mean_ranks[i]} for i in ranking.order
+    ]
     caption = (
-        f"Mean ranks over {ranking.blocks} scenarios, best on the left. Thick bars join methods that do not differ by "
-        "Wilcoxon's signed-rank test with Holm's correction at 5 %; CD is Nemenyi's critical difference"
-        + ("." if fits else f", {ranking.difference:.2f} ranks, wider than the line.")
+        f"Mean ranks over {ranking.blocks} scenarios, best on the left. Thick bars join methods "
+        "that do not differ by "
+        "Wilcoxon's signed-rank test with Holm's correction at 5 %; CD is Nemenyi's critical "
+        "difference" + ("." if fits else f", {ranking.difference:.2f} ranks, wider than the line.")
     )
     alt = "; ".join(f"{r['method']} {r['mean_rank']:.2f}" for r in rows)
     return ReportFigure("critical-difference", "Critical differences", caption, alt, figure, rows)
@@ -65,7 +82,9 @@ def _leader_line(axes: Any, ranking: Ranking, place: int, *, left: bool) -> None
     axes.text(side + gap, y, text, ha="right" if left else "left", va="center")
 
 
-def _lines_drawn(made: Comparison, drawn: Mapping[str, Points], height: float) -> tuple["Figure", Any]:
+def _lines_drawn(
+    made: Comparison, drawn: Mapping[str, Points], height: float
+) -> tuple["Figure", Any]:
     """Draw a line for each method's row, in its look; return the figure and its axes."""
     figure, [[axes]] = panels(7.6, height)
     shown = _looks(made)
@@ -87,7 +106,9 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     if not lines:
         return None
     metric, column = lines[0][0].metric, lines[0][0].column
-    drawn: dict[str, Points] = {e.row: [(r, metric.scaled(s.mean)) for r, s in curve.items()] for e, curve in lines}
+    drawn: dict[str, Points] = {
+        e.row: [(r, metric.scaled(s.mean)) for r, s in curve.items()] for e, curve in lines
+    }
     figure, axes = _lines_drawn(made, drawn, 4.2)
     for entry, curve in lines:
         _band(axes, curve, metric, _looks(made)[entry.row].colour)
@@ -97,15 +118,20 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     rows = [row for e, curve in lines for row in _spread_rows(e, curve)]
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
-        "Mean over clients of the headline model of the method, mean over seeds; the band is ± their standard "
+        "Mean over clients of the headline model of the method, mean over seeds; the band is ± "
+        "their standard "
         f"deviation.{hidden(drawn)}"
     )
-    return ReportFigure(f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows)
+    return ReportFigure(
+        f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows
+    )
 
 
 def _band(axes: Any, curve: Mapping[int, Spread], metric: Metric, colour: str) -> None:
     """Draw the standard deviations over seeds around a curve."""
-    low, high = ([metric.scaled(s.mean + sign * (s.std or 0)) for s in curve.values()] for sign in (-1, 1))
+    low, high = (
+        [metric.scaled(s.mean + sign * (s.std or 0)) for s in curve.values()] for sign in (-1, 1)
+    )
     axes.fill_between(list(curve), low, high, color=colour, alpha=0.12, linewidth=0)
 
 
@@ -141,15 +167,22 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     _named(made, axes, drawn)
     axes.axhline(0, color=FRAME, linewidth=1)
     axes.set_xlabel("share of the clients, sorted by gain")
-    axes.set_ylabel(f"gain over Separate ({'percentage points' if metric.percent else metric.title})")
+    axes.set_ylabel(
+        f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
+    )
     legend_below(figure, 4)
-    rows: Rows = [{"method": row, "gain": v} for row, values in found.items() for v in sorted(values)]
+    rows: Rows = [
+        {"method": row, "gain": v} for row, values in found.items() for v in sorted(values)
+    ]
     alt = "; ".join(
-        f"{row}: {sum(v < 0 for v in values)} of {len(values)} worse off than alone" for row, values in found.items()
+        f"{row}: {sum(v < 0 for v in values)} of {len(values)} worse off than alone"
+        for row, values in found.items()
     )
     caption = (
-        f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, both in the round best "
-        "on validation, or in the last without a validation split; below zero a client is worse off than alone."
+        f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, "
+        "both in the round best "
+        "on validation, or in the last without a validation split; below zero a client is worse "
+        "off than alone."
         f"{hidden(drawn)}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
@@ -186,27 +219,43 @@ def _lines(
     return [line for line in lines if len({x for x, _ in line}) >= FEWEST]
 
 
-def _ablation(made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]) -> ReportFigure:
+def _ablation(
+    made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]
+) -> ReportFigure:
     figure, [[axes]] = panels(7.6, 4.0)
     rows: Rows = []
     metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]
-    labels = [_label(tree, trees, key) or line[0][1].row for tree, line in zip(trees, lines, strict=True)]
+    labels = [
+        _label(tree, trees, key) or line[0][1].row for tree, line in zip(trees, lines, strict=True)
+    ]
     for label, line, look in zip(labels, lines, looks(labels), strict=True):
         known = [(x, s) for x, e in line if (s := made.ours(e))]
         _with_deviations(axes, known, metric, label=label, marker=look.marker, **_line(look))
-        rows += [{"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known]
+        rows += [
+            {"line": label, key: x, metric.name: s.mean, "std": s.std, "n": s.n} for x, s in known
+        ]
     axes.set(xlabel=key, ylabel=f"test {metric.heading}")
     axes.grid(axis="y")
     legend_below(figure, 1)
-    caption = f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else is the same."
+    caption = (
+        f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else "
+        "is the same."
+    )
     alt = "; ".join(f"{r['line']}, {r[key]}: {metric.number(r[metric.name])}" for r in rows)
-    return ReportFigure(f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows)
+    return ReportFigure(
+        f"ablation-{slug(key)}", f"{capital(metric.title)} by {key}", caption, alt, figure, rows
+    )
 
 
-def _with_deviations(axes: Any, known: Sequence[tuple[float, Spread]], metric: Metric, **look: Any) -> None:
+def _with_deviations(
+    axes: Any, known: Sequence[tuple[float, Spread]], metric: Metric, **look: Any
+) -> None:
     """Draw means over seeds with their standard deviations."""
-    means, deviations = [metric.scaled(s.mean) for _, s in known], [metric.scaled(s.std or 0) for _, s in known]
+    means, deviations = (
+        [metric.scaled(s.mean) for _, s in known],
+        [metric.scaled(s.std or 0) for _, s in known],
+    )
     axes.errorbar([x for x, _ in known], means, deviations, capsize=3, **look)
 
 

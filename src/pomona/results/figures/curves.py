@@ -1,4 +1,6 @@
-"""Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss scheduler."""
+"""Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss
+scheduler.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -8,7 +10,16 @@ from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.rows import Evaluation
 from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, Points, grid, hidden, legend_below, name_ends, over_rounds, panels
+from pomona.results.figures.style import (
+    FRAME,
+    Points,
+    grid,
+    hidden,
+    legend_below,
+    name_ends,
+    over_rounds,
+    panels,
+)
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
 
@@ -26,14 +37,16 @@ def place(run: Run) -> str:
 
 def panel(run: Run) -> str:
     """Return the key that runs must share to be drawn in one panel: scenario, loss and metric."""
-    return "; ".join(text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text)
+    return "; ".join(
+        text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text
+    )
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:
     """Draw training loss, and the test metric, averaged over clients, over rounds.
 
-    One row of panels per data set and partition (APPLE, figures 2 and 7), and per loss, since losses are not
-    comparable.
+    One row of panels per data set and partition (APPLE, figures 2 and 7), and per loss, since
+    losses are not comparable.
     """
     rows: Rows = []
     kinds = list(dict.fromkeys(map(panel, runs)))
@@ -54,11 +67,15 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="curves",
         title=f"Loss and {titles} over the rounds",
-        caption=f"Left: the loss during local training, averaged over the clients of a round. Right: test {titles}, "
-        "each client counting once. A thick line is the headline model of a run; a thin dotted one is another "
-        "model of the same run. “Received” models carry the round whose uploads they were made from."
-        + _coinciding(runs, kinds),
-        alt=" ".join([f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]),
+        caption="Left: the loss during local training, averaged over the clients of a round. "
+        f"Right: test {titles}, "
+        "each client counting once. A thick line is the headline model of a run; a thin dotted "
+        "one is another "
+        "model of the same run. “Received” models carry the round whose uploads they were made "
+        "from." + _coinciding(runs, kinds),
+        alt=" ".join(
+            [f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]
+        ),
         figure=figure,
         rows=rows,
     )
@@ -73,7 +90,11 @@ def _coinciding(runs: list[Run], kinds: list[str]) -> str:
     """Describe curves of one panel that coincide; empty if there are none."""
     of_panels = [[run for run in runs if panel(run) == kind] for kind in kinds]
     drawn = (_ends(here, points_of) for here in of_panels for points_of in (_losses, _tests))
-    return "".join(dict.fromkeys(hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn))
+    return "".join(
+        dict.fromkeys(
+            hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn
+        )
+    )
 
 
 def _titles(left: Any, right: Any, run: Run, runs: list[Run]) -> None:
@@ -82,7 +103,10 @@ def _titles(left: Any, right: Any, run: Run, runs: list[Run]) -> None:
     of = f" ({run.loss})" if len({other.loss for other in runs}) > 1 else ""
     metric = run.metric
     left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
-    right.set(title=f"{at}test {metric.title}, mean over clients", ylabel="%" if metric.percent else metric.title)
+    right.set(
+        title=f"{at}test {metric.title}, mean over clients",
+        ylabel="%" if metric.percent else metric.title,
+    )
 
 
 def _run(left: Any, right: Any, run: Run) -> Rows:
@@ -107,11 +131,22 @@ def _tests(run: Run) -> list[tuple[int, float]]:
     return [(e.round, run.metric.scaled(e.mean)) for e in run.test if e.mean is not None]
 
 
-def _row(run: Run, quantity: str, model: str, when: str, number: int, value: float) -> dict[str, Any]:
-    return {"run": run.label, "quantity": quantity, "model": model, "when": when, "round": number, "value": value}
+def _row(
+    run: Run, quantity: str, model: str, when: str, number: int, value: float
+) -> dict[str, Any]:
+    return {
+        "run": run.label,
+        "quantity": quantity,
+        "model": model,
+        "when": when,
+        "round": number,
+        "value": value,
+    }
 
 
-def _draw(ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None) -> None:
+def _draw(
+    ax: Any, points: Sequence[tuple[float, float]], run: Run, *, main: bool, label: str | None
+) -> None:
     """Draw one curve of a run; a single point is drawn as a dot."""
     ax.plot(
         [x for x, _ in points],
@@ -131,7 +166,10 @@ def _course(runs: list[Run]) -> list[str]:
         values = [(e.round, e.mean) for e in run.test if e.mean is not None]
         if values:
             (first, start), (last, end) = values[0], values[-1]
-            way = f"from {run.metric.text(start)} at round {first} to {run.metric.text(end)} at round {last}"
+            way = (
+                f"from {run.metric.text(start)} at round {first} to {run.metric.text(end)} at "
+                f"round {last}"
+            )
             sentences.append(f"{run.label} ({run.model}) goes {way}.")
     return sentences
 
@@ -149,9 +187,12 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="traffic",
         title=f"{capital(metric.title)} for the bytes it costs",
-        caption=f"Test {metric.title} of the headline model, mean over clients, against everything sent until then: "
-        f"downloads and uploads of all clients. Further left is cheaper, {'higher' if metric.higher else 'lower'} is "
-        "better; the marker is the last round. A dashed level line is the last value of a run that sends nothing.",
+        caption=f"Test {metric.title} of the headline model, mean over clients, against "
+        "everything sent until then: "
+        "downloads and uploads of all clients. Further left is cheaper, "
+        f"{'higher' if metric.higher else 'lower'} is "
+        "better; the marker is the last round. A dashed level line is the last value of a run "
+        "that sends nothing.",
         alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
         + " ".join(
             f"{name} ends at {metric.text(row[metric.name])} after {row['megabytes']:,.1f} MB."
@@ -162,7 +203,9 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _traffic_drawn(metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]) -> "Figure":
+def _traffic_drawn(
+    metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]
+) -> "Figure":
     """Draw the curve of each run, or the last value of one that sends nothing."""
     figure, axes = panels(5.4, 4.0)
     ax = axes[0, 0]
@@ -176,7 +219,8 @@ def _traffic_drawn(metric: Metric, moving: Mapping[Run, Points], last: Mapping[R
     _decades(ax)
     name_ends(ax, {run.label: (curve, run.look.colour) for run, curve in moving.items() if curve})
     ax.set(
-        xlabel="MB sent so far, down + up, all clients (log scale)", ylabel=f"test {metric.heading}, mean over clients"
+        xlabel="MB sent so far, down + up, all clients (log scale)",
+        ylabel=f"test {metric.heading}, mean over clients",
     )
     grid(ax)
     legend_below(figure, 2)
@@ -185,7 +229,9 @@ def _traffic_drawn(metric: Metric, moving: Mapping[Run, Points], last: Mapping[R
 
 def megabytes_sent(run: Run) -> list[float]:
     """Return the megabytes that all clients have received and sent by the end of each round."""
-    return list(accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds))
+    return list(
+        accumulate((sum(r.bytes_down) + sum(r.bytes_up)) / MEGABYTE for r in run.result.rounds)
+    )
 
 
 def _sent_until(run: Run) -> list[tuple[float, float, Evaluation]]:
@@ -202,13 +248,17 @@ def _sent_rows(run: Run, known: Sequence[tuple[float, float, Evaluation]]) -> Ro
     ]
 
 
-def _moving(run: Run, known: Sequence[tuple[float, float, Evaluation]]) -> list[tuple[float, float]]:
+def _moving(
+    run: Run, known: Sequence[tuple[float, float, Evaluation]]
+) -> list[tuple[float, float]]:
     """Return the points of a curve that a logarithmic axis can show."""
     return [(x, run.metric.scaled(y)) for x, y, _ in known if x > 0]
 
 
 def _decades(ax: Any) -> None:
-    """Set a logarithmic x axis with plain numbers: every power of ten, and intermediate ticks if there are few."""
+    """Set a logarithmic x axis with plain numbers: every power of ten, and intermediate ticks if
+    there are few.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter
 
     ax.set_xscale("log")
@@ -219,9 +269,15 @@ def _decades(ax: Any) -> None:
 
 
 def penalty(run: Run) -> dict[str, Any] | None:
-    """Return the loss scheduler of a run with positive mu: mu, its kind, (round, lambda) pairs, and its end."""
+    """Return the loss scheduler of a run with positive mu: mu, its kind, (round, lambda) pairs, and
+    its end.
+    """
     mu = run.setting("method.mu")
-    values = [(number, float(value.flat[0])) for number, value in run.result.matrices("schedule") if value.size]
+    values = [
+        (number, float(value.flat[0]))
+        for number, value in run.result.matrices("schedule")
+        if value.size
+    ]
     if not values or not isinstance(mu, int | float) or mu <= 0:
         return None
     share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
@@ -254,12 +310,15 @@ def schedule(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="schedule",
         title="The loss scheduler",
-        caption="The weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the directed relationships "
+        caption="The weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the "
+        "directed relationships "
         "near their start. "
-        "While it is high, clients learn globally; as it falls, each follows its own objective. The dotted line is "
+        "While it is high, clients learn globally; as it falls, each follows its own objective. "
+        "The dotted line is "
         "round L, after which λ is zero.",
         alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. "
-        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} "
+        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to "
+        f"{rows[-1]['lambda']:.3f} "
         f"at round {rows[-1]['round']}.",
         figure=figure,
         rows=rows,

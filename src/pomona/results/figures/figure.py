@@ -22,21 +22,26 @@ if TYPE_CHECKING:
 Rows: TypeAlias = list[Mapping[str, Any]]
 
 DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
-"""Formats of the drawing, with the metadata for the date, which is omitted so that files are reproducible."""
+"""Formats of the drawing, with the metadata for the date, which is omitted so that files are
+reproducible.
+"""
 FORMS = (*DRAWINGS, "csv")
 INDEX = "index.json"
 """List of files written by the report; no other files are ever deleted."""
 
 
 def forms(text: str) -> tuple[str, ...]:
-    """Parse the formats in a list such as ``svg,pdf``, each once, in the order of ``FORMS``; none for an empty list.
+    """Parse the formats in a list such as ``svg,pdf``, each once, in the order of ``FORMS``; none
+    for an empty list.
 
     Raises:
         ConfigError: an unknown format.
     """
     given = {form.strip().lower() for form in text.split(",") if form.strip()}
     if unknown := sorted(given - set(FORMS)):
-        raise ConfigError(f"figures are written as {', '.join(FORMS)}; unknown: {', '.join(unknown)}")
+        raise ConfigError(
+            f"figures are written as {', '.join(FORMS)}; unknown: {', '.join(unknown)}"
+        )
     return tuple(form for form in FORMS if form in given)
 
 
@@ -64,7 +69,9 @@ class ReportFigure:
         """Write the figure in some ``FORMS`` into a folder."""
         for form in forms:
             path = anew(folder / f"{self.name}.{form}")
-            path.write_text(csv_text(self.rows), encoding="utf-8") if form == "csv" else self.draw(path, form)
+            path.write_text(csv_text(self.rows), encoding="utf-8") if form == "csv" else self.draw(
+                path, form
+            )
 
     def png(self) -> str:
         """Return the drawing for a self-contained page: a PNG in a data address."""
@@ -74,13 +81,16 @@ class ReportFigure:
 
     def draw(self, out: Path | BytesIO, form: str) -> None:
         """Write the drawing in one of ``DRAWINGS``, on white, for use in slides and papers."""
-        self.figure.savefig(out, format=form, dpi=150, facecolor="white", metadata={DRAWINGS[form]: None})
+        self.figure.savefig(
+            out, format=form, dpi=150, facecolor="white", metadata={DRAWINGS[form]: None}
+        )
         # The layout of the first drawing is reused for the others.
         self.figure.set_layout_engine("none")
 
 
 def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
-    """Save all pictures in some formats, then delete files of earlier calls that were not written again.
+    """Save all pictures in some formats, then delete files of earlier calls that were not written
+    again.
 
     Raises:
         OSError: the folder cannot be created or written.
@@ -105,7 +115,9 @@ def listed(folder: Path) -> set[str]:
     except (OSError, StorageError):
         return set()
     return (
-        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)} if isinstance(names, dict) else set()
+        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)}
+        if isinstance(names, dict)
+        else set()
     )
 
 

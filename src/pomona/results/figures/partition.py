@@ -1,4 +1,6 @@
-"""Figures of the partition: the labels of each client, and the clients of each class (APPLE, figures 5 and 6)."""
+"""Figures of the partition: the labels of each client, and the clients of each class (APPLE,
+figures 5 and 6).
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +60,9 @@ def _if_each(values: Iterable[Any] | None, n: int) -> list[Any]:
 
 
 def bubbles(runs: list[Run]) -> ReportFigure | None:
-    """Draw clients by classes, with the area of a bubble proportional to the count; above it the clients' sizes."""
+    """Draw clients by classes, with the area of a bubble proportional to the count; above it the
+    clients' sizes.
+    """
     labels = find(runs)
     if labels is None:
         return None
@@ -70,11 +74,17 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
         caption="The area of a bubble is the number of training samples of a class at a client."
         + (" Above: the size of each client's parts." if labels.sizes else "")
         + (" Clients of one colour belong to one true group." if labels.groups else ""),
-        alt=f"Bubble chart of {c} classes over {n} clients. Clients hold {sizes.min():,} to {sizes.max():,} training "
+        alt=f"Bubble chart of {c} classes over {n} clients. Clients hold {sizes.min():,} to "
+        f"{sizes.max():,} training "
         f"samples of {held.min()} to {held.max()} classes.",
         figure=_bubbles_drawn(labels),
         rows=[
-            {"client": client, "name": labels.clients[client], "class": labels.classes[label], "count": int(count)}
+            {
+                "client": client,
+                "name": labels.clients[client],
+                "class": labels.classes[label],
+                "count": int(count),
+            }
             for (client, label), count in np.ndenumerate(labels.counts)
         ],
     )
@@ -96,14 +106,24 @@ def _bubbles_drawn(labels: Labels) -> "Figure":
     for reference in sorted({int(counts.max()), int(max(1, counts.max() // 4))}):
         ax.scatter([], [], s=reference * area, color=FRAME, linewidths=0, label=f"{reference:,}")
     upright = max(map(len, labels.clients)) > 2
-    named(ax.xaxis, [shorten(name) for name in labels.clients], NAMED, rotation=90 if upright else 0)
+    named(
+        ax.xaxis, [shorten(name) for name in labels.clients], NAMED, rotation=90 if upright else 0
+    )
     named(ax.yaxis, [shorten(name) for name in labels.classes], NAMED)
     ax.set(xlim=(-0.7, n - 0.3), ylim=(c - 0.4, -0.6), xlabel="client", ylabel="class")
     ax.grid(visible=True, alpha=0.2)
     if labels.sizes:
         _size_bars(axes[0, 0], labels.sizes)
-        axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.1), handlelength=1, labelspacing=0.2)
-    ax.legend(title="samples", loc="upper left", bbox_to_anchor=(1.0, 1.0), labelspacing=1.1, borderpad=0.8)
+        axes[0, 0].legend(
+            loc="upper left", bbox_to_anchor=(1.0, 1.1), handlelength=1, labelspacing=0.2
+        )
+    ax.legend(
+        title="samples",
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        labelspacing=1.1,
+        borderpad=0.8,
+    )
     return figure
 
 
@@ -141,11 +161,16 @@ def holders(runs: list[Run]) -> ReportFigure | None:
         title="Who holds each class",
         caption="A bar a class, divided among the clients that hold its training samples."
         + (" Colours come round again after twenty clients." if n > 20 else ""),
-        alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated is {labels.classes[top]}: "
-        f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % of it.",
+        alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated is "
+        f"{labels.classes[top]}: "
+        f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % "
+        "of it.",
         figure=_holders_drawn(labels),
         rows=[
-            {"class": labels.classes[label], **{f"client_{i}": int(labels.counts[i, label]) for i in range(n)}}
+            {
+                "class": labels.classes[label],
+                **{f"client_{i}": int(labels.counts[i, label]) for i in range(n)},
+            }
             for label in range(c)
         ],
     )
@@ -162,7 +187,9 @@ def _holders_drawn(labels: Labels) -> "Figure":
         held = np.flatnonzero(counts)
         ax.barh(held, counts[held], left=left[held], color=colour, height=0.78, label=name)
         for k in held[counts[held] > (len(name) + 1) * letter] if c <= NAMED else ():
-            ax.text(left[k] + counts[k] / 2, k, name, ha="center", va="center", fontsize=8, color=DARK)
+            ax.text(
+                left[k] + counts[k] / 2, k, name, ha="center", va="center", fontsize=8, color=DARK
+            )
         left += counts
     named(ax.yaxis, [shorten(name) for name in labels.classes], NAMED)
     ax.invert_yaxis()

@@ -1,4 +1,6 @@
-"""Figures of clients-by-clients matrices, such as APPLE's directed relationships (its figures 3 and 8)."""
+"""Figures of clients-by-clients matrices, such as APPLE's directed relationships (its figures 3 and
+8).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,7 +41,8 @@ LINES = 1500
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """Draw the heat maps of a matrix; over several rounds also its trajectories, and its diagonal if it has a heading.
+    """Draw the heat maps of a matrix; over several rounds also its trajectories, and its diagonal
+    if it has a heading.
 
     With the diagonal comes the row of one client, with named lines.
     """
@@ -49,15 +52,21 @@ def figures(series: Series) -> list[ReportFigure]:
     return [
         heatmap(series),
         *([trajectories(series.thinned())] if moving else []),
-        *([one_client(series.thinned()), diagonal(series.thinned())] if moving and series.quantity.own else []),
+        *(
+            [one_client(series.thinned()), diagonal(series.thinned())]
+            if moving and series.quantity.own
+            else []
+        ),
     ]
 
 
 def unmoved(series: Series) -> bool:
-    """Return whether APPLE's relationships still equal their initial sample shares after the last round.
+    """Return whether APPLE's relationships still equal their initial sample shares after the last
+    round.
 
-    The tolerance is ``HARDLY``, and for more than ten clients also half a mean share, since all shares are then small.
-    False for any other quantity, and if the record lacks the clients' numbers of samples.
+    The tolerance is ``HARDLY``, and for more than ten clients also half a mean share, since all
+    shares are then small. False for any other quantity, and if the record lacks the clients'
+    numbers of samples.
     """
     sizes = np.array((series.run.result.about.get("sizes") or {}).get("train") or (), dtype=float)
     last = series.values[-1][series.seen] if series.quantity.name == "dr" else np.empty((0, 0))
@@ -73,14 +82,19 @@ def heatmap(series: Series) -> ReportFigure:
     """Draw the matrix at the first, middle and last round, with clients in clustered order."""
     n, what, moments = series.n, series.quantity, series.moments
     away = [i for i in range(n) if i not in series.seen]
-    sequence = [series.seen[i] for i in order(series.values[-1][np.ix_(series.seen, series.seen)])] + away
+    sequence = [
+        series.seen[i] for i in order(series.values[-1][np.ix_(series.seen, series.seen)])
+    ] + away
     look, end = scale(series.values[moments][:, ~np.eye(n, dtype=bool)])
     return ReportFigure(
         name=f"{slug(what.name)}-heatmap",
         title=what.title,
-        caption=f"{series.run.label}: {what.meaning}{_explained(series, look, end)}{series.absence}",
+        caption=(
+            f"{series.run.label}: {what.meaning}{_explained(series, look, end)}{series.absence}"
+        ),
         alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
-        f"round{'s' if len(moments) > 1 else ''} {', '.join(str(series.rounds[t]) for t in moments)}. "
+        f"round{'s' if len(moments) > 1 else ''} "
+        f"{', '.join(str(series.rounds[t]) for t in moments)}. "
         f"{_strongest(series)}{_group_means(series)}",
         figure=_maps(series, sequence, look, end),
         rows=_rows(series, moments, sequence),
@@ -89,18 +103,26 @@ def heatmap(series: Series) -> ReportFigure:
 
 def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
     """Describe the colours, the order and the marks of the heat maps."""
-    signs = "Red is positive, blue negative, white zero." if look["cmap"].name == "RdBu_r" else "Darker is more."
+    signs = (
+        "Red is positive, blue negative, white zero."
+        if look["cmap"].name == "RdBu_r"
+        else "Darker is more."
+    )
     said = [signs, "Each client's own entry, on the diagonal, is left out."]
     if end != "neither":
         said.append("The scale stops short of a few extremes, which would hide the rest.")
-    said.append("Clients with high entries for each other are placed together (clustered on the last round).")
+    said.append(
+        "Clients with high entries for each other are placed together (clustered on the last "
+        "round)."
+    )
     if unmoved(series):
         said.append("They have hardly moved from the shares of the samples that they start from.")
     if series.groups:
         said.append("Frames are the true groups, which no client knows.")
     if series.strangers:
         said.append(
-            "Dots are the clients of the true group of client i's test samples, where that is another than its own."
+            "Dots are the clients of the true group of client i's test samples, where that is "
+            "another than its own."
         )
     return "".join(f" {sentence}" for sentence in said)
 
@@ -108,9 +130,13 @@ def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
 def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> "Figure":
     n, moments = series.n, series.moments
     names = [series.names[i] for i in sequence]
-    figure, axes = panels(3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed")
+    figure, axes = panels(
+        3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed"
+    )
     for ax, t in zip(axes[0], moments, strict=True):
-        shown = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[np.ix_(sequence, sequence)]
+        shown = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[
+            np.ix_(sequence, sequence)
+        ]
         image = ax.imshow(shown, interpolation="none", **look)
         _mark_groups(ax, series, sequence)
         ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
@@ -118,13 +144,17 @@ def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str
         named(ax.xaxis, names, LABELLED, rotation=90)
         named(ax.yaxis, names, LABELLED)
     axes[0, 0].set_ylabel("client i")
-    bar = figure.colorbar(image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=end)
+    bar = figure.colorbar(
+        image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=end
+    )
     bar.outline.set_visible(False)
     return figure
 
 
 def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
-    """Frame the true groups; dot the clients of the group of a client's test samples, if another."""
+    """Frame the true groups; dot the clients of the group of a client's test samples, if
+    another.
+    """
     from matplotlib.patches import Rectangle
 
     look: dict[str, Any] = {"fill": False, "edgecolor": DARK, "linewidth": 1.6}
@@ -132,15 +162,18 @@ def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
         ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, **look))
     for row, i in enumerate(sequence):
         if i in series.strangers:
-            columns = [k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]]
+            columns = [
+                k for k, j in enumerate(sequence) if series.groups[j] == series.target_groups[i]
+            ]
             ax.plot(columns, [row] * len(columns), ".", color=TARGET, markersize=3)
 
 
 def scale(values: Values) -> tuple[dict[str, Any], str]:
     """Return a colour scale for some numbers, and the ends at which values exceed it.
 
-    Numbers of both signs get a diverging scale around zero, others one from the minimum to the maximum. If the maximum
-    is more than three times the 95th percentile of the nonzero numbers, the scale ends at that percentile.
+    Numbers of both signs get a diverging scale around zero, others one from the minimum to the
+    maximum. If the maximum is more than three times the 95th percentile of the nonzero numbers, the
+    scale ends at that percentile.
     """
     from matplotlib import colormaps
 
@@ -153,13 +186,20 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
     low = -limit if two else float(known.min(initial=limit))
     low = low if low < limit else 0.0
     beyond = bool((known < low).any()), bool((known > limit).any())
-    end = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[beyond]
+    end = {
+        (False, False): "neither",
+        (True, False): "min",
+        (False, True): "max",
+        (True, True): "both",
+    }[beyond]
     colours = colormaps["RdBu_r" if two else "Blues"].with_extremes(bad=MISSING)
     return {"cmap": colours, "vmin": low, "vmax": limit}, end
 
 
 def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
-    """Return a row per round and client i, a column per client j; blank before the client's first round."""
+    """Return a row per round and client i, a column per client j; blank before the client's first
+    round.
+    """
     column = series.quantity.column or series.quantity.name
     return [
         {
@@ -175,11 +215,16 @@ def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Row
 
 
 def _strongest(series: Series) -> str:
-    last = np.where(np.eye(series.n, dtype=bool) | np.isnan(series.values[-1]), -np.inf, series.values[-1])
+    last = np.where(
+        np.eye(series.n, dtype=bool) | np.isnan(series.values[-1]), -np.inf, series.values[-1]
+    )
     if not np.isfinite(last).any():
         return "No client has an entry for another."
     i, j = (int(k) for k in np.unravel_index(int(last.argmax()), last.shape))
-    return f"In the last, the highest is that of {series.run.client(i)} for {series.run.client(j)}, {last[i, j]:.3g}."
+    return (
+        f"In the last, the highest is that of {series.run.client(i)} for "
+        f"{series.run.client(j)}, {last[i, j]:.3g}."
+    )
 
 
 def _group_means(series: Series) -> str:
@@ -192,7 +237,10 @@ def _group_means(series: Series) -> str:
     last = series.values[-1]
     if not same.any() or not across.any() or np.isnan(last).any():
         return ""
-    return f" Their mean is {last[same].mean():.3g} within a true group and {last[across].mean():.3g} across."
+    return (
+        f" Their mean is {last[same].mean():.3g} within a true group and "
+        f"{last[across].mean():.3g} across."
+    )
 
 
 def trajectories(series: Series) -> ReportFigure:
@@ -200,14 +248,21 @@ def trajectories(series: Series) -> ReportFigure:
     n, rounds, values, what = series.n, series.rounds, series.values, series.quantity
     clients = series.seen[:PANELS]
     first = f" The first {PANELS} of {n} clients are drawn." if len(series.seen) > PANELS else ""
-    highest = [i for i in clients if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)]
+    highest = [
+        i
+        for i in clients
+        if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)
+    ]
     return ReportFigure(
         name=f"{slug(what.name)}-trajectories",
         title=what.history or what.title,
-        caption=f"{series.run.label}: {what.symbol} over the rounds, a panel for each client i, a line for each client "
+        caption=f"{series.run.label}: {what.symbol} over the rounds, a panel for each client i, a "
+        "line for each client "
         f"j; the thick line is its entry for itself.{_elsewhere(series)}{first}{series.absence}",
-        alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}, one "
-        f"for each of {len(clients)} clients. At the end {len(highest)} of them have their highest entry for "
+        alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} "
+        f"to {rounds[-1]}, one "
+        f"for each of {len(clients)} clients. At the end {len(highest)} of them have their "
+        "highest entry for "
         "themselves.",
         figure=_small_panels(series, clients),
         rows=_rows(series, range(len(rounds)), clients),
@@ -217,14 +272,24 @@ def trajectories(series: Series) -> ReportFigure:
 def _small_panels(series: Series, clients: list[int]) -> "Figure":
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
-    figure, axes = panels(2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True)
+    figure, axes = panels(
+        2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True
+    )
     for i, ax in zip(clients, axes.flat, strict=False):
         _row_of(ax, series, i)
     for ax in list(axes.flat)[len(clients) :]:
         ax.set_visible(False)
-    key = [axes.flat[0].plot([], [], color=series.run.look.colour, linewidth=2.4, label="client i itself")[0]]
+    key = [
+        axes.flat[0].plot(
+            [], [], color=series.run.look.colour, linewidth=2.4, label="client i itself"
+        )[0]
+    ]
     if series.groups:
-        whose = "clients of its test samples' true group" if series.strangers else "clients of its true group"
+        whose = (
+            "clients of its test samples' true group"
+            if series.strangers
+            else "clients of its true group"
+        )
         key += axes.flat[0].plot([], [], color=KIN, label=whose)
     key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
     figure.legend(handles=key, loc="outside lower center", ncols=3)
@@ -240,7 +305,14 @@ def _row_of(ax: Any, series: Series, i: int) -> None:
     kin = [j for j in others if series.groups and series.target_groups[i] == series.groups[j]]
     # Many clients or rounds would be megabytes of paths, so they become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": series.n * len(rounds) > LINES}
-    bundle(ax, rounds, values[:, i, [j for j in others if j not in kin]], color=FRAME, alpha=0.7, **look)
+    bundle(
+        ax,
+        rounds,
+        values[:, i, [j for j in others if j not in kin]],
+        color=FRAME,
+        alpha=0.7,
+        **look,
+    )
     bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
     ax.plot(rounds, values[:, i, i], color=series.run.look.colour, linewidth=2.4)
     ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
@@ -251,11 +323,16 @@ def _elsewhere(series: Series) -> str:
     """Describe clients that are evaluated on samples of another group; empty if there are none."""
     if not series.strangers:
         return ""
-    return " A star marks clients whose test samples come from another true group than their training samples."
+    return (
+        " A star marks clients whose test samples come from another true group than their "
+        "training samples."
+    )
 
 
 def one_client(series: Series) -> ReportFigure:
-    """Draw the row of the first client to take part, over the rounds, with named lines (APPLE's figure 3)."""
+    """Draw the row of the first client to take part, over the rounds, with named lines (APPLE's
+    figure 3).
+    """
     n, rounds, what = series.n, series.rounds, series.quantity
     i = series.seen[0]
     values, who = series.values[:, i, :], series.run.client(i)
@@ -264,9 +341,21 @@ def one_client(series: Series) -> ReportFigure:
     colours = client_colours(n)
     named = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:NAMED]
     if n > NAMED:
-        bundle(ax, rounds, values[:, [j for j in range(n) if j not in named]], color=FRAME, linewidth=0.8)
+        bundle(
+            ax,
+            rounds,
+            values[:, [j for j in range(n) if j not in named]],
+            color=FRAME,
+            linewidth=0.8,
+        )
     for j in named:
-        ax.plot(rounds, values[:, j], color=colours[j], linewidth=2.6 if j == i else 1.4, label=series.names[j])
+        ax.plot(
+            rounds,
+            values[:, j],
+            color=colours[j],
+            linewidth=2.6 if j == i else 1.4,
+            label=series.names[j],
+        )
     ax.set_ylabel(what.symbol.replace("i", str(i)))
     over_rounds(ax)
     grid(ax)
@@ -275,9 +364,12 @@ def one_client(series: Series) -> ReportFigure:
     return ReportFigure(
         name=f"{slug(what.name)}-first",
         title=f"{what.title}: {who}",
-        caption=f"{series.run.label}: {what.symbol} of client i = {who} over the rounds, a line for each client j, in "
-        f"the order in which they end; the thick line is its entry for itself.{rest}{series.absence}",
-        alt=f"Line chart of {what.symbol} of {who} with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}. At "
+        caption=f"{series.run.label}: {what.symbol} of client i = {who} over the rounds, a line "
+        "for each client j, in "
+        "the order in which they end; the thick line is its entry for "
+        f"itself.{rest}{series.absence}",
+        alt=f"Line chart of {what.symbol} of {who} with {series.run.label} over rounds "
+        f"{rounds[0]} to {rounds[-1]}. At "
         f"the end {series.run.client(named[0])} has the highest entry, {values[-1, named[0]]:.3f}.",
         figure=figure,
         rows=_rows(series, range(len(rounds)), [i]),
@@ -307,9 +399,14 @@ def diagonal(series: Series) -> ReportFigure:
     return ReportFigure(
         name=f"{slug(what.name)}-self",
         title=what.own,
-        caption=f"{series.run.label}: {symbol}, each client's entry for itself, over the rounds.{series.absence}",
-        alt=f"Line chart of {symbol} of {n} clients with {series.run.label} over rounds {rounds[0]} to {rounds[-1]}. "
-        f"At the end they range from {own[-1, least]:.3f} ({series.run.client(least)}) to {own[-1, most]:.3f} "
+        caption=(
+            f"{series.run.label}: {symbol}, each client's entry for itself, over the "
+            f"rounds.{series.absence}"
+        ),
+        alt=f"Line chart of {symbol} of {n} clients with {series.run.label} over rounds "
+        f"{rounds[0]} to {rounds[-1]}. "
+        f"At the end they range from {own[-1, least]:.3f} ({series.run.client(least)}) to "
+        f"{own[-1, most]:.3f} "
         f"({series.run.client(most)}).",
         figure=figure,
         rows=[

@@ -25,7 +25,9 @@ ASIDE = ("schedule",)
 
 
 def learned(runs: list[Run]) -> list[ReportFigure]:
-    """Draw the figures of every run that has some; with several such runs, names and titles end with the method's."""
+    """Draw the figures of every run that has some; with several such runs, names and titles end
+    with the method's.
+    """
     found = [(run, drawn) for run in runs if (drawn := figures(run))]
     if len(found) < 2:
         return [picture for _, drawn in found for picture in drawn]
@@ -43,7 +45,9 @@ def figures(run: Run) -> list[ReportFigure]:
 
 
 def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
-    """Return the quantities with own figures, and by name the norms that the clusters' figure shows."""
+    """Return the quantities with own figures, and by name the norms that the clusters' figure
+    shows.
+    """
     shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
     clustered = any(series.quantity.kind == "clusters" for series in shown.values())
     aside = {name: shown.pop(name) for name in clusters.NORMS if name in shown} if clustered else {}
@@ -74,7 +78,10 @@ SECTIONS = {
 
 
 def pictures(runs: list[Run]) -> list[ReportFigure]:
-    """Draw every figure supported by the record, with unique names. Call it inside ``style.drawing``."""
+    """Draw every figure supported by the record, with unique names.
+
+    Call it inside ``style.drawing``.
+    """
 
     def together(*draws: Draw) -> list[ReportFigure]:
         return [picture for draw in draws if (picture := draw(runs))]
@@ -99,7 +106,9 @@ def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:
     taken: set[str] = set()
     named = []
     for picture in pictures:
-        name = next(n for k in count(1) if (n := picture.name + (f"-{k}" if k > 1 else "")) not in taken)
+        name = next(
+            n for k in count(1) if (n := picture.name + (f"-{k}" if k > 1 else "")) not in taken
+        )
         taken.add(name)
         named.append(replace(picture, name=name))
     return named

@@ -16,7 +16,9 @@ from pomona.results.run_numbers import Run
 Values = NDArray[np.float64]
 
 MATRIX = 500
-"""Maximum number of clients for drawing a clients-by-clients matrix, since sorting it is quadratic."""
+"""Maximum number of clients for drawing a clients-by-clients matrix, since sorting it is
+quadratic.
+"""
 ROUNDS = 200
 """Maximum number of rounds drawn; more would exceed the resolution."""
 
@@ -25,8 +27,8 @@ ROUNDS = 200
 class Series:
     """One quantity of a run: ``values[t, i]`` is client i's last value at the end of ``rounds[t]``.
 
-    ``values`` (T, N, K): K = N for matrices, 1 for scalars. A client that skips a round keeps its row; before its first
-    round the row is NaN.
+    ``values`` (T, N, K): K = N for matrices, 1 for scalars. A client that skips a round keeps its
+    row; before its first round the row is NaN.
     """
 
     run: Run
@@ -52,14 +54,20 @@ class Series:
 
     @property
     def target_groups(self) -> list[int]:
-        """Hidden group on whose samples each client is evaluated; its own unless the record names another."""
+        """Hidden group on whose samples each client is evaluated; its own unless the record names
+        another.
+        """
         targets = list(self.run.result.about.get("target_groups") or ())
         return targets if self.groups and len(targets) == self.n else self.groups
 
     @property
     def strangers(self) -> list[int]:
         """The clients that are evaluated on samples of another group than their own."""
-        return [i for i, (own, to) in enumerate(zip(self.groups, self.target_groups, strict=True)) if own != to]
+        return [
+            i
+            for i, (own, to) in enumerate(zip(self.groups, self.target_groups, strict=True))
+            if own != to
+        ]
 
     @cached_property
     def names(self) -> list[str]:
@@ -77,9 +85,10 @@ class Series:
         if all(len(row.cohort) == self.n for row in self.run.result.rounds):
             return ""
         never = self.n - len(self.seen)
-        return " A client that is away keeps what it last had; before its first round it has nothing (grey in maps)" + (
-            f"; {never} took part in no round." if never else "."
-        )
+        return (
+            " A client that is away keeps what it last had; before its first round it has nothing "
+            "(grey in maps)"
+        ) + (f"; {never} took part in no round." if never else ".")
 
     def thinned(self) -> "Series":
         """Return at most ROUNDS evenly spaced rounds, including the first and the last."""
@@ -89,7 +98,9 @@ class Series:
 
 
 def too_large(run: Run) -> dict[str, int]:
-    """Return names in ``info`` of quantities for all pairs of more than ``MATRIX`` clients, and their numbers."""
+    """Return names in ``info`` of quantities for all pairs of more than ``MATRIX`` clients, and
+    their numbers.
+    """
     n = _clients(run, run.result.rounds)
     wide = {
         name: matrix.shape[1]
@@ -97,21 +108,31 @@ def too_large(run: Run) -> dict[str, int]:
         for name, matrix in row.info.items()
         if matrix.ndim == 2 and matrix.shape[1] > MATRIX
     }
-    kinds = {name: run.result.presentation.quantity(name, columns, n).kind for name, columns in wide.items()}
+    kinds = {
+        name: run.result.presentation.quantity(name, columns, n).kind
+        for name, columns in wide.items()
+    }
     return {name: columns for name, columns in wide.items() if kinds[name] == "matrix"}
 
 
 def _clients(run: Run, rows: Iterable[RoundRow]) -> int:
-    return max(len(run.result.about.get("clients") or ()), *(1 + max(row.cohort, default=-1) for row in rows), 0)
+    return max(
+        len(run.result.about.get("clients") or ()),
+        *(1 + max(row.cohort, default=-1) for row in rows),
+        0,
+    )
 
 
 def recorded(run: Run) -> dict[str, Series]:
-    """Return name in ``info`` -> its series, for every name with a number or a row of numbers per client.
+    """Return name in ``info`` -> its series, for every name with a number or a row of numbers per
+    client.
 
     Those that are ``too_large`` are excluded from figures, orders and texts.
     """
     large = too_large(run)
-    names = dict.fromkeys(name for row in run.result.rounds for name in row.info if name not in large)
+    names = dict.fromkeys(
+        name for row in run.result.rounds for name in row.info if name not in large
+    )
     return {name: series for name in names if (series := _series(run, name))}
 
 
@@ -132,12 +153,17 @@ def _series(run: Run, name: str) -> Series | None:
 def _one_shape(rows: list[RoundRow], name: str) -> bool:
     """Return whether every row has a number, or equally many numbers, per client of its cohort."""
     each = [row.info[name].shape for row in rows]
-    fits = all(len(shape) in (1, 2) and shape[0] == len(row.cohort) for shape, row in zip(each, rows, strict=True))
+    fits = all(
+        len(shape) in (1, 2) and shape[0] == len(row.cohort)
+        for shape, row in zip(each, rows, strict=True)
+    )
     return fits and len({shape[1:] for shape in each}) == 1
 
 
 def order(matrix: Values) -> list[int]:
-    """Sort clients by average-linkage clustering of the symmetrised off-diagonal entries of (n, n)."""
+    """Sort clients by average-linkage clustering of the symmetrised off-diagonal entries of (n,
+    n).
+    """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -149,13 +175,20 @@ def order(matrix: Values) -> list[int]:
     np.fill_diagonal(far, 0.0)
     if not far.any():
         return list(range(n))
-    return [int(i) for i in leaves_list(linkage(squareform(far, checks=False), "average", optimal_ordering=n <= 200))]
+    return [
+        int(i)
+        for i in leaves_list(
+            linkage(squareform(far, checks=False), "average", optimal_ordering=n <= 200)
+        )
+    ]
 
 
 def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]:
     """Return (start, length) of the runs of an order that belong to one group."""
     lengths = [len(list(members)) for _, members in groupby(groups[i] for i in order)]
-    return list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
+    return (
+        list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
+    )
 
 
 def number(value: float) -> float | None:

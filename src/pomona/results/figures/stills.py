@@ -1,7 +1,7 @@
 """Figures that the page shows as pictures: survival by predicted risk, and masks.
 
-Survival: Kaplan-Meier curves of all clients' test samples with low, medium and high risk. Masks: each client's best and
-worst test image.
+Survival: Kaplan-Meier curves of all clients' test samples with low, medium and high risk. Masks:
+each client's best and worst test image.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,9 @@ MOMENTS = 5
 
 @dataclass(frozen=True)
 class Group:
-    """The test samples (n, 2) of one predicted risk, times and events, and their curve at each ``time`` (m,)."""
+    """The test samples (n, 2) of one predicted risk, times and events, and their curve at each
+    ``time`` (m,).
+    """
 
     name: str
     targets: Array
@@ -51,25 +53,34 @@ class Group:
 
 
 def risk_groups(run: Run) -> list[Group]:
-    """Split all clients' test samples into thirds by the headline model's risk; none without times on record.
+    """Split all clients' test samples into thirds by the headline model's risk; none without times
+    on record.
 
     Samples of equal risk are in one group, the lower.
     """
     about = run.result.about
     if about.get("targets") != "survival":
         return []
-    known = [found for i in range(len(about.get("clients") or ())) if (found := run.result.predictions(i))]
+    known = [
+        found
+        for i in range(len(about.get("clients") or ()))
+        if (found := run.result.predictions(i))
+    ]
     if sum(len(targets) for _, targets in known) < LEAST:
         return []
     task = TASKS["survival"]
     risks = np.concatenate([risk(task.natural(outputs)) for outputs, _ in known])
     targets = np.concatenate([truth for _, truth in known]).astype(float)
     group = np.searchsorted(np.quantile(risks, [1 / 3, 2 / 3]), risks, side="left")
-    return [_group(name, targets[group == k]) for k, name in enumerate(GROUPS) if (group == k).any()]
+    return [
+        _group(name, targets[group == k]) for k, name in enumerate(GROUPS) if (group == k).any()
+    ]
 
 
 def survival(runs: list[Run]) -> ReportFigure | None:
-    """Draw the curves of the leading run that has times on record, with the numbers at risk below them."""
+    """Draw the curves of the leading run that has times on record, with the numbers at risk below
+    them.
+    """
     run = leader([run for run in runs if risk_groups(run)])
     groups = risk_groups(run) if run else []
     if run is None or not groups:
@@ -77,7 +88,8 @@ def survival(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="survival",
         title="Survival by predicted risk",
-        caption=f"{run.label}, {run.model}, {evaluated(run)}: Kaplan-Meier estimates of all clients' test samples, in "
+        caption=f"{run.label}, {run.model}, {evaluated(run)}: Kaplan-Meier estimates of all "
+        "clients' test samples, in "
         "thirds by the risk that the model of their client predicts; ticks are censored samples. "
         "Where the model separates high from low risk, the curves "
         "lie apart. Below: how many are still seen without the event.",
@@ -101,7 +113,14 @@ def _drawn(groups: list[Group]) -> "Figure":
     curves, table = axes[:, 0]
     for group, dash in zip(groups, DASHES, strict=False):
         colour = GROUPS[group.name]
-        curves.step(group.time, group.share, where="post", color=colour, linestyle=dash, label=f"{group.name} risk")
+        curves.step(
+            group.time,
+            group.share,
+            where="post",
+            color=colour,
+            linestyle=dash,
+            label=f"{group.name} risk",
+        )
         censored = np.unique(group.targets[group.targets[:, 1] == 0, 0])
         height = group.share[np.searchsorted(group.time, censored)]
         curves.plot(censored, height, "|", color=colour, markersize=5, alpha=0.7)
@@ -110,8 +129,12 @@ def _drawn(groups: list[Group]) -> "Figure":
     grid(curves)
     for k, group in enumerate(groups):
         for moment in moments:
-            table.text(moment, -k, f"{group.at_risk(moment):,}", ha="center", va="center", fontsize=8)
-    table.set_yticks([-k for k in range(len(groups))], [f"{group.name} risk" for group in groups], fontsize=8)
+            table.text(
+                moment, -k, f"{group.at_risk(moment):,}", ha="center", va="center", fontsize=8
+            )
+    table.set_yticks(
+        [-k for k in range(len(groups))], [f"{group.name} risk" for group in groups], fontsize=8
+    )
     table.set(ylim=(0.6 - len(groups), 0.6), xlabel="time", title="number at risk")
     table.title.set_fontsize(9)
     table.spines[:].set_visible(False)
@@ -123,7 +146,12 @@ def _drawn(groups: list[Group]) -> "Figure":
 
 def _rows(groups: list[Group]) -> Rows:
     return [
-        {"risk": group.name, "time": float(time), "share": float(share), "at_risk": group.at_risk(time)}
+        {
+            "risk": group.name,
+            "time": float(time),
+            "share": float(share),
+            "at_risk": group.at_risk(time),
+        }
         for group in groups
         for time, share in zip(group.time, group.share, strict=True)
     ]
@@ -131,7 +159,8 @@ def _rows(groups: list[Group]) -> Rows:
 
 def _said(group: Group) -> str:
     return (
-        f"Of {len(group.targets)} samples of {group.name} risk {group.events} had the event; by time "
+        f"Of {len(group.targets)} samples of {group.name} risk {group.events} had the event; by "
+        "time "
         f"{group.time[-1]:g} {100 * group.share[-1]:.0f} % are left."
     )
 
@@ -140,13 +169,20 @@ WHICH = ("best", "worst")
 
 
 def masks(runs: list[Run]) -> ReportFigure | None:
-    """Draw one row per client: image, truth and prediction of the test images with the best and the worst Dice."""
+    """Draw one row per client: image, truth and prediction of the test images with the best and the
+    worst Dice.
+    """
     lead = leader([run for run in runs if examples(run)])
     if lead is None:
         return None
     shown = examples(lead)
     rows: Rows = [
-        {"client": client, "name": lead.client(client), "which": which, "dice": float(found.dice[k])}
+        {
+            "client": client,
+            "name": lead.client(client),
+            "which": which,
+            "dice": float(found.dice[k]),
+        }
         for client, found in shown.items()
         for k, which in enumerate(WHICH)
     ]
@@ -156,9 +192,11 @@ def masks(runs: list[Run]) -> ReportFigure | None:
         title="Images with truth and prediction",
         caption=f"{lead.label}, {lead.model}, {evaluated(lead)}: of "
         f"{'each client' if len(shown) < MOST_CLIENTS else 'the first clients'} "
-        "the test image with the best and that with the worst Dice, mean over the classes but the background. "
+        "the test image with the best and that with the worst Dice, mean over the classes but the "
+        "background. "
         "Of a volume, the slice with most true pixels.",
-        alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst of all has a Dice of "
+        alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst "
+        "of all has a Dice of "
         f"{_number(worst['dice'])}, at {worst['name']}.",
         figure=_masks_drawn(lead, shown),
         rows=rows,
@@ -177,14 +215,21 @@ def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> "Figure":
         ax.spines[:].set_visible(False)
     names = [str(name) for name in run.result.about.get("classes") or ()]
     names += [f"class {k}" for k in range(len(names), most + 1)]
-    figure.legend(handles=_key(names[: most + 1]), loc="outside lower center", ncols=min(6, most + 1), fontsize=9)
+    figure.legend(
+        handles=_key(names[: most + 1]),
+        loc="outside lower center",
+        ncols=min(6, most + 1),
+        fontsize=9,
+    )
     return figure
 
 
 def _triple(axes: Any, found: MaskExamples, k: int, which: str, most: int) -> None:
     """Draw example k: image, truth and prediction, with class numbers up to ``most``."""
     image, truth, predicted = axes
-    image.imshow(found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray")
+    image.imshow(
+        found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray"
+    )
     for ax, numbers in ((truth, found.truth[k]), (predicted, found.predicted[k])):
         ax.imshow(numbers, cmap="cividis", vmin=0, vmax=most, interpolation="none")
     image.set_title(f"{which}: image", fontsize=9)
@@ -198,7 +243,10 @@ def _key(names: list[str]) -> list["Patch"]:
     from matplotlib.patches import Patch
 
     colours = colormaps["cividis"](np.linspace(0, 1, len(names)))
-    return [Patch(facecolor=c, edgecolor=FRAME, label=shorten(n)) for n, c in zip(names, colours, strict=True)]
+    return [
+        Patch(facecolor=c, edgecolor=FRAME, label=shorten(n))
+        for n, c in zip(names, colours, strict=True)
+    ]
 
 
 def examples(run: Run) -> dict[int, MaskExamples]:
@@ -207,7 +255,11 @@ def examples(run: Run) -> dict[int, MaskExamples]:
     if folder is None or run.result.about.get("targets") != "segmentation":
         return {}
     clients = range(min(MOST_CLIENTS, len(run.result.about.get("clients") or ())))
-    return {i: found for i in clients if (found := read_examples(folder, i)) and len(found.dice) == len(WHICH)}
+    return {
+        i: found
+        for i in clients
+        if (found := read_examples(folder, i)) and len(found.dice) == len(WHICH)
+    }
 
 
 def _number(dice: float) -> str:
@@ -218,7 +270,9 @@ STILLS: Mapping[str, tuple[Callable[[list[Run]], ReportFigure | None], Callable[
     "masks": (masks, examples),
     "survival": (survival, risk_groups),
 }
-"""Figures that the page shows as pictures instead of by script: how each is drawn, and what a run must have."""
+"""Figures that the page shows as pictures instead of by script: how each is drawn, and what a run
+must have.
+"""
 
 
 def shows_stills(runs: list[Run]) -> bool:

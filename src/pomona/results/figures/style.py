@@ -1,4 +1,6 @@
-"""House style of the Matplotlib figures, and what several share: axes, legends, labels of curves."""
+"""House style of the Matplotlib figures, and what several share: axes, legends, labels of
+curves.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,7 +81,8 @@ def drawing() -> Iterator[None]:
         "pdf.fonttype": 42,
     }
     with rc_context(look), catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; the tables and CSVs have the text.
+        # A name in a script that the font lacks is drawn as boxes; the tables and CSVs have the
+        # text.
         filterwarnings("ignore", message=r"Glyph .* missing from font")
         yield
 
@@ -88,11 +91,18 @@ Layout: TypeAlias = Literal["constrained", "compressed"]
 
 
 def panels(
-    width: float, height: float, rows: int = 1, columns: int = 1, *, layout: Layout = "constrained", **grid: Any
+    width: float,
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    layout: Layout = "constrained",
+    **grid: Any,
 ) -> tuple["Figure", NDArray[Any]]:
     """Return a figure of the given size in inches and its (rows, columns) array of axes.
 
-    Axes with an image keep its proportions; only the "compressed" layout then places their labels in one pass.
+    Axes with an image keep its proportions; only the "compressed" layout then places their labels
+    in one pass.
     """
     from matplotlib.figure import Figure
 
@@ -141,7 +151,8 @@ Points = Sequence[tuple[float, float]]
 
 
 def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
-    """Write each curve's name to the right of its end, without overlaps, if there are more than ``DISTINCT``.
+    """Write each curve's name to the right of its end, without overlaps, if there are more than
+    ``DISTINCT``.
 
     Args:
         ax: axes with the curves drawn already.
@@ -151,19 +162,29 @@ def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
         return
     low, high = ax.get_ylim()
     step = max((high - low) / 24, (high - low) / len(curves))
-    ends = sorted(((points[-1][1], name) for name, (points, _) in curves.items()), key=lambda end: end[0])
+    ends = sorted(
+        ((points[-1][1], name) for name, (points, _) in curves.items()), key=lambda end: end[0]
+    )
     place = low - step
     for y, name in ends:
         place = max(place + step, min(y, high - step * (len(ends) - 1)))
         points, colour = curves[name]
         ax.annotate(
-            shorten(name), points[-1], (1.02, (place - low) / (high - low)), textcoords="axes fraction", color=colour,
-            fontsize=8, va="center", arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5},
-        )  # fmt: skip
+            shorten(name),
+            points[-1],
+            (1.02, (place - low) / (high - low)),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5},
+        )
 
 
 def hidden(curves: Mapping[str, Points]) -> str:
-    """Describe curves that coincide in every point, so that one hides the other; empty if there are none."""
+    """Describe curves that coincide in every point, so that one hides the other; empty if there are
+    none.
+    """
     alike: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, points in curves.items():
         alike.setdefault(tuple(points), []).append(name)

@@ -16,7 +16,8 @@ from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
 
 PIXELS = (
-    "Distances are in pixels, over the test images that both have and claim the class; a surface counts as found "
+    "Distances are in pixels, over the test images that both have and claim the class; a surface "
+    "counts as found "
     "within one pixel."
 )
 NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, and run again."
@@ -26,8 +27,12 @@ OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
 
 
 def survival_table(runs: list[Run]) -> list[Table]:
-    """Return the metrics of the leading run's clients, with the worst in a separate row; none for other tasks."""
-    run = leader([run for run in runs if run.result.about.get("targets") == "survival" and records(run)])
+    """Return the metrics of the leading run's clients, with the worst in a separate row; none for
+    other tasks.
+    """
+    run = leader(
+        [run for run in runs if run.result.about.get("targets") == "survival" and records(run)]
+    )
     if run is None:
         return []
     found = records(run)
@@ -37,11 +42,19 @@ def survival_table(runs: list[Run]) -> list[Table]:
             "survival-by-client",
             "Survival by client",
             [
-                f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. Both C-indices and "
-                "the AUROC are 0.5 for guessing, and 1 at best; the integrated Brier score is 0 at best, and 0.25 for "
-                "always saying one half. Inverse probabilities of censoring are of the client's own test samples.",
+                f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
+                "Both C-indices and "
+                "the AUROC are 0.5 for guessing, and 1 at best; the integrated Brier score is 0 "
+                "at best, and 0.25 for "
+                "always saying one half. Inverse probabilities of censoring are of the client's "
+                "own test samples.",
             ],
-            ["Client", "Test samples", "Events", *(capital(METRICS[name].heading) for name in FIGURES)],
+            [
+                "Client",
+                "Test samples",
+                "Events",
+                *(capital(METRICS[name].heading) for name in FIGURES),
+            ],
             [
                 *(
                     [
@@ -52,7 +65,12 @@ def survival_table(runs: list[Run]) -> list[Table]:
                     ]
                     for record in found
                 ),
-                ["worst client", "", "", *(METRICS[name].number(v) for name, v in zip(FIGURES, worst, strict=True))],
+                [
+                    "worst client",
+                    "",
+                    "",
+                    *(METRICS[name].number(v) for name, v in zip(FIGURES, worst, strict=True)),
+                ],
             ],
             range(1),
         )
@@ -64,17 +82,22 @@ def _cell(record: dict[str, Any], name: str) -> str:
     if value is None:
         return NOTHING
     shown = METRICS[name].number(value)
-    return f"{shown} ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds and None not in bounds else shown
+    return (
+        f"{shown} ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds and None not in bounds else shown
+    )
 
 
 def labels(runs: list[Run]) -> Table:
-    """Return for a multi-label task how well each label is distinguished, over the clients that have both values."""
+    """Return for a multi-label task how well each label is distinguished, over the clients that
+    have both values.
+    """
     several = len(runs) > 1
     return Table(
         "label-by-label",
         "Label by label",
         [
-            "Each label by itself, with the headline models on the clients' own test samples: the mean over the "
+            "Each label by itself, with the headline models on the clients' own test samples: the "
+            "mean over the "
             "clients that have test samples with and without it.",
         ],
         [
@@ -96,7 +119,9 @@ def labels(runs: list[Run]) -> Table:
 
 
 def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
-    """Yield (name, test samples with it, test samples, clients that define it, metrics) of each label."""
+    """Yield (name, test samples with it, test samples, clients that define it, metrics) of each
+    label.
+    """
     everyone = range(len(run.result.about.get("clients") or ()))
     answers = [known for client in everyone if (known := run.result.predictions(client))]
     if not answers:
@@ -120,11 +145,17 @@ def _label(clients: Sequence[Answers]) -> tuple[int, int, int, list[str]]:
 
 
 def regions(runs: list[Run]) -> Table:
-    """Return metrics by client and foreground class for the leading run with masks; no rows without one."""
+    """Return metrics by client and foreground class for the leading run with masks; no rows without
+    one.
+    """
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
     found = list(_rows(run)) if run else []
     measured = any("hd95" in figures for _, _, _, figures in found)
-    of = f"{run.label}, {run.model}: each client's own test images, with 95 % intervals." if run else ""
+    of = (
+        f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
+        if run
+        else ""
+    )
     left_out = "A class that an image neither has nor is given is left out of that image's means."
     return Table(
         "regions",
@@ -145,7 +176,11 @@ def regions(runs: list[Run]) -> Table:
                 f"{figures['seen'][k]:,}",
                 with_interval(figures["dice"][k], figures["dice_interval"][k]),
                 with_interval(figures["iou"][k], None),
-                *((_number(figures, key, k, digits) for key, digits in DISTANCES.items()) if measured else ()),
+                *(
+                    (_number(figures, key, k, digits) for key, digits in DISTANCES.items())
+                    if measured
+                    else ()
+                ),
             ]
             for client, name, k, figures in found[:MOST_ROWS]
         ],

@@ -1,4 +1,6 @@
-"""Clients behind the means: those worse than with local training, the worst ones, tests over clients."""
+"""Clients behind the means: those worse than with local training, the worst ones, tests over
+clients.
+"""
 
 from collections.abc import Sequence
 
@@ -11,13 +13,20 @@ from pomona.results.run_numbers import ALONE
 from pomona.results.tables.comparison_tables import headings
 
 NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
-SPREAD = {"mean": "mean", "worst": "worst client", "percentile_10": "10th percentile", "std": "std over clients"}
+SPREAD = {
+    "mean": "mean",
+    "worst": "worst client",
+    "percentile_10": "10th percentile",
+    "std": "std over clients",
+}
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
-    """Return paired values of the same clients, each the mean over the seeds in which both have one.
+    """Return paired values of the same clients, each the mean over the seeds in which both have
+    one.
 
-    A client's seeds share its samples, so counting them individually would inflate the number of clients.
+    A client's seeds share its samples, so counting them individually would inflate the number of
+    clients.
     """
     first, second = one.clients(), other.clients()
     found: dict[int, list[tuple[float, float]]] = {}
@@ -30,7 +39,9 @@ def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[
 
 
 def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """Return each client's gain over local training by method, the mean over seeds; empty without Separate."""
+    """Return each client's gain over local training by method, the mean over seeds; empty without
+    Separate.
+    """
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
         return {}
@@ -45,8 +56,15 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
 
 def shared_seeds(made: Comparison, scenario: str) -> str:
     """Return ``, mean over 3 seeds`` for gains over several seeds; empty for one."""
-    alone, others = made.at(scenario, ALONE), [e for e in made.of(scenario) if e.method != ALONE and e.cells]
-    counts = sorted({len(e.clients().keys() & alone.clients().keys()) for e in others} - {0}) if alone else []
+    alone, others = (
+        made.at(scenario, ALONE),
+        [e for e in made.of(scenario) if e.method != ALONE and e.cells],
+    )
+    counts = (
+        sorted({len(e.clients().keys() & alone.clients().keys()) for e in others} - {0})
+        if alone
+        else []
+    )
     if not counts or counts[-1] < 2:
         return ""
     return f", mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
@@ -58,9 +76,12 @@ def spread_table(made: Comparison) -> Table | None:
     header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
     alone = any(e.method == ALONE for e in made.entries)
     note = (
-        f"Test {headings(made)}, in the round best on validation (the last, where nothing is held out), mean ± "
-        "standard deviation over seeds; a tenth of the clients are worse than the 10th percentile. Worse than alone: "
-        f"the share of clients that are worse than with Separate{'.' if alone else ', which this table does not have.'}"
+        f"Test {headings(made)}, in the round best on validation (the last, where nothing is held "
+        "out), mean ± "
+        "standard deviation over seeds; a tenth of the clients are worse than the 10th "
+        "percentile. Worse than alone: "
+        "the share of clients that are worse than with "
+        f"Separate{'.' if alone else ', which this table does not have.'}"
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
 
@@ -82,11 +103,15 @@ def _spread(made: Comparison, entry: ComparisonRow) -> list[str]:
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:
-    """Return Wilcoxon's signed-rank test over clients: the suite's own methods against all others."""
+    """Return Wilcoxon's signed-rank test over clients: the suite's own methods against all
+    others.
+    """
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
-        "Two-sided test of the values of the same clients, each its mean over seeds, in the round best on validation; "
-        "pairs that are equal are dropped; p is corrected for the lines of its scenario (Holm). The paired clients of "
+        "Two-sided test of the values of the same clients, each its mean over seeds, in the round "
+        "best on validation; "
+        "pairs that are equal are dropped; p is corrected for the lines of its scenario (Holm). "
+        "The paired clients of "
         "one run have trained together, so they are not quite independent, here as in the papers."
     )
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
@@ -96,11 +121,20 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
     done = [e for e in entries if e.cells]
     own = [e for e in done if e.method in made.bench.results["own"]]
-    pairs = [(one, other) for i, one in enumerate(own) for other in done if other not in own[: i + 1]]
+    pairs = [
+        (one, other) for i, one in enumerate(own) for other in done if other not in own[: i + 1]
+    ]
     found = [_compared(one, other) for one, other in pairs]
     corrected = holm([test.p for test, _ in found])
     return [
-        [one.column, one.row, other.row, str(test.pairs), one.metric.number(middle, "+"), f"{p:.2g}"]
+        [
+            one.column,
+            one.row,
+            other.row,
+            str(test.pairs),
+            one.metric.number(middle, "+"),
+            f"{p:.2g}",
+        ]
         for (one, other), (test, middle), p in zip(pairs, found, corrected, strict=True)
     ]
 

@@ -22,7 +22,9 @@ def state(entry: ComparisonRow, text: str) -> str:
 
 
 def grid(made: Comparison) -> Table:
-    """Return the reference's table beside ours; the shorter of methods and scenarios becomes the columns."""
+    """Return the reference's table beside ours; the shorter of methods and scenarios becomes the
+    columns.
+    """
     sides = _sides(made)
     compared = len(sides) > 1
     columns = {s: made.of(s)[0].column for s in made.scenarios}
@@ -33,14 +35,27 @@ def grid(made: Comparison) -> Table:
         entries = [list(line) for line in zip(*entries, strict=True)]
         down, across, first = columns, names, "scenario"
     cells = _cells(made, entries, list(sides))
-    header = [f"{name}: {side}" if compared else name for name in across.values() for side in sides.values()]
+    header = [
+        f"{name}: {side}" if compared else name
+        for name in across.values()
+        for side in sides.values()
+    ]
     header.insert(0, first)
     title = "The table beside ours" if compared else "Results"
-    return Table("results", title, [_grid_note(made)], header, _named(down.values(), cells), marked=_bold(cells))
+    return Table(
+        "results",
+        title,
+        [_grid_note(made)],
+        header,
+        _named(down.values(), cells),
+        marked=_bold(cells),
+    )
 
 
 def _sides(made: Comparison) -> dict[bool, str]:
-    """Return the headings of the reference's column, if it has numbers of this bench, and of ours."""
+    """Return the headings of the reference's column, if it has numbers of this bench, and of
+    ours.
+    """
     if made.reference and any(e.printed.number for e in made.entries):
         return {False: made.reference.label, True: "ours"}
     return {True: "ours"}
@@ -57,7 +72,8 @@ def _grid_note(made: Comparison) -> str:
     if made.reference:
         counting, values = f"{made.count}, as in {made.reference.title}", "ours is"
     return (
-        f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how many). The best of "
+        f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how "
+        "many). The best of "
         "each scenario is bold."
     )
 
@@ -70,11 +86,15 @@ def _named(names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]) ->
 def _cells(
     made: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
 ) -> list[list[tuple[str, bool]]]:
-    """Return the text of each entry and side, and whether it is the best of its scenario; empty without an entry."""
+    """Return the text of each entry and side, and whether it is the best of its scenario; empty
+    without an entry.
+    """
     best = {s: _best(made, s) for s in made.scenarios}
     return [
         [
-            (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario]) if entry else ("", False)
+            (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario])
+            if entry
+            else ("", False)
             for entry in line
             for ours in sides
         ]
@@ -84,7 +104,9 @@ def _cells(
 
 def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, int]]:
     """Return the positions of the best cells, after a first column of names."""
-    return frozenset((i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best)
+    return frozenset(
+        (i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best
+    )
 
 
 def headings(made: Comparison) -> str:
@@ -118,7 +140,8 @@ def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
 def records(made: Comparison) -> list[dict[str, str]]:
     """Return all information on every cell, one record each, for the CSV.
 
-    Ours are shares, not percent; the reference and the difference to it are in the unit of the metric's heading.
+    Ours are shares, not percent; the reference and the difference to it are in the unit of the
+    metric's heading.
     """
     return [_record(made, entry) for entry in made.entries]
 
@@ -126,10 +149,16 @@ def records(made: Comparison) -> list[dict[str, str]]:
 def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
     spreads = {name: spread(e.values(count)) for name, count in AVERAGES.items()}
     own, printed = made.ours(e), e.printed.value
-    numbers = {f"{name}_{what}": getattr(s, what, None) for name, s in spreads.items() for what in ("mean", "std")}
+    numbers = {
+        f"{name}_{what}": getattr(s, what, None)
+        for name, s in spreads.items()
+        for what in ("mean", "std")
+    }
     numbers["reference"] = printed
     numbers["reference_std"] = e.printed.number.std if e.printed.number else None
-    numbers["difference"] = e.metric.scaled(own.mean) - printed if own and printed is not None else None
+    numbers["difference"] = (
+        e.metric.scaled(own.mean) - printed if own and printed is not None else None
+    )
     return {
         "scenario": e.scenario,
         "title": e.column,
@@ -146,10 +175,15 @@ def moments(made: Comparison) -> Table:
     """Return our results in all three counted rounds, over clients and over samples."""
     done = [e for e in made.entries if e.cells]
     counts = [c for c in AVERAGES.values() if any(v is not None for e in done for v in e.values(c))]
-    rows = [[e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)] for e in done]
+    rows = [
+        [e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)]
+        for e in done
+    ]
     note = (
-        f"Test {headings(made)}. Over clients each client counts once; over samples each test sample does. The best "
-        "round on test is chosen by test data, so it is optimistic, and the more so the more often a run is evaluated; "
+        f"Test {headings(made)}. Over clients each client counts once; over samples each test "
+        "sample does. The best "
+        "round on test is chosen by test data, so it is optimistic, and the more so the more "
+        "often a run is evaluated; "
         "the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.over}" for count in counts]
@@ -184,20 +218,34 @@ def rank_table(ranking: Ranking) -> Table:
     rows = []
     for place, i in enumerate(ranking.order, 1):
         unlike = [
-            ranking.methods[b if a == i else a] for (a, b), p in ranking.pairs.items() if i in (a, b) and p < LEVEL
+            ranking.methods[b if a == i else a]
+            for (a, b), p in ranking.pairs.items()
+            if i in (a, b) and p < LEVEL
         ]
-        rows.append([str(place), ranking.methods[i], f"{ranking.mean_ranks[i]:.2f}", ", ".join(unlike) or "none"])
+        rows.append(
+            [
+                str(place),
+                ranking.methods[i],
+                f"{ranking.mean_ranks[i]:.2f}",
+                ", ".join(unlike) or "none",
+            ]
+        )
     smallest = 2.0 ** (1 - ranking.blocks)
-    friedman = f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
+    friedman = (
+        f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
+    )
     reach = (
-        f" With {ranking.blocks} scenarios the smallest p that the test can give is {smallest:.3g} before Holm's "
+        f" With {ranking.blocks} scenarios the smallest p that the test can give is "
+        f"{smallest:.3g} before Holm's "
         f"correction for {len(ranking.pairs)} pairs, so no pair can differ significantly."
         if smallest * len(ranking.pairs) >= LEVEL
         else ""
     )
     note = (
-        f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). {friedman}Nemenyi's "
-        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Pairs are compared by Wilcoxon's "
+        f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). "
+        f"{friedman}Nemenyi's "
+        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Pairs are "
+        "compared by Wilcoxon's "
         f"signed-rank test over scenarios with Holm's correction at 5 %.{reach}"
     )
     header = ["place", "method", "mean rank", "differs significantly from"]
@@ -210,10 +258,13 @@ def privacy(made: Comparison) -> Table | None:
     for e in made.entries:
         spent = [c["figures"]["privacy"]["epsilon"] for c in e.cells if c["figures"]["privacy"]]
         if spent or e.printed.epsilon:
-            ours = state(e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}")
+            ours = state(
+                e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}"
+            )
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
-        "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling rate, the noise, the "
+        "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "
+        "rate, the noise, the "
         "steps and delta alone."
     )
     header = ["scenario", "method", "ours", _label(made)]

@@ -19,7 +19,11 @@ def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | 
     known = [a for a in accuracy if a is not None]
     if not known:
         return None
-    return next(r for r, a in zip(rounds, accuracy, strict=True) if a is not None and a >= CONVERGED * max(known))
+    return next(
+        r
+        for r, a in zip(rounds, accuracy, strict=True)
+        if a is not None and a >= CONVERGED * max(known)
+    )
 
 
 def cost_table(made: Comparison) -> Table | None:
@@ -40,8 +44,10 @@ def cost_table(made: Comparison) -> Table | None:
         *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
     ]
     note = (
-        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. Seconds are wall time of "
-        "training and evaluation where the cells ran, means over seeds; cells that ran side by side share the machine. "
+        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. "
+        "Seconds are wall time of "
+        "training and evaluation where the cells ran, means over seeds; cells that ran side by "
+        "side share the machine. "
         "99 % is of a method's own best mean test accuracy, counted at rounds that were evaluated."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
@@ -66,7 +72,11 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: boo
         _mean([s[-1] for s in seconds if s], ".1f"),
         _mean(ends, ".1f"),
         _mean(after, ".1f"),
-        *([as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)] if said else []),
+        *(
+            [as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)]
+            if said
+            else []
+        ),
     ]
 
 
@@ -77,20 +87,36 @@ def _mean(values: Sequence[Any], form: str) -> str:
 
 def first_at(rounds: Sequence[int], values: Sequence[float | None], target: float) -> int | None:
     """Return the first round with at least the target; None if it is not reached."""
-    return next((r for r, v in zip(rounds, values, strict=True) if v is not None and v >= target), None)
+    return next(
+        (r for r, v in zip(rounds, values, strict=True) if v is not None and v >= target), None
+    )
 
 
 def speed_table(made: Comparison) -> Table | None:
     """Return rounds and megabytes of every cell whose metric is better if higher."""
     rows = [_speed(made, e) for e in made.entries if e.cells and e.metric.higher]
-    header = ["scenario", "method", "rounds to 95 %", "MB to 95 %", "rounds to Separate", "MB to Separate"]
+    header = [
+        "scenario",
+        "method",
+        "rounds to 95 %",
+        "MB to 95 %",
+        "rounds to Separate",
+        "MB to Separate",
+    ]
     note = (
-        "Rounds until the mean over clients, of the headline model of a method, first has 95 % of its own last "
-        "value, and the last value of Separate with the same seed; counted at rounds that were evaluated, means over "
-        "the seeds that reach it (how many, if not all). Megabytes (10⁶ bytes) are those of all clients, down and up, "
+        "Rounds until the mean over clients, of the headline model of a method, first has 95 % of "
+        "its own last "
+        "value, and the last value of Separate with the same seed; counted at rounds that were "
+        "evaluated, means over "
+        "the seeds that reach it (how many, if not all). Megabytes (10⁶ bytes) are those of all "
+        "clients, down and up, "
         "at the run's mean traffic a round."
     )
-    return Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2)) if rows else None
+    return (
+        Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))
+        if rows
+        else None
+    )
 
 
 def _speed(made: Comparison, entry: ComparisonRow) -> list[str]:
@@ -102,19 +128,27 @@ def _speed(made: Comparison, entry: ComparisonRow) -> list[str]:
 
 def _last(entry: ComparisonRow) -> dict[int, float]:
     """Return the last value of each seed."""
-    ends = {cell["seed"]: values[-1] for cell, (_, values) in zip(entry.cells, entry.curve(), strict=True) if values}
+    ends = {
+        cell["seed"]: values[-1]
+        for cell, (_, values) in zip(entry.cells, entry.curve(), strict=True)
+        if values
+    }
     return {seed: value for seed, value in ends.items() if value is not None}
 
 
 def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
     """Return the seeds' rounds and megabytes to the targets, as text."""
     rounds, bytes_ = list[int](), list[float]()
-    asked = [pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets]
+    asked = [
+        pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets
+    ]
     for cell, (numbers, values) in asked:
         if (number := first_at(numbers, values, targets[cell["seed"]])) is not None:
             figures = cell["figures"]
             rounds.append(number)
-            bytes_.append((figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number / 1e6)
+            bytes_.append(
+                (figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number / 1e6
+            )
     found, sent = spread(rounds), spread(bytes_)
     if not found or not sent:
         return [NEVER if asked else "-", "-"]

@@ -9,7 +9,10 @@ from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital, slug
 
-OVER_SEEDS = "Of several seeds it is the mean over seeds, paired by seed, and the intervals cover other seeds as well."
+OVER_SEEDS = (
+    "Of several seeds it is the mean over seeds, paired by seed, and the intervals cover "
+    "other seeds as well."
+)
 
 
 def gain_tables(runs: list[Run]) -> list[Table]:
@@ -26,10 +29,14 @@ def _overall(known: list[Gained]) -> Table:
         "gains",
         "Does federation help?",
         [
-            f"What each run gains in {metric.title} over {base.label}, training alone, on average over clients. More "
-            "than 0 is better. The intervals compare both models on the same test samples; where one holds 0, there is "
-            "no difference that this data can show. Of clients a verdict is given for all at once, after Holm's "
-            "correction: it may be open where a client's own interval is not." + (" " + OVER_SEEDS if several else "")
+            f"What each run gains in {metric.title} over {base.label}, training alone, on average "
+            "over clients. More "
+            "than 0 is better. The intervals compare both models on the same test samples; where "
+            "one holds 0, there is "
+            "no difference that this data can show. Of clients a verdict is given for all at "
+            "once, after Holm's "
+            "correction: it may be open where a client's own interval is not."
+            + (" " + OVER_SEEDS if several else "")
         ],
         [
             "Run",
@@ -65,7 +72,9 @@ def _by_client(found: Gained) -> Table:
         [by_client(found)],
         [
             "Client",
-            "Test groups" if any(gain and gain.pairs < gain.rows for gain in found.clients) else "Test samples",
+            "Test groups"
+            if any(gain and gain.pairs < gain.rows for gain in found.clients)
+            else "Test samples",
             capital(f"{metric.heading}, alone"),
             f"with {run.label}",
             "Gain",

@@ -28,11 +28,14 @@ FIGURES = {
 MOST_ROWS = 200  # rows of one table on a page
 
 
-Line: TypeAlias = tuple[list[str], str, str, dict[str, Any]]  # the run if there are several; client; outcome; metrics
+# the run if there are several; client; outcome; metrics
+Line: TypeAlias = tuple[list[str], str, str, dict[str, Any]]
 
 
 def outcome_tables(runs: list[Run]) -> list[Table]:
-    """Return the tables of all runs with such metrics; only the leading one's if there would be too many rows."""
+    """Return the tables of all runs with such metrics; only the leading one's if there would be too
+    many rows.
+    """
     shown = _shown(runs)
     several = len(shown) > 1
     found = [([run.label] if several else [], *row) for run in shown for row in _rows(run)]
@@ -52,7 +55,9 @@ def _shown(runs: list[Run]) -> list[Run]:
     """Return the runs with such metrics; only the leading one if their rows are too many."""
     rows = {run: len(list(_rows(run))) for run in runs}
     shown = [run for run in runs if rows[run]]
-    return shown if sum(rows.values()) <= MOST_ROWS else [run for run in shown if run is leader(shown)]
+    return (
+        shown if sum(rows.values()) <= MOST_ROWS else [run for run in shown if run is leader(shown)]
+    )
 
 
 def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -> Table:
@@ -74,25 +79,39 @@ def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -
 
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
-        f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no threshold helps."
-        " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they are too extreme."
+        f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
+        "threshold helps."
+        " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they "
+        "are too extreme."
     )
 
 
 def _calibration(columns: list[str], found: Sequence[Line], of: str) -> Table:
     rows = [
-        [*label, client, name, f"{n:,.0f}", f"{mean:.3f}", with_interval(hits / n, _bounds(metrics, int(hits), int(n)))]
+        [
+            *label,
+            client,
+            name,
+            f"{n:,.0f}",
+            f"{mean:.3f}",
+            with_interval(hits / n, _bounds(metrics, int(hits), int(n))),
+        ]
         for label, client, name, metrics in found
         for mean, hits, n in metrics.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
     ]
-    note = "Samples in up to ten groups of equal size, by rising probability: the two last columns should agree."
+    note = (
+        "Samples in up to ten groups of equal size, by rising probability: the two last "
+        "columns should agree."
+    )
     header = [*columns, "Test samples", "Mean probability", "Share of cases"]
     return Table("calibration", "Calibration", [of, note], header, rows, range(len(columns)))
 
 
 def _bounds(found: Mapping[str, Any], hits: int, n: int) -> Interval:
-    """Return Wilson's interval of a share; None if an outcome's figures have none, because samples are clustered."""
+    """Return Wilson's interval of a share; None if an outcome's figures have none, because samples
+    are clustered.
+    """
     return wilson(hits, n) if any((found.get("intervals") or {}).values()) else None
 
 
@@ -105,8 +124,8 @@ class PooledOutcome:
 
     Attributes:
         name: of the class or label.
-        groups: of all clients' test samples, by rising probability: mean probability, share of cases with its 95 %
-            bounds, cases, samples.
+        groups: of all clients' test samples, by rising probability: mean probability, share of
+            cases with its 95 % bounds, cases, samples.
         clients: by number, the same without bounds: mean probability, share of cases.
     """
 
@@ -116,13 +135,17 @@ class PooledOutcome:
 
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
-    """Return the outcomes of a run with evaluation and predictions; none with more than 5 classes or labels."""
+    """Return the outcomes of a run with evaluation and predictions; none with more than 5 classes
+    or labels.
+    """
     answers = _probabilities(run)
     first = next(iter(answers.values()), None)
     if first is None:
         return []
     names = outcome_names(run, first[0].shape[1])
-    clustered = any(run.units(i, len(targets)) < len(targets) for i, (_, targets) in answers.items())
+    clustered = any(
+        run.units(i, len(targets)) < len(targets) for i, (_, targets) in answers.items()
+    )
     return [_pooled_outcome(names[k], k, answers, clustered) for k in outcome_numbers(first)]
 
 
@@ -131,14 +154,18 @@ def _probabilities(run: Run) -> dict[int, Judged]:
     task = TASKS[run.result.about.get("targets", "classes")]
     if run.kept is None or not task.outcomes:
         return {}
-    given = [(i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))]
+    given = [
+        (i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))
+    ]
     answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
     least = 2 if task.output == "class" else 1  # a single class always occurs
     width = next((probabilities.shape[1] for probabilities, _ in answers.values()), 0)
     return answers if least <= width <= MOST else {}
 
 
-def _pooled_outcome(name: str, k: int, answers: Mapping[int, Judged], clustered: bool) -> PooledOutcome:
+def _pooled_outcome(
+    name: str, k: int, answers: Mapping[int, Judged], clustered: bool
+) -> PooledOutcome:
     each = {i: outcome(own, k) for i, own in answers.items()}
     p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
     groups = [_group(*group, clustered=clustered) for group in curve(p, positive)]
@@ -147,7 +174,9 @@ def _pooled_outcome(name: str, k: int, answers: Mapping[int, Judged], clustered:
 
 
 def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:
-    """Return a group with its bounds, which are its share if samples are clustered: Wilson's would be too narrow."""
+    """Return a group with its bounds, which are its share if samples are clustered: Wilson's would
+    be too narrow.
+    """
     low, high = (None if clustered else wilson(hits, n)) or (hits / n, hits / n)
     return mean, hits / n, low, high, hits, n
 
@@ -155,7 +184,10 @@ def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:
 def outcome_names(run: Run, count: int) -> list[str]:
     """Return the names of a run's classes or labels, up to their number."""
     kind = TASKS[run.result.about.get("targets", "classes")].output
-    given = [str(name) for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()]
+    given = [
+        str(name)
+        for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()
+    ]
     return given + [f"{kind} {k}" for k in range(len(given), count)]
 
 

@@ -24,7 +24,8 @@ RESAMPLES = 500
 class Pool:
     """All clients' test samples: predictions and targets (n, ...), and each sample's subgroup (n,).
 
-    ``clustered``: whether several samples are of one group, which a bootstrap of samples would take for independent.
+    ``clustered``: whether several samples are of one group, which a bootstrap of samples would take
+    for independent.
     """
 
     metric: Metric
@@ -43,12 +44,17 @@ class Pool:
             return value, np.full(RESAMPLES, np.nan)
         draws, strata = stream(0, "subgroups"), self.task.strata(y)
         sizes = blocks(len(y), RESAMPLES)
-        drawn = [measured(self.metric, self.task, p, y, stratified(strata, size, draws)) for size in sizes]
+        drawn = [
+            measured(self.metric, self.task, p, y, stratified(strata, size, draws))
+            for size in sizes
+        ]
         return value, np.concatenate(drawn)
 
 
 def subgroups(runs: list[Run]) -> Table:
-    """Return the metric of the leading run's headline models in each subgroup, and the difference from the others."""
+    """Return the metric of the leading run's headline models in each subgroup, and the difference
+    from the others.
+    """
     run = leader([run for run in runs if pooled(run)])
     pool = pooled(run) if run else None
     told = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
@@ -57,7 +63,8 @@ def subgroups(runs: list[Run]) -> Table:
         "subgroups",
         f"Subgroups by {told['column']}",
         [
-            f"{run.label}, {run.model}: all clients' test samples together, each predicted by its client's own "
+            f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
+            "client's own "
             "headline model. Intervals at 95 %, by the bootstrap, unless "
             "several samples are of one group; the difference is to all samples of other subgroups."
         ]
@@ -70,7 +77,9 @@ def subgroups(runs: list[Run]) -> Table:
 
 
 def pooled(run: Run) -> Pool | None:
-    """Return the test samples of a run with recorded subgroups; None without, or if subgroups differ."""
+    """Return the test samples of a run with recorded subgroups; None without, or if subgroups
+    differ.
+    """
     about = run.result.about
     task = task_of(about.get("targets", "classes"), about.get("edges") or ())
     if not about.get("subgroups") or run.metric.name not in task.measures:
@@ -103,7 +112,9 @@ def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
         if not chosen.any():
             continue
         value, drawn = pool.among(chosen)
-        rest, others = pool.among(~chosen) if not chosen.all() else (np.nan, np.full(RESAMPLES, np.nan))
+        rest, others = (
+            pool.among(~chosen) if not chosen.all() else (np.nan, np.full(RESAMPLES, np.nan))
+        )
         yield [
             name,
             str(len(np.unique(pool.client[chosen]))),
@@ -120,4 +131,6 @@ def _cell(metric: Metric, value: float, drawn: Array, sign: str = "") -> str:
     if np.isnan(drawn).any():
         return metric.number(value, sign)
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return f"{metric.number(value, sign)} ({metric.number(low, sign)} to {metric.number(high, sign)})"
+    return (
+        f"{metric.number(value, sign)} ({metric.number(low, sign)} to {metric.number(high, sign)})"
+    )

@@ -12,7 +12,10 @@ from pomona.results.wording import capital, listing
 def unseen(runs: list[Run]) -> Table:
     """Return test results of the clients that did not train, one row per client and named model."""
     found = [(run, _tested(run)) for run in runs]
-    several, headings = len(runs) > 1, list(dict.fromkeys(capital(run.metric.heading) for run in runs))
+    several, headings = (
+        len(runs) > 1,
+        list(dict.fromkeys(capital(run.metric.heading) for run in runs)),
+    )
     one_loss = len({run.loss for run in runs}) == 1
     columns = ["Client", *(["Run"] if several else []), "Model"]
     rows = []
@@ -26,7 +29,8 @@ def unseen(runs: list[Run]) -> Table:
         "unseen",
         "Clients never trained with",
         [
-            "No model was trained on these clients: after the last round each received the federation's model, "
+            "No model was trained on these clients: after the last round each received the "
+            "federation's model, "
             "and adapted it alone. Results on their own test splits.",
             *(sentence for run, evaluations in found if (sentence := _beside(run, evaluations))),
         ],
@@ -36,7 +40,9 @@ def unseen(runs: list[Run]) -> Table:
     )
 
 
-def _clients(evaluations: list[Evaluation]) -> Iterator[tuple[int, str, int, float | None, float | None]]:
+def _clients(
+    evaluations: list[Evaluation],
+) -> Iterator[tuple[int, str, int, float | None, float | None]]:
     """Yield (client, model, samples, value, loss)."""
     for e in evaluations:
         for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True):
@@ -58,7 +64,8 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
     if mean is None or run.mean is None:
         return ""
     return (
-        f"{run.label}, {run.model}: {run.metric.title} {run.metric.text(mean)} on average over these clients, "
+        f"{run.label}, {run.model}: {run.metric.title} {run.metric.text(mean)} on average over "
+        "these clients, "
         f"{run.metric.text(run.mean)} over the members."
     )
 
@@ -71,13 +78,18 @@ def privacy(runs: list[Run]) -> Table:
         "privacy",
         "What privacy was spent",
         [
-            "Differential privacy against anyone who sees a client's uplinks: the smaller ε, the less they reveal "
+            "Differential privacy against anyone who sees a client's uplinks: the smaller ε, the "
+            "less they reveal "
             "about any one training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
         ["Client", *(["Run"] if several else []), "ε"],
         [
-            [run.client(client), *([run.label] if several else []), "no bound" if e is None else f"{e:.3f}"]
+            [
+                run.client(client),
+                *([run.label] if several else []),
+                "no bound" if e is None else f"{e:.3f}",
+            ]
             for run, spent in private
             for client, e in enumerate(spent["clients"])
         ],
@@ -91,7 +103,9 @@ def _terms(run: Run, delta: float, void: str | None) -> str:
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
     return (
-        f"{run.label}: δ = {delta:g}, noise multiplier {run.setting('privacy.noise_multiplier'):g}, gradients clipped "
-        f"at {run.setting('privacy.max_grad_norm'):g}{f', a budget of ε = {budget:g}' if budget else ''}"
+        f"{run.label}: δ = {delta:g}, noise multiplier "
+        f"{run.setting('privacy.noise_multiplier'):g}, gradients clipped "
+        f"at {run.setting('privacy.max_grad_norm'):g}"
+        f"{f', a budget of ε = {budget:g}' if budget else ''}"
         f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
     )

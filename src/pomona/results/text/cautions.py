@@ -18,7 +18,9 @@ from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
 FEW_EVENTS = 10
-"""Number of rarer answers among the test samples below which a client's own numbers are unreliable."""
+"""Number of rarer answers among the test samples below which a client's own numbers are
+unreliable.
+"""
 FEW_SAMPLES = 30
 """Number of test samples below which they are unreliable."""
 MOST_NAMED = 6
@@ -47,12 +49,26 @@ def cautions(runs: list[Run]) -> list[str]:
     """Return the sentences, most serious first; those for several runs are merged and name them."""
     each = [
         sentence
-        for check in (_short, _diverging, _undefined, _constant, _threshold, _unmoved, _climbing, _overtrained)
+        for check in (
+            _short,
+            _diverging,
+            _undefined,
+            _constant,
+            _threshold,
+            _unmoved,
+            _climbing,
+            _overtrained,
+        )
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
-    of_all, compared = (_alone, _moments, _closest, _events, _picked, _losses, _best_on_test), over_seeds(runs)
+    of_all, compared = (
+        (_alone, _moments, _closest, _events, _picked, _losses, _best_on_test),
+        over_seeds(runs),
+    )
     together = [*_seeds(runs), *(note for check in of_all for note in check(compared))]
-    return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)]
+    return [
+        sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)
+    ]
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
@@ -83,10 +99,13 @@ def _undefined(run: Run) -> Iterator[Caution]:
     last = run.kept
     if last is None:
         return
-    without = [c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s]
+    without = [
+        c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s
+    ]
     if without:
         ends = (
-            f" is undefined for {named(run, without)}, as it is where all test samples have one answer; means are over "
+            f" is undefined for {named(run, without)}, as it is where all test samples have one "
+            "answer; means are over "
             f"the other {len(last.clients) - len(without)} clients."
         )
         yield Caution(run.label, ends, ends, before=f"{capital(run.metric.title)} of ")
@@ -101,23 +120,33 @@ def _constant(run: Run) -> Iterator[Caution]:
     metric = run.metric
     floor, mean = mean_of_known([constant[c] for c, _ in both]), mean_of_known([v for _, v in both])
     if not metric.better(mean, floor):
-        worth = f" no better than always giving one answer, which has {metric.text(floor)} on average over clients."
-        yield Caution(run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}")
+        worth = (
+            f" no better than always giving one answer, which has {metric.text(floor)} on "
+            "average over clients."
+        )
+        yield Caution(
+            run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}"
+        )
     elif below := [c for c, v in both if not metric.better(v, constant[c])]:
         worth = " no better than always giving one answer."
         yield Caution(run.label, f" is{worth}", f" are{worth}", before=f"For {named(run, below)} ")
 
 
 def _threshold(run: Run) -> Iterator[Caution]:
-    """Warn that, although scores rank well, predictions at the usual threshold may all be the most frequent class."""
+    """Warn that, although scores rank well, predictions at the usual threshold may all be the most
+    frequent class.
+    """
     counts = [matrix for _, matrix in confusions(run)]
     if run.metric == ACCURACY or not counts:
         return
-    right, frequent, total = (sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum))
+    right, frequent, total = (
+        sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum)
+    )
     if right <= frequent:
         ends = (
             " are right on no more of the test samples than each client's most frequent class is "
-            f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a threshold, before you act on "
+            f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a "
+            "threshold, before you act on "
             "them."
         )
         before = "Taken as answers, the most likely classes of "
@@ -128,7 +157,10 @@ def _unmoved(run: Run) -> Iterator[Caution]:
     """Warn that relationships are unchanged, and so carry no information on the clients."""
     series = recorded(run).get("dr")
     if series and unmoved(series):
-        ends = " have hardly moved from the clients' shares of the samples: they say who is large, not who helps."
+        ends = (
+            " have hardly moved from the clients' shares of the samples: they say who is "
+            "large, not who helps."
+        )
         yield Caution(run.label, ends, ends, before="The relationships of ")
 
 
@@ -158,7 +190,8 @@ def _alone(runs: list[Run]) -> Iterator[str]:
     first = next((run for run in runs if run.mean is not None), None)
     if first and comparable(runs) and baseline(runs, first) is None:
         yield (
-            "Training alone was not run, so whether federation helps stays open: run “separate” with the same data, "
+            "Training alone was not run, so whether federation helps stays open: run “separate” "
+            "with the same data, "
             "partition and seed, and write a report of all."
         )
 
@@ -169,7 +202,8 @@ def _moments(runs: list[Run]) -> Iterator[str]:
     last = [run.label for run in runs if run.setting("keep") != "best"]
     if best and last:
         yield (
-            f"{listing(best)} {'is' if len(best) == 1 else 'are'} compared in the round best on validation, "
+            f"{listing(best)} {'is' if len(best) == 1 else 'are'} compared in the round best on "
+            "validation, "
             f"{listing(last)} in the last: {REMEDY}."
         )
 
@@ -185,7 +219,8 @@ def _closest(runs: list[Run]) -> Iterator[str]:
     client = min(sizes, key=sizes.__getitem__)
     if best.mean - rest.mean < 1 / (len(sizes) * sizes[client]):
         yield (
-            f"The means of {best.label} and {rest.label} are closer than one test sample: one answer more or less on "
+            f"The means of {best.label} and {rest.label} are closer than one test sample: one "
+            "answer more or less on "
             f"{best.client(client)} ({sizes[client]} samples) would level or turn them."
         )
 
@@ -208,19 +243,23 @@ def _events(runs: list[Run]) -> Iterator[str]:
     small = {c for c, n in units.items() if 0 < n < FEW_SAMPLES}
     if any(units[c] < n for c, n in samples.items()):
         yield (
-            "Test samples of one group (data.group_column) belong together, such as the rows of a patient: numbers of "
+            "Test samples of one group (data.group_column) belong together, such as the rows of a "
+            "patient: numbers of "
             "single clients have no intervals, gains have those of groups."
         )
     if small:
         yield (
-            f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the intervals, not at the "
+            f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the "
+            "intervals, not at the "
             "numbers."
         )
     yield from _rare(run, small)
 
 
 def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
-    """Warn of clients with few test samples of the rarer of two answers; ``small``: those named already."""
+    """Warn of clients with few test samples of the rarer of two answers; ``small``: those named
+    already.
+    """
     counts = {c: matrix.sum(axis=1) for c, matrix in confusions(run) if len(matrix) == 2}
     if not counts:
         return
@@ -233,7 +272,10 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
         each = listing(shown[:MOST_NAMED])
         if len(shown) > MOST_NAMED:
             each += f" and {len(shown) - MOST_NAMED} more"
-        yield f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone are uncertain."
+        yield (
+            f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone "
+            "are uncertain."
+        )
 
 
 def _picked(runs: list[Run]) -> Iterator[str]:
@@ -243,7 +285,8 @@ def _picked(runs: list[Run]) -> Iterator[str]:
     base = baseline(runs, best) if best else None
     if best and base and len(judged) > 1 and gained(best, base).over:
         yield (
-            f"{best.label} was selected as the best of {len(judged)} runs on the test samples that also evaluate it: "
+            f"{best.label} was selected as the best of {len(judged)} runs on the test samples "
+            "that also evaluate it: "
             "its gain is slightly optimistic."
         )
 
@@ -251,7 +294,10 @@ def _picked(runs: list[Run]) -> Iterator[str]:
 def _losses(runs: list[Run]) -> Iterator[str]:
     names = list(dict.fromkeys(run.loss for run in runs if run.loss))
     if len(names) > 1:
-        yield f"The runs minimise different losses ({listing(names)}), which do not compare with each other."
+        yield (
+            f"The runs minimise different losses ({listing(names)}), which do not compare with "
+            "each other."
+        )
 
 
 def _seeds(runs: list[Run]) -> Iterator[str]:
@@ -259,7 +305,8 @@ def _seeds(runs: list[Run]) -> Iterator[str]:
         yield why
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
-            "All runs use one seed, so the intervals know of other test samples but not of other starts or partitions: "
+            "All runs use one seed, so the intervals know of other test samples but not of other "
+            "starts or partitions: "
             "repeat with other seeds."
         )
 
@@ -272,6 +319,7 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
             else ""
         )
         yield (
-            f"“Best on test”{papers} picks its round by looking at the test data: it compares with published tables, "
+            f"“Best on test”{papers} picks its round by looking at the test data: it compares "
+            "with published tables, "
             "and is optimistic."
         )

@@ -1,4 +1,6 @@
-"""Generated sentences on differences from reference numbers: settings, leading methods and levels."""
+"""Generated sentences on differences from reference numbers: settings, leading methods and
+levels.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +52,10 @@ def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> l
             reasons.setdefault((e.state, _reason(e, reference)), []).append(e.row)
     every = len(entries)
     return [
-        f"{'Every method' if len(rows) == every else ', '.join(rows)}: {state}{'. ' + reason if reason else ''}."
+        (
+            f"{'Every method' if len(rows) == every else ', '.join(rows)}: "
+            f"{state}{'. ' + reason if reason else ''}."
+        )
         for (state, reason), rows in reasons.items()
     ]
 
@@ -72,7 +77,9 @@ def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
     if wanted not in (None, name):
         facts.append(f"{plain(str(name))} replaces {wanted}, so the levels cannot be compared")
     given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
-    limits = [f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)]
+    limits = [
+        f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)
+    ]
     facts += [" and ".join(limits) + ", not all"] if limits else []
     facts += [
         f"{WORDS.get(key, key)} {plain(str(own[key]))}, not {plain(str(value))}"
@@ -87,7 +94,9 @@ def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
 
 @dataclass(frozen=True)
 class _Both:
-    """A method with the reference's number, in the unit of the metric's heading, and ours over seeds."""
+    """A method with the reference's number, in the unit of the metric's heading, and ours over
+    seeds.
+    """
 
     entry: ComparisonRow
     theirs: float
@@ -112,11 +121,18 @@ def _lead(known: Sequence[_Both], label: str) -> str:
     ours = sorted(known, key=lambda k: -metric.goodness(k.own.mean))
     leader, best = ours[0], max(known, key=lambda k: metric.goodness(k.theirs))
     if abs(leader.own.mean - best.own.mean) < TIE:
-        level = [k.entry.row for k in ours if abs(leader.own.mean - k.own.mean) < TIE and k is not best]
-        return f"{best.entry.row} leads, as in the {label}{', level with ' + ', '.join(level) if level else ''}."
+        level = [
+            k.entry.row for k in ours if abs(leader.own.mean - k.own.mean) < TIE and k is not best
+        ]
+        return (
+            f"{best.entry.row} leads, as in the "
+            f"{label}{', level with ' + ', '.join(level) if level else ''}."
+        )
     return (
-        f"The {label} is led by {best.entry.row} ({best.theirs:.2f}); here {leader.entry.row} leads "
-        f"({metric.number(leader.own.mean)}) and {best.entry.row} comes {_ordinal(1 + ours.index(best))} "
+        f"The {label} is led by {best.entry.row} ({best.theirs:.2f}); here {leader.entry.row} "
+        "leads "
+        f"({metric.number(leader.own.mean)}) and {best.entry.row} comes "
+        f"{_ordinal(1 + ours.index(best))} "
         f"({metric.number(best.own.mean)}).{_margin(leader.entry, best.entry)}"
     )
 
@@ -125,15 +141,24 @@ def _agreement(known: Sequence[_Both], label: str) -> str:
     """Count the pairs of methods in the reference's order."""
     pairs = list(combinations(known, 2))
     swapped = [(a, b) for a, b in pairs if (a.theirs - b.theirs) * (a.own.mean - b.own.mean) < 0]
-    close = sum(abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped)
+    close = sum(
+        abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped
+    )
     seeds = max(known, key=lambda k: k.own.mean).own.n
-    within = f", {close} of them within a standard deviation over our seeds" if seeds > 1 and swapped else ""
+    within = (
+        f", {close} of them within a standard deviation over our seeds"
+        if seeds > 1 and swapped
+        else ""
+    )
     from scipy import stats  # late: a second, not needed for a page of one run
 
     tau = stats.kendalltau([k.theirs for k in known], [k.own.mean for k in known]).statistic
     agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
     kept = len(pairs) - len(swapped)
-    return f"{kept} of {len(pairs)} pairs of methods stand in the {label}'s order or tie{agree}{within}."
+    return (
+        f"{kept} of {len(pairs)} pairs of methods stand in the {label}'s order or "
+        f"tie{agree}{within}."
+    )
 
 
 def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
@@ -142,7 +167,10 @@ def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
     if test is None:
         return ""
     verdict = "is more than chance" if test.p < 0.05 else "may be chance"
-    return f" Over clients the difference {verdict} (Wilcoxon, pairs that differ: {test.pairs}, p = {test.p:.2g})."
+    return (
+        f" Over clients the difference {verdict} (Wilcoxon, pairs that differ: {test.pairs}, p "
+        f"= {test.p:.2g})."
+    )
 
 
 def _ordinal(place: int) -> str:
@@ -164,11 +192,17 @@ def _level(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]
 
 
 def _notes(reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
-    return [f"{e.row}, the {reference.label}'s figure*: {note}." for e in done for note in e.printed.notes]
+    return [
+        f"{e.row}, the {reference.label}'s figure*: {note}."
+        for e in done
+        for note in e.printed.notes
+    ]
 
 
 def shared(made: Comparison) -> Mapping[str, Any]:
     """Return settings shared by all finished cells, by dotted key, except data locations."""
     trees = [flat(e.settings) for e in made.entries if e.cells]
-    common = {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
+    common = (
+        {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
+    )
     return {k: v for k, v in common.items() if k != "data.dir"}

@@ -1,4 +1,6 @@
-"""Sentences on single runs: their setup and progress, what their means rest on, how their curves end."""
+"""Sentences on single runs: their setup and progress, what their means rest on, how their curves
+end.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -35,7 +37,8 @@ def setup(runs: list[Run]) -> str:
     own = first.setting("data.name") == "clients"
     held = "files of their own" if own else f"parts of {first.source or 'the same data'}"
     return (
-        f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} that "
+        f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for "
+        f"{who} that "
         f"hold{'s' if n == 1 else ''} {held}{f' ({details})' if details else ''}."
     )
 
@@ -52,7 +55,11 @@ def _models(run: Run) -> str:
 def _length(runs: list[Run]) -> str:
     """Format `` over 20 and 40 rounds``; empty if unknown."""
     rounds = _each(runs, "rounds")
-    return f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}" if rounds else ""
+    return (
+        f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}"
+        if rounds
+        else ""
+    )
 
 
 def _seeds(runs: list[Run]) -> str:
@@ -69,11 +76,16 @@ def _each(runs: list[Run], key: str) -> list[int]:
 def progress(run: Run, now: datetime) -> str:
     """Describe the progress of a running run, ``now`` in UTC."""
     done, planned = len(run.result.rounds), run.setting("rounds")
-    return f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at {now:%H:%M:%S} UTC"
+    return (
+        f"round {done}{f' of {planned}' if planned is not None else ''} is done, written at "
+        f"{now:%H:%M:%S} UTC"
+    )
 
 
 def rests_on(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for runs whose means are over the same clients, then one for each gain over local training."""
+    """Return a sentence for runs whose means are over the same clients, then one for each gain over
+    local training.
+    """
     alike: dict[str, list[str]] = {}
     for run in runs:
         if text := _mean(run):
@@ -83,7 +95,8 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
     return [
         *(f"{listing(labels)}: {text}" for text, labels in alike.items()),
         *(
-            f"{found.run.label} against {found.base.label}, training alone: {measured(found.run.metric, found.over)}. "
+            f"{found.run.label} against {found.base.label}, training alone: "
+            f"{measured(found.run.metric, found.over)}. "
             f"{evidence(found.run, found.over)}"
             for found in gained_over(known, base)
             if found.over
@@ -92,7 +105,9 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
 
 
 def _mean(run: Run) -> str:
-    """Format ``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty without an evaluation."""
+    """Format ``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty
+    without an evaluation.
+    """
     kept = run.kept
     if kept is None:
         return ""
@@ -108,14 +123,16 @@ def _mean(run: Run) -> str:
 def still_rising(run: Run) -> str:
     """Describe where a run was still improving when it ended; empty if it was not.
 
-    A curve is rising if its last third rises by more than twice its scatter; uses validation if available. A run that
-    was better before, see ``worse_since``, only recovers.
+    A curve is rising if its last third rises by more than twice its scatter; uses validation if
+    available. A run that was better before, see ``worse_since``, only recovers.
     """
     if worse_since(run) is not None:
         return ""
     known, what = _validation(run), f"{run.metric.title} on validation"
     if len(known) < SHORTEST:
-        known = [(r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None]
+        known = [
+            (r.round, -v) for r in run.result.rounds if (v := mean_of_known(r.loss)) is not None
+        ]
         what = "training loss"
     if len(known) < SHORTEST:
         return ""
@@ -128,13 +145,16 @@ def still_rising(run: Run) -> str:
 
 
 def worse_since(run: Run) -> int | None:
-    """Return the round since which a run got worse on validation; None if it did not, or if that round is compared.
+    """Return the round since which a run got worse on validation; None if it did not, or if that
+    round is compared.
 
-    That is its best round there, if the curve then falls by more than twice its scatter; for several seeds, the first
-    such round.
+    That is its best round there, if the curve then falls by more than twice its scatter; for
+    several seeds, the first such round.
     """
     if run.seeds:
-        return min((since for one in run.seeds if (since := worse_since(one)) is not None), default=None)
+        return min(
+            (since for one in run.seeds if (since := worse_since(one)) is not None), default=None
+        )
     known = [(number, v) for number, v in _validation(run) if number > 0]
     if not known or run.kept is None:
         return None
@@ -155,4 +175,6 @@ def _trend(values: Sequence[float]) -> tuple[float, float]:
     """Return the rise of a line through equally spaced values, and their scatter around it."""
     steps = np.arange(len(values))
     slope, start = np.polyfit(steps, values, 1)
-    return float(slope * (len(values) - 1)), float(np.std(np.asarray(values) - (slope * steps + start)))
+    return float(slope * (len(values) - 1)), float(
+        np.std(np.asarray(values) - (slope * steps + start))
+    )

@@ -1,14 +1,23 @@
-"""The opening verdict of a page: whether federation helps, by how much, and which clients it does not help.
+"""The opening verdict of a page: whether federation helps, by how much, and which clients it does
+not help.
 
-A sentence claims no more than its interval: a run is better than another only if the paired interval over clients
-excludes 0 (see ``pomona.record.paired_gain``).
+A sentence claims no more than its interval: a run is better than another only if the paired
+interval over clients excludes 0 (see ``pomona.record.paired_gain``).
 """
 
 from collections.abc import Collection
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.gain_presentation import Gained, by_client, evidence, gained, interval, measured, signed
+from pomona.results.gain_presentation import (
+    Gained,
+    by_client,
+    evidence,
+    gained,
+    interval,
+    measured,
+    signed,
+)
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.seeds import over_seeds
 from pomona.results.text.narrative import REMEDY, worse_since
@@ -30,9 +39,14 @@ def _one(run: Run) -> list[str]:
         return ["No model was evaluated on a test split, so there is no result to state."]
     if kept.mean is None:
         return [f"{capital(run.moment)}, no client's test samples define {run.metric.title}."]
-    pooled = "" if kept.pooled is None else f", and {run.metric.text(kept.pooled)} over all test samples taken together"
+    pooled = (
+        ""
+        if kept.pooled is None
+        else f", and {run.metric.text(kept.pooled)} over all test samples taken together"
+    )
     return [
-        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} on average over "
+        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} "
+        "on average over "
         f"clients{pooled}.",
         *_yardsticks(run),
     ]
@@ -71,7 +85,9 @@ def _several(runs: list[Run]) -> list[str]:
 def _unranked(runs: list[Run]) -> str:
     """Explain why runs are not ranked; empty if they can be."""
     if len({run.scenario for run in runs}) > 1:
-        return "They do not share one scenario (data and partition), so their numbers are not ranked."
+        return (
+            "They do not share one scenario (data and partition), so their numbers are not ranked."
+        )
     if not comparable(runs):
         titles = listing(sorted({run.metric.title for run in runs}))
         return f"Their headline metrics differ ({titles}), so their numbers are not ranked."
@@ -79,14 +95,17 @@ def _unranked(runs: list[Run]) -> str:
 
 
 def _counted(found: Gained) -> list[int]:
-    """Return the clients in a gain's mean; those with values in both runs, if there is no such mean."""
+    """Return the clients in a gain's mean; those with values in both runs, if there is no such
+    mean.
+    """
     left_out = {out.client for out in found.over.left_out} if found.over else set()
     return [client for client in found.differences if client not in left_out]
 
 
 def _level(run: Run) -> str:
     return (
-        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over clients"
+        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average "
+        "over clients"
         f"{_seeds(run)} {run.moment}."
     )
 
@@ -101,7 +120,11 @@ def _helps(found: Gained, tried: int) -> str:
     No conclusion is drawn if the worse run was better before the compared round.
     """
     run, base, title = found.run, found.base, found.run.metric.title
-    best = f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'}," if tried > 1 else run.label
+    best = (
+        f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'},"
+        if tried > 1
+        else run.label
+    )
     levels, over = _levels(found), _over(found)
     if found.over is None:
         why = (
@@ -110,7 +133,8 @@ def _helps(found: Gained, tried: int) -> str:
             else "the records do not hold the models' answers"
         )
         return (
-            f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are {levels}; "
+            f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are "
+            f"{levels}; "
             f"{why}, so whether that is more than chance is not known."
         )
     gain = measured(run.metric, found.over)
@@ -118,18 +142,21 @@ def _helps(found: Gained, tried: int) -> str:
         case "better":
             unfair = _overtrained(base)
             return (
-                f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of {base.label}, training "
+                f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of "
+                f"{base.label}, training "
                 f"alone, in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case "worse":
             unfair = _overtrained(run)
             return (
-                f"{'' if unfair else 'Federation does not help here: '}{best} is behind {base.label}, training alone, "
+                f"{'' if unfair else 'Federation does not help here: '}{best} is behind "
+                f"{base.label}, training alone, "
                 f"in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case _:
             return (
-                f"Does federation help? Between {best} and {base.label}, training alone, there is {LEVEL}: "
+                f"Does federation help? Between {best} and {base.label}, training alone, there is "
+                f"{LEVEL}: "
                 f"{title} {levels} {over}, a gain of {gain}."
             )
 
@@ -157,7 +184,8 @@ def _overtrained(behind: Run) -> str:
     if since is None:
         return ""
     return (
-        f" But {behind.label} has got worse since round {since}, so this does not show whether federation helps: "
+        f" But {behind.label} has got worse since round {since}, so this does not show whether "
+        "federation helps: "
         f"{REMEDY}."
     )
 
@@ -168,15 +196,23 @@ def _useless(runs: list[Run]) -> list[str]:
         constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
         if constant is None or run.metric.better(run.mean, constant):
             return []
-    return ["None of these runs has learned anything of use yet: always giving one answer does no worse."]
+    return [
+        (
+            "None of these runs has learned anything of use yet: always giving one answer does no "
+            "worse."
+        )
+    ]
 
 
 def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
-    """Report the score of a constant prediction, and for regression the explained share of variance.
+    """Report the score of a constant prediction, and for regression the explained share of
+    variance.
 
     ``clients``: those for the constant; all if None.
     """
-    constant = mean_of_known([v for c, v in run.constant.items() if clients is None or c in clients])
+    constant = mean_of_known(
+        [v for c, v in run.constant.items() if clients is None or c in clients]
+    )
     explained = mean_of_known([r.get("r2") for r in records(run)])
     return [
         *(
@@ -195,7 +231,10 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
     """Compare the best run with the other federated runs."""
     ahead = [
-        f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval {interval(best.metric, g.over)})"
+        (
+            f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval "
+            f"{interval(best.metric, g.over)})"
+        )
         for g in rivals
         if g.over and g.over.verdict == "better"
     ]
@@ -204,9 +243,19 @@ def _among(best: Run, rivals: list[Gained]) -> list[str]:
     return [
         *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
         *(
-            [f"Between {best.label} and {'each of ' if len(level) > 1 else ''}{listing(level)} there is {LEVEL}."]
+            [
+                (
+                    f"Between {best.label} and "
+                    f"{'each of ' if len(level) > 1 else ''}{listing(level)} "
+                    f"there is {LEVEL}."
+                )
+            ]
             if level
             else []
         ),
-        *([f"Of {listing(blank)} the records do not hold what a comparison takes."] if blank else []),
+        *(
+            [f"Of {listing(blank)} the records do not hold what a comparison takes."]
+            if blank
+            else []
+        ),
     ]

@@ -25,11 +25,14 @@ from pomona.results.wording import capital
 PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex", "comparison.csv"
 
 
-def write(bench: Bench, out: Path, forms: Sequence[str] = (), reference: Reference | None = None) -> Path:
-    """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's path.
+def write(
+    bench: Bench, out: Path, forms: Sequence[str] = (), reference: Reference | None = None
+) -> Path:
+    """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's
+    path.
 
-    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``. Ours stand beside the
-    reference numbers, those that the bench's suite names if none are given.
+    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``. Ours
+    stand beside the reference numbers, those that the bench's suite names if none are given.
 
     Raises:
         ConfigError: the reference numbers are of another metric.
@@ -50,7 +53,8 @@ def write(bench: Bench, out: Path, forms: Sequence[str] = (), reference: Referen
 
 
 def rank(made: Comparison) -> Ranking | None:
-    """Rank methods over the columns in which all have a result; None for fewer than two methods or columns.
+    """Rank methods over the columns in which all have a result; None for fewer than two methods or
+    columns.
 
     Methods without a result in some finished column are excluded, and columns without any result.
     """
@@ -91,7 +95,10 @@ def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
 
 
 def _pictures(made: Comparison, ranked: Ranking | None) -> list[ReportFigure]:
-    found = [comparison_figures.diagram(ranked) if ranked else None, *comparison_figures.ablations(made)]
+    found = [
+        comparison_figures.diagram(ranked) if ranked else None,
+        *comparison_figures.ablations(made),
+    ]
     found += [comparison_figures.curves(made, s) for s in made.scenarios]
     found += [comparison_figures.who_benefits(made, s) for s in made.scenarios]
     return [picture for picture in found if picture]
@@ -112,23 +119,32 @@ def opening(made: Comparison) -> list[str]:
 
 
 def _versions(made: Comparison) -> list[str]:
-    return [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in made.bench.results["versions"]]
+    return [
+        ", ".join(f"{k} {v}" for k, v in versions.items())
+        for versions in made.bench.results["versions"]
+    ]
 
 
 def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
     parts = [f"# {made.bench.results['title']}", *opening(made), "## Where ours differs, and why"]
     parts += [
-        f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines) for column, lines in sentences(made) if lines
+        f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines)
+        for column, lines in sentences(made)
+        if lines
     ]
     parts += [markdown(table).rstrip() for table in tables]
-    parts += [f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures]
+    parts += [
+        f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures
+    ]
     settings = "\n".join(f"{key} = {_text(value)}" for key, value in shared(made).items())
     parts += ["## Settings that all runs have", f"```toml\n{settings}\n```"] if settings else []
     parts += [f"Made with {line}." for line in _versions(made)]
     return "\n\n".join(parts) + "\n"
 
 
-def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure], forms: Sequence[str]) -> str:
+def _html(
+    made: Comparison, tables: list[Table], pictures: list[ReportFigure], forms: Sequence[str]
+) -> str:
     differences = [(column, lines) for column, lines in sentences(made) if lines]
     links = [(table.name, table.title) for table in tables]
     links[1:1] = [("differences", "Where ours differs")] if differences else []
@@ -143,7 +159,9 @@ def _html(made: Comparison, tables: list[Table], pictures: list[ReportFigure], f
         differences=differences,
         tables=tables,
         pictures=[(p, p.png()) for p in pictures],
-        settings=Table("settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)),
+        settings=Table(
+            "settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)
+        ),
         versions=_versions(made),
         files=[TEXT, LATEX, RECORDS, *([FIGURES + "/"] if forms else [])],
     )

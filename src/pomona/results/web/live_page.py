@@ -23,7 +23,9 @@ LEAST = 60
 
 
 class LivePageCallback(NullCallback):
-    """Writes the page of the run in a folder when a round is committed and the last page is old enough."""
+    """Writes the page of the run in a folder when a round is committed and the last page is old
+    enough.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

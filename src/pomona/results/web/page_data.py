@@ -31,7 +31,9 @@ Json: TypeAlias = dict[str, Any]
 EXACT = 150_000
 """Number of values of one quantity from which each is stored in one byte instead of four."""
 MARKS = 20_000
-"""Number of label counts by client and class from which they are not drawn: each is an element of the document."""
+"""Number of label counts by client and class from which they are not drawn: each is an element of
+the document.
+"""
 LARGEST = float(np.finfo(np.float32).max)
 MOST = 600_000
 """Number of values of one quantity from which rounds are omitted."""
@@ -40,8 +42,8 @@ MOST = 600_000
 def pack(values: NDArray[np.float64]) -> Json:
     """Pack numbers of any shape in base64, with NaN for missing ones.
 
-    They are little-endian float32, or for more than ``EXACT`` numbers bytes: k is ``low + k / 254 (high - low)``, 255
-    is NaN. Numbers beyond ``LARGEST`` are not drawn.
+    They are little-endian float32, or for more than ``EXACT`` numbers bytes: k is ``low + k / 254
+    (high - low)``, 255 is NaN. Numbers beyond ``LARGEST`` are not drawn.
     """
     values = np.where(np.abs(values) <= LARGEST, values, np.nan)
     if values.size <= EXACT:
@@ -68,7 +70,8 @@ class LiveProgress:
     Attributes:
         seconds: interval after which the page reloads.
         written: when it was written.
-        patience: seconds without a newer page after which it considers the run ended, and stops reloading.
+        patience: seconds without a newer page after which it considers the run ended, and stops
+            reloading.
     """
 
     seconds: int
@@ -102,11 +105,15 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "planned": run.setting("rounds"),
         "finished": finished(result),
         "rounds": [row.round for row in result.rounds],
-        "loss": pack(_rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)),
+        "loss": pack(
+            _rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)
+        ),
         "sent": megabytes_sent(run),
         "moment": run.kept.round if run.kept else None,
         "views": [_view(result.curve(*key), n) for key in views(result)],
-        "intervals": {str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)},
+        "intervals": {
+            str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)
+        },
         "learned": _learned(run),
         "penalty": penalty(run),
         "confusion": _confusion(run),
@@ -133,12 +140,21 @@ def _compared(run: Run, runs: list[Run]) -> Json:
 
 
 def _calibration(outcome: PooledOutcome) -> Json:
-    return {"name": outcome.name, "groups": outcome.groups, "clients": list(outcome.clients.items())}
+    return {
+        "name": outcome.name,
+        "groups": outcome.groups,
+        "clients": list(outcome.clients.items()),
+    }
 
 
 def _drawn(look: Look) -> Json:
     """Convert a look, with its marker by number and dash lengths in line widths."""
-    return {"colour": look.colour, "bright": look.bright, "dash": look.dash, "marker": MARKERS.index(look.marker)}
+    return {
+        "colour": look.colour,
+        "bright": look.bright,
+        "dash": look.dash,
+        "marker": MARKERS.index(look.marker),
+    }
 
 
 def _metric(metric: Metric) -> Json:
@@ -156,8 +172,13 @@ def _metric(metric: Metric) -> Json:
 
 
 def _gains(found: Gained) -> list[Json]:
-    """Return each client's gain over local training, with its own interval and the joint verdict if known."""
-    known, shown = dict(enumerate(zip(found.clients, found.verdicts, strict=True))), ("value", "low", "high", "pairs")
+    """Return each client's gain over local training, with its own interval and the joint verdict if
+    known.
+    """
+    known, shown = (
+        dict(enumerate(zip(found.clients, found.verdicts, strict=True))),
+        ("value", "low", "high", "pairs"),
+    )
     gains: list[Json] = [{} for _ in range(1 + max([*known, *found.differences], default=-1))]
     for client, difference in found.differences.items():
         gains[client] = {"value": difference}
@@ -170,19 +191,27 @@ def _gains(found: Gained) -> list[Json]:
 def clients(run: Run) -> int:
     """Return the number of clients of a run."""
     result = run.result
-    seen = {c for e in result.evaluations for c in e.clients} | {c for row in result.rounds for c in row.cohort}
+    seen = {c for e in result.evaluations for c in e.clients} | {
+        c for row in result.rounds for c in row.cohort
+    }
     return max(len(result.about.get("clients") or ()), 1 + max(seen, default=-1))
 
 
 def _groups(result: Result, n: int) -> list[int]:
-    """Return each client's hidden group, numbered from 0 in order of occurrence; empty if unknown."""
+    """Return each client's hidden group, numbered from 0 in order of occurrence; empty if
+    unknown.
+    """
     groups = list(result.about.get("groups") or ())
     known = {group: k for k, group in enumerate(sorted(set(groups)))}
     return [known[g] for g in groups] if len(groups) == n and len(known) > 1 else []
 
 
-def _rows(who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int) -> NDArray[np.float64]:
-    """Return values of some clients per row, as (T, n) with NaN for the others and for undefined ones."""
+def _rows(
+    who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int
+) -> NDArray[np.float64]:
+    """Return values of some clients per row, as (T, n) with NaN for the others and for undefined
+    ones.
+    """
     table = np.full((len(who), n), np.nan)
     for t, (some, row) in enumerate(zip(who, values, strict=True)):
         table[t, list(some)] = np.array(row, dtype=np.float64)  # None becomes NaN
@@ -218,7 +247,9 @@ def _told(series: Series, n: int) -> Json | None:
 
 def _quantity(series: Series) -> Json:
     what, values = series.quantity, series.values
-    kept = np.unique(np.linspace(0, len(values) - 1, max(2, min(len(values), MOST // values[0].size))).round())
+    kept = np.unique(
+        np.linspace(0, len(values) - 1, max(2, min(len(values), MOST // values[0].size))).round()
+    )
     few = kept.astype(np.int64)
     seen = series.seen
     near = order(values[-1][np.ix_(seen, seen)]) if what.kind == "matrix" else range(len(seen))
@@ -240,7 +271,9 @@ def _quantity(series: Series) -> Json:
 
 
 def _epochs(series: Series) -> Json | None:
-    """Return losses over the epochs of weight learning, and the length of each client's initial stage."""
+    """Return losses over the epochs of weight learning, and the length of each client's initial
+    stage.
+    """
     what, found = series.quantity, course(series.run, series.quantity.name)
     words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
     return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
@@ -254,8 +287,10 @@ def _norms(own: Series, aside: dict[str, Series]) -> Json:
         "name": "norms",
         "kind": "norms",
         "title": "How large updates are, and how much of them cancels out",
-        "meaning": "the norm of the mean of a cluster's updates, and the largest norm of one of them; a small mean of "
-        "large updates says that its members pull apart, and the cluster splits (dashed: the thresholds).",
+        "meaning": "the norm of the mean of a cluster's updates, and the largest norm of one of "
+        "them; a small mean of "
+        "large updates says that its members pull apart, and the cluster splits (dashed: the "
+        "thresholds).",
         "clusters": {str(c): points for c, points in measured.items() if points},
         "thresholds": clusters.thresholds(updates),
     }
@@ -296,30 +331,36 @@ def left_out(runs: list[Run]) -> list[str]:
     lines = []
     for run in runs:
         lines += [
-            f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not drawn of more than "
+            f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not "
+            "drawn of more than "
             f"{MATRIX}; events.jsonl in the run's folder has it."
             for name, n in too_large(run).items()
         ]
         if large := _too_large_to_draw(run.result):
             lines.append(
-                f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; events.jsonl in the "
+                f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; "
+                "events.jsonl in the "
                 "run's folder has them."
             )
         counts, held = pooled_confusion(run), partition.find([run])
         if counts is not None and len(counts) > DRAWN:
             lines.append(
-                f"{run.label}: which of {len(counts):,} classes is taken for which is not drawn; {_FILES}confusion.csv."
+                f"{run.label}: which of {len(counts):,} classes is taken for which is not drawn; "
+                f"{_FILES}confusion.csv."
             )
         if held and held.counts.size > MARKS:
             n, c = held.counts.shape
             lines.append(
-                f"{run.label}: which labels {n:,} clients hold of {c:,} classes is not drawn; {_FILES}labels.csv."
+                f"{run.label}: which labels {n:,} clients hold of {c:,} classes is not drawn; "
+                f"{_FILES}labels.csv."
             )
     return lines
 
 
 def _too_large_to_draw(result: Result) -> int:
-    given = [row.loss for row in result.rounds] + [part for e in result.evaluations for part in (e.value, e.loss)]
+    given = [row.loss for row in result.rounds] + [
+        part for e in result.evaluations for part in (e.value, e.loss)
+    ]
     recorded = [matrix for row in result.rounds for matrix in row.info.values()]
     return sum(int((np.abs(np.array(part, float)) > LARGEST).sum()) for part in (*given, *recorded))
 

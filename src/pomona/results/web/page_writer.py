@@ -19,12 +19,17 @@ WEB = "pomona.results.web"
 
 
 def render(template: str, package: str = WEB, **context: Any) -> str:
-    """Render a template of a package as HTML; undefined names are errors. It may extend templates in ``WEB``."""
+    """Render a template of a package as HTML; undefined names are errors.
+
+    It may extend templates in ``WEB``.
+    """
     return str(_templates(package).get_template(template).render(context))
 
 
 @cache
-def _templates(package: str) -> Any:  # jinja2.Environment; compiling templates is slower than rendering them
+def _templates(
+    package: str,
+) -> Any:  # jinja2.Environment; compiling templates is slower than rendering them
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -39,13 +44,18 @@ def _templates(package: str) -> Any:  # jinja2.Environment; compiling templates 
 
 
 def whole(text: str) -> Markup:
-    """Mark up a text so that words with a hyphen are not broken if they fit a line: FedAvg-FT is one name."""
+    """Mark up a text so that words with a hyphen are not broken if they fit a line: FedAvg-FT is
+    one name.
+    """
     word = Markup('<span class="whole">{}</span>')
     return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
 
 
 def write_page(
-    out: Path, texts: Mapping[str, str], figures: Sequence[ReportFigure] = (), forms: Sequence[str] = ()
+    out: Path,
+    texts: Mapping[str, str],
+    figures: Sequence[ReportFigure] = (),
+    forms: Sequence[str] = (),
 ) -> Path:
     """Write figures and then texts by their file names, each atomically.
 

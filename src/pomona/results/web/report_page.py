@@ -51,9 +51,11 @@ FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
 
 
 def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
-    """Write ``out/report.html``, and with forms every figure in ``out/figures``; return the page's path.
+    """Write ``out/report.html``, and with forms every figure in ``out/figures``; return the page's
+    path.
 
-    One result gives the report of a run, several a comparison. Figures without recorded numbers are omitted.
+    One result gives the report of a run, several a comparison. Figures without recorded numbers are
+    omitted.
 
     Args:
         results: the runs.
@@ -75,7 +77,8 @@ def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
 
 
 def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
-    """Write ``out/report.html`` of a running run, which reloads itself; with None it no longer does.
+    """Write ``out/report.html`` of a running run, which reloads itself; with None it no longer
+    does.
 
     The page draws its own figures; pictures are left to ``write``.
 
@@ -133,7 +136,11 @@ def page(
 
 
 def _links(
-    gains: list[Table], parts: list[Link], tables: Sequence["ClientTable"], asides: list[Table], forms: Sequence[str]
+    gains: list[Table],
+    parts: list[Link],
+    tables: Sequence["ClientTable"],
+    asides: list[Table],
+    forms: Sequence[str],
 ) -> list[Link]:
     """Return the sections of the page, in order."""
     return [
@@ -162,7 +169,9 @@ def script() -> Markup:
 
 
 def embedded(data: Json) -> Markup:
-    """Escape a JSON object for a script element, so that no tag or comment can begin or end in it."""
+    """Escape a JSON object for a script element, so that no tag or comment can begin or end in
+    it.
+    """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -182,7 +191,9 @@ def sections(data: Json) -> list[Link]:
 
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Return the summary's columns with a number, and the best headline value of each (set in bold)."""
+    """Return the summary's columns with a number, and the best headline value of each (set in
+    bold).
+    """
     names = ("last", "test_at_best_validation", "best_on_test", "pooled", "worst", "percentile_10")
     metrics = {row["metric"] for row in rows}
     best = metric_named(next(iter(metrics))).best if len(metrics) == 1 else lambda _: None
@@ -196,14 +207,17 @@ def bounded(table: Table) -> Table:
     if rows <= MOST_ROWS:
         return table
     note = (
-        f"The first {MOST_ROWS} of {rows:,} rows; clients.csv and predictions.npz in the run's folder have the numbers "
+        f"The first {MOST_ROWS} of {rows:,} rows; clients.csv and predictions.npz in the run's "
+        "folder have the numbers "
         "of all."
     )
     return replace(table, rows=table.rows[:MOST_ROWS], notes=[*table.notes, note])
 
 
 def fewer(runs: list[Run]) -> str:
-    """Note that the verdict is over fewer clients than the means in the summary; empty if it is not."""
+    """Note that the verdict is over fewer clients than the means in the summary; empty if it is
+    not.
+    """
     compared = over_seeds(runs)
     best = contender([run for run in compared if run.mean is not None])
     base = baseline(compared, best) if best else None
@@ -212,7 +226,8 @@ def fewer(runs: list[Run]) -> str:
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``: initially expanded.
+    """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``:
+    initially expanded.
 
     With more than ``MOST_ROWS`` clients, the worst ones; ``left_out``: the number of others.
     """
@@ -238,15 +253,26 @@ def client_tables(runs: list[Run]) -> list[ClientTable]:
 def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
     # The headline metric comes first, with its interval.
     columns = {run.metric.name: run.metric, **METRICS, **DETAILS}
-    given = [metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)]
+    given = [
+        metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)
+    ]
     train = (run.result.about.get("sizes") or {}).get("train") or []
-    headings = ["Train samples"] * bool(train) + ["Test samples", *(capital(m.heading) for m in given)]
+    headings = ["Train samples"] * bool(train) + [
+        "Test samples",
+        *(capital(m.heading) for m in given),
+    ]
     rows = []
-    worst = found if len(found) <= MOST_ROWS else sorted(found, key=lambda r: _goodness(run, r))[:MOST_ROWS]
+    worst = (
+        found
+        if len(found) <= MOST_ROWS
+        else sorted(found, key=lambda r: _goodness(run, r))[:MOST_ROWS]
+    )
     for record in worst:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
-        rows.append((run.client(client), [*map(_size, sizes), *(_cell(metric, record) for metric in given)]))
+        rows.append(
+            (run.client(client), [*map(_size, sizes), *(_cell(metric, record) for metric in given)])
+        )
     return ClientTable(run, shown, headings, rows, len(found) - len(rows))
 
 
@@ -268,17 +294,20 @@ def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
 
 
 def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
-    """Return (key, value of each run, whether they differ) for every setting and recorded fact, in two parts.
+    """Return (key, value of each run, whether they differ) for every setting and recorded fact, in
+    two parts.
 
-    First the important settings: those that differ between the runs or from the defaults of a run's method, data,
-    partition and network, and the names of these. Then all others.
+    First the important settings: those that differ between the runs or from the defaults of a run's
+    method, data, partition and network, and the names of these. Then all others.
     """
     chosen = [flat(run.result.config) for run in runs]
     each = [mine | _facts(run) for run, mine in zip(runs, chosen, strict=True)]
     keys = dict.fromkeys(chain(*chosen, *map(_facts, runs)))
     lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
     own = {f"{section}.name" for section in NAMED}.union(*map(_chosen, runs))
-    own.update(key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1)
+    own.update(
+        key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1
+    )
     parts: tuple[list[Setting], list[Setting]] = [], []
     for key, values in lines:
         parts[key not in own].append((key, values, len(set(values)) > 1))
