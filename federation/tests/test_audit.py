@@ -264,7 +264,7 @@ def test_the_table_of_events_in_the_documents_is_complete():
     for path in (root / "federation" / "src").rglob("*.py"):
         code = path.read_text()
         for event in re.findall(
-            r"(?:audit\.write|audited)\((?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
+            r"(?:audit\.write|audited)\(\s*(?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
             code,
         ):
             known = re.search(rf'^{event} = ("\w+")', code, re.MULTILINE)

@@ -207,7 +207,7 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
     made, policy, said = server(tmp_path, link)
     assert finish(made, policy, link).state == "finished"
     assert link.stopped == [1, 2]
-    assert sum("starts again" in line for line in said) == 2
+    assert sum("it restarts" in line for line in said) == 2
     assert [
         r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"
     ] == ["ServerApp"] * 2
@@ -253,7 +253,7 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
     assert "and a restart does not help" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
-    assert sum("starts again" in line for line in said) == 2 + server_supervisor.STUBBORN
+    assert sum("it restarts" in line for line in said) == 2 + server_supervisor.STUBBORN
 
 
 def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):

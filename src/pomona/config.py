@@ -23,7 +23,7 @@ from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.optimizer import AnyOptimizer, Optimizer
-from pomona.core.round import Passes
+from pomona.core.passes import Passes
 from pomona.core.settings import Settings, require_name
 from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
@@ -125,7 +125,7 @@ class Config(Settings):
         le=10**9,
         description=(
             "steps of a client per round, in place of local_epochs passes; data are "
-            "shuffled anew after a pass"
+            "shuffled again after each pass"
         ),
     )
     batch_size: int = Field(32, ge=1, le=10**9, description="samples per step")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.optimizer import Optimizer
+from pomona.core.passes import Passes
 from pomona.core.weight_limit import limited
 
 
@@ -64,24 +65,6 @@ class Roster:
 def _normed(counted: Sequence[float]) -> Tensor:
     sizes = torch.tensor(counted, dtype=torch.float64)
     return sizes / sizes.sum()
-
-
-@dataclass(frozen=True)
-class Passes:
-    """Length of a client's training: passes over its samples, or the first ``steps`` batches of
-    such passes.
-    """
-
-    epochs: int = 1
-    steps: int | None = None
-
-    def batches(self, per_epoch: int) -> int:
-        """Return the number of batches of a client whose passes have ``per_epoch`` each."""
-        return self.epochs * per_epoch if self.steps is None else self.steps
-
-    def __str__(self) -> str:
-        count, unit = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
-        return f"{count} {unit}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)

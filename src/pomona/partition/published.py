@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator, RandomState
-from sklearn.model_selection import train_test_split
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.partition.allocate import Labels, Shares
@@ -189,6 +188,10 @@ def _least(task: PartitionTask, pool: Rows) -> int:
 
 def _split(held: Held, rng: RandomState) -> GivenRows:
     """Split each client's rows anew, whatever part of the data they are from."""
+    from sklearn.model_selection import (
+        train_test_split,  # late: it starts a thread, and takes a second
+    )
+
     parts = [
         train_test_split(np.concatenate(blocks), train_size=TRAIN_SHARE, random_state=rng)
         for blocks in held

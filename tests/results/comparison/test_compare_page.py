@@ -201,8 +201,7 @@ def test_differences_are_facts_of_the_runs(tiny):
     assert "APPLE, mu!=0, the paper's figure*: read off." in first
     assert said["PathMNIST, practical"] == [
         "Every method: data missing. Fetch MedMNIST v2 (Yang et al. 2023), 28 x 28; “pomona data "
-        "list” says where it is "
-        "looked for."
+        "list” shows where it is searched for."
     ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pomona.core.bounds import Number
 from pomona.core.errors import PrivacyError
 from pomona.core.files import text
-from pomona.core.round import Passes
+from pomona.core.passes import Passes
 from pomona.core.settings import Settings
 from pomona.objective.private import PrivateObjective
 from pomona.privacy.accounting import Gradients, epsilon, steps
