@@ -13,8 +13,8 @@ from pomona.federation.callbacks import Callback
 from pomona.federation.round_plan import round_of
 from pomona.lifecycle import begun_with
 from pomona.methods.base import optimizer_state, optimizer_step
+from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.objective.native_package import release
-from pomona.objective.range_test import ADAPTIVE_RATES, RATES, Steps, range_test
 from pomona.scenario import Scenario
 
 

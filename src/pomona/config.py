@@ -38,7 +38,7 @@ from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.objective.augmentation import KINDS, Augmentation
 from pomona.objective.dataset import Precision
-from pomona.objective.range_test import ADAPTIVE_RATES, RATES
+from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES, PartitionSettings
 from pomona.privacy.settings import Privacy
 

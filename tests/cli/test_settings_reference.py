@@ -12,7 +12,7 @@ from pomona.cli.settings import every, find, page
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from pomona.objective.range_test import ADAPTIVE_RATES, RATES
+from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES
 
 DOCS = Path(__file__).parents[2] / "docs"

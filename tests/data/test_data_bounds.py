@@ -5,8 +5,8 @@ from io import BytesIO
 import pytest
 
 from pomona.core.errors import DataError
-from pomona.data import csv_records, parquet
-from pomona.data.csv_records import MOST_COLUMNS, heading, records
+from pomona.data import csv_reader, parquet
+from pomona.data.csv_reader import MOST_COLUMNS, heading, records
 from pomona.data.settings import CsvForm
 
 
@@ -42,13 +42,13 @@ def test_a_parquet_file_that_promises_too_much_is_one_line(column, said, tmp_pat
         {k: pyarrow.array(values, kinds[kind]) for k, (kind, values) in column.items()}
     )
     write_table(table, tmp_path / "t.parquet")
-    monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
+    monkeypatch.setattr(csv_reader, "MOST_ROWS", 3)
     with pytest.raises(DataError, match=said):
         list(records(tmp_path / "t.parquet", CsvForm()))
 
 
 def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_records, "MOST_ROWS", 3)
+    monkeypatch.setattr(csv_reader, "MOST_ROWS", 3)
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "1,2\n" * 3)
     assert len(list(records(path, CsvForm()))) == 4  # the header and three rows

@@ -6,7 +6,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import csv_records, data_settings, read
+from pomona.data import csv_reader, data_settings, read
 from pomona.data.csv_table import moments
 from pomona.data.settings import CsvForm
 from pomona.data.text import first_share, tokens
@@ -218,17 +218,17 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
     assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
-    assert list(csv_records.records(tmp_path / "wide.csv", CsvForm()))[2].cells == [
+    assert list(csv_reader.records(tmp_path / "wide.csv", CsvForm()))[2].cells == [
         "30",
         "東京",
         "yes",
     ]
-    assert csv_records.separator(tmp_path / "wide.csv", CsvForm()) == mark
+    assert csv_reader.separator(tmp_path / "wide.csv", CsvForm()) == mark
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
     with pytest.raises(
         DataError, match=r"wide.csv, after line 2: bytes that are not UTF-8 or UTF-16"
     ):
-        list(csv_records.records(tmp_path / "wide.csv", CsvForm()))
+        list(csv_reader.records(tmp_path / "wide.csv", CsvForm()))
 
 
 def test_bad_files(tmp_path):

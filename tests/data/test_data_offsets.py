@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import DataError
 from pomona.data import csv_columns, csv_table, data_settings, read, table_cells
-from pomona.data.csv_records import CsvRecord
+from pomona.data.csv_reader import CsvRecord
 from pomona.data.preprocessing import TableColumn
 from pomona.personal import inputs
 from pomona.record.model_metadata import ModelMetadata

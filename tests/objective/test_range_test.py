@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 import pomona
 from pomona.auto_settings import steps_of
 from pomona.core.errors import ConfigError
-from pomona.objective.range_test import ADAPTIVE_RATES, ROUNDS, STEPS, RangeTest, range_test
+from pomona.objective.learning_rate_range_test import (
+    ADAPTIVE_RATES,
+    ROUNDS,
+    STEPS,
+    RangeTest,
+    range_test,
+)
 from problems import Quadratics, quadratics
 
 FULL = steps_of(pomona.Config(batch_size=10**6))

@@ -10,7 +10,7 @@ import pytest
 from browsing import contrast
 
 from pomona.methods import METHODS
-from pomona.results.look import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, looks
+from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, looks
 
 TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
 INVENTED = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, parquet, targets
-from pomona.data.csv_records import CsvRecord, column, heading, place, rows, separator
+from pomona.data.csv_reader import CsvRecord, column, heading, place, rows, separator
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.kinds import ColumnData
 from pomona.data.problem_report import listed

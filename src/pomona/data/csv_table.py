@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import (
     csv_columns,
-    csv_records,
+    csv_reader,
     csv_survey,
     parquet,
     site_comparison,
@@ -71,7 +71,7 @@ def read(settings: CsvTable | ParquetTable) -> Dataset:
     features.
     """
     suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
-    return read_parts(csv_records.parts(own_path(settings), suffix), 1, settings)[0]
+    return read_parts(csv_reader.parts(own_path(settings), suffix), 1, settings)[0]
 
 
 def read_parts(

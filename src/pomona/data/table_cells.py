@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_records, csv_survey
+from pomona.data import csv_columns, csv_reader, csv_survey
 from pomona.data.csv_columns import Strays
 from pomona.data.kinds import Table
 from pomona.data.preprocessing import RawTable, TableColumn
@@ -89,7 +89,7 @@ class Reader:
 
 
 def read(
-    records: Iterable[csv_records.CsvRecord],
+    records: Iterable[csv_reader.CsvRecord],
     count: int,
     places: Sequence[int],
     columns: Sequence[TableColumn],
@@ -143,7 +143,7 @@ def read(
 
 
 def _numbers(
-    block: Sequence[csv_records.CsvRecord],
+    block: Sequence[csv_reader.CsvRecord],
     places: Sequence[int],
     which: list[int],
     out: NDArray[np.float64],
@@ -162,9 +162,9 @@ def _numbers(
     return which
 
 
-def _place(block: Sequence[csv_records.CsvRecord], several: bool, row: int) -> str:
+def _place(block: Sequence[csv_reader.CsvRecord], several: bool, row: int) -> str:
     """Return the location of a record in a block."""
-    return csv_records.place(*block[row][:2], several)
+    return csv_reader.place(*block[row][:2], several)
 
 
 def problem(strays: Strays, rows: int, most: int) -> str:
@@ -219,7 +219,7 @@ def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
     path = survey.paths[0]
 
     def asked(key: str, which: Sequence[str | int]) -> list[int]:
-        places = [csv_records.column(as_column(c), survey.columns, key, path) for c in which]
+        places = [csv_reader.column(as_column(c), survey.columns, key, path) for c in which]
         if odd := next((i for i in places if i not in survey.features), None):
             raise ConfigError(
                 f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError
-from pomona.data import csv_records, csv_survey
+from pomona.data import csv_reader, csv_survey
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
@@ -46,7 +46,7 @@ def encode(
 
 def read(settings: CsvTexts | ParquetTexts) -> Dataset:
     """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
-    return read_parts(csv_records.parts(own_path(settings)), 1, settings)[0]
+    return read_parts(csv_reader.parts(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(
@@ -74,13 +74,13 @@ def _texts(
         )
     survey = csv_survey.survey(paths, settings)
     wanted = [
-        csv_records.column(c, survey.columns, "text_columns", paths[0])
+        csv_reader.column(c, survey.columns, "text_columns", paths[0])
         for c in settings.text_columns
     ]
     return survey, wanted, [joined(record, wanted) for record in survey]
 
 
-def joined(record: csv_records.CsvRecord, wanted: Sequence[int]) -> str:
+def joined(record: csv_reader.CsvRecord, wanted: Sequence[int]) -> str:
     """Join a record's cells in these columns, in this order."""
     return " ".join(record.cells[i] for i in wanted)
 

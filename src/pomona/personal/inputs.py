@@ -15,7 +15,7 @@ from pomona.core.errors import DataError, near
 from pomona.core.files import LONG, content
 from pomona.data import (
     client_files,
-    csv_records,
+    csv_reader,
     image_arrays,
     image_stack,
     npz,
@@ -81,11 +81,11 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
             try:
                 return Samples(
                     encoded(
-                        lines.decode(csv_records.encoding(lines, about.form)).splitlines(), about
+                        lines.decode(csv_reader.encoding(lines, about.form)).splitlines(), about
                     )
                 )
             except UnicodeError as fault:
-                raise DataError(f"{path}: {csv_records.misread(fault, about.form)}") from None
+                raise DataError(f"{path}: {csv_reader.misread(fault, about.form)}") from None
         case _ if suffix in TABLES:
             return _records(path, about, id_column)
         case _:
@@ -235,8 +235,8 @@ class CsvSheet:
         """Return the model's columns, joined to one text per row."""
         return [text.joined(record, self.wanted) for record in self._rows()]
 
-    def _rows(self) -> Iterator[csv_records.CsvRecord]:
-        return csv_records.rows(self.path, self.form, self.header, self.columns)
+    def _rows(self) -> Iterator[csv_reader.CsvRecord]:
+        return csv_reader.rows(self.path, self.form, self.header, self.columns)
 
 
 def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
@@ -250,15 +250,15 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
         DataError: not CSV, no rows, missing or unknown columns, or the wrong number of columns.
     """
     form = about.form
-    first = next(csv_records.records(path, form), None)
+    first = next(csv_reader.records(path, form), None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
     header = parquet.is_parquet(path) or _names_columns(
         [cell.strip() for cell in first.cells], about
     )
-    columns = csv_records.heading(path, form, header)
+    columns = csv_reader.heading(path, form, header)
     wanted, note = _matched(path, columns, header, about, beside)
-    count = sum(1 for _ in csv_records.rows(path, form, header, columns))
+    count = sum(1 for _ in csv_reader.rows(path, form, header, columns))
     if not count:
         raise DataError(f"{path} has no rows below its header; add one for each answer")
     return CsvSheet(path, form, header, columns, wanted, count, note)

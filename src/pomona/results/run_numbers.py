@@ -17,7 +17,7 @@ from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
-from pomona.results.look import Look, looks
+from pomona.results.method_colours import Look, looks
 from pomona.results.wording import counted
 
 Key: TypeAlias = tuple[str, str]

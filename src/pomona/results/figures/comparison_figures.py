@@ -12,7 +12,7 @@ from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, INK, Points, hidden, legend_below, name_ends, panels
-from pomona.results.look import Look, looks
+from pomona.results.method_colours import Look, looks
 from pomona.results.significance import Ranking
 from pomona.results.tables.client_tests import gains, shared_seeds
 from pomona.results.wording import capital, slug

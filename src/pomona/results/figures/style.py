@@ -10,7 +10,7 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.results.look import DISTINCT
+from pomona.results.method_colours import DISTINCT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

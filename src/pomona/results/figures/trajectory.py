@@ -31,7 +31,7 @@ from pomona.record.presentation import Presentation
 from pomona.record.run_folder import RunRecord
 from pomona.results.figures.figure import ReportFigure, Rows
 from pomona.results.figures.style import FRAME, drawing, legend_below, panels
-from pomona.results.look import Look, looks
+from pomona.results.method_colours import Look, looks
 from pomona.scenario import Scenario
 
 START, END = "#d62728", "#2ca02c"

@@ -20,7 +20,7 @@ from pomona.results.figures.curves import megabytes_sent, penalty, place
 from pomona.results.figures.sections import quantities
 from pomona.results.figures.series import MATRIX, Series, order, too_large
 from pomona.results.gain_presentation import Gained, gained
-from pomona.results.look import MARKERS, Look
+from pomona.results.method_colours import MARKERS, Look
 from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
 from pomona.results.seeds import over_seeds
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
