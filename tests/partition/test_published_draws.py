@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from partition_data import divided, sizes, table
 
 from pomona.core.errors import ConfigError, DataError
@@ -144,7 +146,7 @@ def test_settings_that_a_published_draw_does_not_have_are_refused():
     for changes in ({"min_size": 2}, {"balance_cap": False}):
         with pytest.raises(ConfigError, match="a smallest size of its own"):
             divided(data, Dirichlet(draw="pfllib", **changes), 12)
-    with pytest.raises(DataError, match=r"gave each of 12 clients 1 rows"):
+    with pytest.raises(DataError, match="gave each of 12 clients 1 rows"):
         divided(table([12, 12], [1, 1]), Dirichlet(draw="pfllib", beta=1e-6), 12)
 
 
@@ -178,3 +180,30 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
     published = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["clients"]
     assert [c.train.tolist() for c in made.clients] == [c["train"] for c in published]
     assert [c.test.tolist() for c in made.clients] == [c["test"] for c in published]
+
+
+@pytest.mark.parametrize("draw", ["published", "pfllib", "niid-bench"])
+@given(
+    clients=st.integers(1, 14),
+    classes=st.integers(1, 4),
+    rows=st.integers(0, 40),
+    held=st.integers(0, 6),
+    k=st.integers(1, 4),
+)
+@settings(max_examples=60, deadline=None)
+def test_small_data_are_divided_or_refused(draw, clients, classes, rows, held, k):
+    data = table([rows] * classes, [held] * classes)
+    recipes = [
+        (Practical, {}),
+        (Pathological, {"classes_per_client": k}),
+        (Classes, {"classes_per_client": k}),
+        (Dirichlet, {"beta": 0.1}),
+    ]
+    for kind, over in recipes[:2] if draw == "published" else recipes[2:]:
+        try:
+            made = divided(data, kind(draw=draw, **over), clients)
+        except (ConfigError, DataError):
+            continue
+        taken = np.concatenate([np.r_[c.train, c.validation, c.test] for c in made.clients])
+        assert len(np.unique(taken)) == len(taken)
+        assert all(len(c.train) for c in made.clients)

@@ -116,6 +116,7 @@ def niid_classes(task: PartitionTask, per_client: int) -> GivenRows:
 
 def _beside_test(task: PartitionTask, held: Held) -> GivenRows:
     """Return training rows beside equal parts of the test rows, which the program tests as one."""
+    _require_rows(held, 1)
     train = tuple(np.sort(np.concatenate(blocks)) for blocks in held)
     return GivenRows(train, tuple(np.array_split(task.test, task.clients)))
 
@@ -144,7 +145,7 @@ def _capped(
             if _sizes(held).min() >= least:
                 return held
     raise DataError(
-        f"in {TRIES} draws of the published generator no one gave each of {task.clients} clients "
+        f"none of {TRIES} draws of the published generator gave each of {task.clients} clients "
         f"{least} rows; raise partition.beta, or lower clients"
     )
 
@@ -161,11 +162,17 @@ def pfllib_classes(task: PartitionTask, per_client: int) -> GivenRows:
         owners = np.flatnonzero(needs > 0)[
             : int(np.ceil(task.clients / task.n_classes * per_client))
         ]
+        if not len(owners):
+            break
         needs[owners] -= 1
-        mean = len(rows) / max(len(owners), 1)
-        drawn = rng.randint(
-            int(max(mean / 10, _least(task, pool) / task.n_classes)), int(mean), len(owners) - 1
-        )
+        mean = len(rows) / len(owners)
+        least = int(max(mean / 10, _least(task, pool) / task.n_classes))
+        if len(owners) > 1 and least >= int(mean):
+            raise DataError(
+                f"class {c} has too few rows ({len(rows)}) for its {len(owners)} clients in the "
+                "published draw; lower clients or partition.classes_per_client"
+            )
+        drawn = rng.randint(least, max(int(mean), least + 1), len(owners) - 1)
         _hand_out(rows, [*drawn, len(rows) - drawn.sum()], [held[i] for i in owners])
     return _split(held, rng)
 
@@ -175,6 +182,16 @@ def _hand_out(rows: Rows, sizes: Labels | Sequence[int], held: Held) -> None:
     ends = np.cumsum(sizes)
     for blocks, start, end in zip(held, [0, *ends], ends, strict=False):
         blocks.append(rows[start:end])
+
+
+def _require_rows(held: Held, least: int) -> None:
+    """Raise DataError unless each client has rows enough to be split."""
+    short = np.flatnonzero(_sizes(held) < least)
+    if len(short):
+        raise DataError(
+            f"in the published draw client {short[0]} has fewer than {least} rows; lower clients, "
+            "or use partition.draw = own"
+        )
 
 
 def _sizes(held: Held) -> Labels:
@@ -187,11 +204,11 @@ def _least(task: PartitionTask, pool: Rows) -> int:
 
 
 def _split(held: Held, rng: RandomState) -> GivenRows:
-    """Split each client's rows anew, whatever part of the data they are from."""
-    from sklearn.model_selection import (
-        train_test_split,  # late: it starts a thread, and takes a second
-    )
+    """Split each client's rows again, whatever part of the data they are from."""
+    # late: it starts a thread, and takes a second
+    from sklearn.model_selection import train_test_split
 
+    _require_rows(held, 2)
     parts = [
         train_test_split(np.concatenate(blocks), train_size=TRAIN_SHARE, random_state=rng)
         for blocks in held
