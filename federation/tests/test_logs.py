@@ -35,13 +35,10 @@ def lines(path):
 def test_what_a_child_and_its_child_print_is_stamped_without_colours(tmp_path):
     grandchild = "import sys; print('[of the grandchild]', file=sys.stderr)"
     program = (
-        "import os, subprocess, sys\n"
-        "print('\\x1b[92mINFO \\x1b[0m:      ready', flush=True)\n"
-        "print('ERROR :     \\x07it broke', flush=True)\n"
-        "print('2026-11-22T06:42:04.123Z ERROR [uvicorn] INFO: two', flush=True)\n"
-        "print('Traceback (most recent call last):\\n  File 1', flush=True)\n"
-        f"subprocess.run([sys.executable, '-c', {grandchild!r}])\n"
-        "os.abort()"
+        "import os, subprocess, sys\nprint('\\x1b[92mINFO \\x1b[0m:      ready', flush=True)\n"
+        "print('ERROR :     \\x07it broke', flush=True)\nprint('2026-11-22T06:42:04.123Z ERROR "
+        "[uvicorn] INFO: two', flush=True)\nprint('Traceback (most recent call last):\\n  File 1', "
+        f"flush=True)\nsubprocess.run([sys.executable, '-c', {grandchild!r}])\nos.abort()"
     )
     made = Supervisor(
         [sys.executable, "-c", program], dict(os.environ), tmp_path / "logs" / "node.log"

@@ -37,8 +37,7 @@ def silo(world, monkeypatch, request):
         federation,
         (
             f"PyTorch cannot use it ({type(request.param).__name__}: {request.param}); set device "
-            "= "
-            "'cpu'"
+            "= 'cpu'"
         ),
     )
 

@@ -165,11 +165,10 @@ def test_a_search_goes_on_after_more_faults_than_one_run_may_have(kit):
     submitted(kit, "one")
     program = (
         "trials = out / 'trials'\ntrials.mkdir(exist_ok=True)\nnumber = "
-        "len(list(trials.iterdir()))\n"
-        "(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\n"
-        "if number < 6:\n    "
-        f"{SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n"
-        f"    {SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
+        "len(list(trials.iterdir()))\n(trials / f'{number:03d}').mkdir()\ntime.sleep(0.2)\nif "
+        "number < 6:\n    "
+        f"{SAYS.format('failed', 0, 1).replace(chr(10), chr(10) + '    ').rstrip()}\nelse:\n    "
+        f"{SAYS.format('finished', 0, 0).replace(chr(10), chr(10) + '    ').rstrip()}\n"
     )
     link = Link({"one": program})
     status, _ = supervised(kit, link)

@@ -271,11 +271,9 @@ def test_an_app_that_is_killed_often_is_not_given_up(tmp_path, quick):
 def test_a_signal_stops_everything_within_five_seconds_and_says_so(tmp_path, quick):
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
     tree = (
-        "import os, signal, subprocess, sys, time\n"
-        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-        "time.sleep(60)'\n"
-        "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\n"
-        "time.sleep(60)"
+        "import os, signal, subprocess, sys, time\ncode = 'import signal, time; "
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
+        "subprocess.Popen([sys.executable, '-c', code], start_new_session=True)\ntime.sleep(60)"
     )
     link = Fake([stubborn])
     made, policy, _ = server(tmp_path, link, [sys.executable, "-c", tree])

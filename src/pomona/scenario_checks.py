@@ -44,8 +44,7 @@ def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None
     if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
         raise ConfigError(
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
-            "a release that "
-            "privacy does not cover"
+            "a release that privacy does not cover"
         )
 
 
@@ -81,8 +80,7 @@ def require_samples(
     if config.method.method().card.needs.validation and blind:
         raise DataError(
             f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs "
-            "models; "
-            "raise data.validation_share, or give them validation rows"
+            "models; raise data.validation_share, or give them validation rows"
         )
     buffers = (
         (path, buffer) for path, part in active(module) for buffer in part.buffers(recurse=False)

@@ -95,8 +95,7 @@ def run(
     ):
         raise ConfigError(
             f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit "
-            "pomona.federation.callbacks.NullCallback "
-            "and write what you want to hear of"
+            "pomona.federation.callbacks.NullCallback and write what you want to hear of"
         )
     return simulate(Scenario.prepare(config), None if out is None else Path(out), watcher, resume)
 

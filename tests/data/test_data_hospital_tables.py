@@ -152,8 +152,7 @@ def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
             [
                 (
                     "column crp: medians differ from the other clients' by a factor of units: "
-                    "south "
-                    f"({said} times)"
+                    f"south ({said} times)"
                 )
             ]
             if said

@@ -44,9 +44,8 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
         "  label column died: 1 of 40 say '', first in line 5; "
         "every row needs a label; leave these rows out by data.unlabelled=drop",
-        "  label column died: 1 of 40 say 'NA', first in line 7; "
-        "every row needs a label; leave these rows out by data.unlabelled=drop, or name it in "
-        "data.classes",
+        "  label column died: 1 of 40 say 'NA', first in line 7; every row needs a label; leave "
+        "these rows out by data.unlabelled=drop, or name it in data.classes",
         (
             "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an "
             "identifier, or texts?"
@@ -207,14 +206,12 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         "  cannot read cat/6.png (No such file or directory)",
         (
             "  dog/7.tif contains several pictures, of which only one would be read; save each in "
-            "its "
-            "own file"
+            "its own file"
         ),
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
         (
             "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not "
-            "mix; "
-            "convert one kind"
+            "mix; convert one kind"
         ),
         said[8],
     ]

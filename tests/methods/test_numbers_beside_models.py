@@ -214,9 +214,8 @@ def test_q_fedavg_limits_what_a_loss_weighs(times):
         assert said == (
             0,
             (
-                f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the "
-                "mean; it "
-                "counts for 50 %"
+                f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; "
+                "it counts for 50 %"
             ),
         )
     else:

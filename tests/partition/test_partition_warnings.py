@@ -34,14 +34,12 @@ def test_classes():
         "no row is of class class-0; numbers of classes start at 0"
     ]
     assert said(table([30, 30, 2], [10, 10, 1])) == [
-        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. "
-        "If they are typing "
-        "errors, correct the rows"
+        "classes with fewer than 5 rows: class-2 (3); some clients or parts will not have them. If "
+        "they are typing errors, correct the rows"
     ]
     assert said(PLAIN, classes=("Yes", "yes")) == [
         "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; "
-        "write them "
-        "alike if they are one"
+        "write them alike if they are one"
     ]
     many = table([1] * 30, [1] * 10 + [0] * 20)
     assert said(many) == ["40 rows have 30 classes; for measurements set data.targets = regression"]
@@ -67,13 +65,11 @@ def test_columns_that_number_the_rows():
     lines = said(PLAIN, x=x, columns=names)
     assert lines == [
         "columns 'pid', 'line' have a different whole number in every row: if they are "
-        "identifiers, leave them out with "
-        "data.drop_columns"
+        "identifiers, leave them out with data.drop_columns"
     ]
     assert said(PLAIN, x=x[:, :4], columns=names[:4]) == [
         "column 'pid' has a different whole number in every row: if it is an identifier, leave it "
-        "out with "
-        "data.drop_columns"
+        "out with data.drop_columns"
     ]
     few = table([10, 10], [4, 5])
     assert said(few, columns=("pid",)) == []

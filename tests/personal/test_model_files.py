@@ -86,12 +86,9 @@ def evil(tmp_path, monkeypatch):
     called.
     """
     (tmp_path / "evil.py").write_text(
-        "from pathlib import Path\n"
-        "from torch import nn\n"
-        "Path('imported').touch()\n"
-        "def net(settings, input_shape, n_outputs, vocabulary):\n"
-        "    Path('called').touch()\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(2, 2))\n"
+        "from pathlib import Path\nfrom torch import nn\nPath('imported').touch()\ndef "
+        "net(settings, input_shape, n_outputs, vocabulary):\n    Path('called').touch()\n    "
+        "return nn.Sequential(nn.Flatten(), nn.Linear(2, 2))\n"
     )
     weights = {name.replace("fc1", "1"): tensor for name, tensor in WEIGHTS.items()}
     craft(tmp_path / "evil.safetensors", tree(network={"name": "evil:net"}), weights)

@@ -157,8 +157,7 @@ def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(comp
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
     assert of_fewer(Gained(run, base, [], mean)) == (
         f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
-        f"{run.client(1)}, with too "
-        "few test samples."
+        f"{run.client(1)}, with too few test samples."
     )
     assert (
         of_fewer(Gained(run, base, [], replace(mean, left_out=())))

@@ -79,8 +79,7 @@ def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not(
     text = said([alone, together])
     assert text.startswith(
         "Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, 75.33 % "
-        "against 70.00 % on average "
-        "over clients: +5.33 percentage points (95 % interval +"
+        "against 70.00 % on average over clients: +5.33 percentage points (95 % interval +"
     )
     assert (
         "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this "
@@ -123,10 +122,8 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
     text = said([*alone, *together])
     assert text.startswith(
         f"Federation helps: FedAvg is ahead of Separate, training alone, in accuracy, {levels} on "
-        "average over "
-        f"clients, over 3 seeds: +{paired.mean():.2f} percentage points (95 % interval "
-        f"+{100 * over.low:.2f} to "
-        f"+{100 * over.high:.2f})."
+        f"average over clients, over 3 seeds: +{paired.mean():.2f} percentage points (95 % "
+        f"interval +{100 * over.low:.2f} to +{100 * over.high:.2f})."
     )
     assert "of 3 clients, over 3 seeds." in text
     assert "of 3 clients, over 3 seeds." in rests_on(prepared)[-1]
@@ -173,8 +170,7 @@ def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_l
     ]
     assert (
         "Gains of APPLE (seed 1) are of single runs, not over seeds: Separate has seeds 0, 1 and "
-        "2; run all methods "
-        "with the same seeds."
+        "2; run all methods with the same seeds."
     ) in warned([*alone, *together, *one])
 
 

@@ -80,15 +80,13 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
             config.stop and not study.shares("validation", 0),
             (
                 "run.stop.patience looks at the silos' scores on validation samples; set "
-                "share_scores "
-                "= true"
+                "share_scores = true"
             ),
         ),
         (
             privacy and isinstance(study, SearchStudy),
             "section run.privacy: each trial of a search would cost more epsilon; search without "
-            "it, on data "
-            "that need no protection, or not at all",
+            "it, on data that need no protection, or not at all",
         ),
         (
             privacy and privacy.seed is not None and not insecure,
@@ -99,15 +97,13 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
             config.keep == "best",
             (
                 "run.keep = 'best' is for a simulation; in a federation silos keep the last, or "
-                "their "
-                "own_best"
+                "their own_best"
             ),
         ),
         (
             config.lr == "auto",
             "run.lr must be a number, since no one party holds the data to find one; `pomona run` "
-            "chooses one on data "
-            "like yours",
+            "chooses one on data like yours",
         ),
         (
             config.engine == "auto",

@@ -196,8 +196,7 @@ def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None
     if not begin <= now <= end:
         raise ConfigError(
             f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
-            "`pomona deploy renew`: "
-            "or is this clock wrong?"
+            "`pomona deploy renew`: or is this clock wrong?"
         )
     return end - now
 

@@ -314,8 +314,7 @@ def agreed_bundle(kit: Path) -> bytes:
     if found != expected:
         raise ConfigError(
             f"{kit / 'app'} is bundled with SHA-256 {found[:12]}, but {kit / PIN} and every silo "
-            f"pin {expected[:12]}; "
-            "copy app from the kit again, take the Pomona, Flower and Python that made the kits, "
-            "or provision again"
+            f"pin {expected[:12]}; copy app from the kit again, take the Pomona, Flower and Python "
+            "that made the kits, or provision again"
         )
     return content

@@ -71,8 +71,7 @@ def require_begun(begun: Versions | None, what: str) -> None:
     if begun and not begun.works_with(own()):
         raise CheckpointError(
             f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona "
-            f"{'.'.join(line(begun.pomona))} and "
-            "the Flower that it names, or start over"
+            f"{'.'.join(line(begun.pomona))} and the Flower that it names, or start over"
         )
 
 

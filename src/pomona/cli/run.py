@@ -175,8 +175,7 @@ def demo(
         f"records  {', '.join(str(r.folder) for r in results)}",
         (
             f"next     pomona predict {out}/apple/models/client-00.safetensors IMAGE, or pomona "
-            "run "
-            "--help"
+            "run --help"
         ),
     )
 
@@ -226,8 +225,7 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     elif figures:
         lines(
             f"test {result.metric.heading}: undefined for every client; test loss, model "
-            f"{s['headline']}, mean over "
-            f"clients: {figures['loss']:.4g} in the last round"
+            f"{s['headline']}, mean over clients: {figures['loss']:.4g} in the last round"
         )
     if s.get("stopped"):
         lines(s["stopped"])
@@ -261,8 +259,7 @@ def _means(result: Result, figures: Mapping[str, Any]) -> str:
     return (
         f"test {metric.heading}, model {result.summary['headline']}, mean over clients: "
         f"{metric.number(last['test'])} in the last round ({last['round']}){chosen}, "
-        f"{metric.number(top['test'])} best "
-        f"on test ({name}round {top['round']})"
+        f"{metric.number(top['test'])} best on test ({name}round {top['round']})"
     )
 
 
@@ -272,8 +269,7 @@ def _tails(result: Result, clients: Mapping[str, Any]) -> str:
     samples = f"over samples {metric.number(clients['pooled'])}, " if metric.pools else ""
     return (
         f"in the last round: {samples}worst client {metric.number(clients['worst'])}, "
-        f"{10 if metric.higher else 90}th "
-        "percentile of the clients "
+        f"{10 if metric.higher else 90}th percentile of the clients "
         f"{metric.number(clients['percentile_10'])}{_constant(result, metric)}"
     )
 

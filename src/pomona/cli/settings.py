@@ -148,10 +148,8 @@ def page() -> str:
     parts = [
         "# Settings",
         "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and "
-        "from the command line "
-        "as `key=value`; later ones win. `pomona run METHOD ... --dry-run` prints those in "
-        "effect, and "
-        "`pomona settings KEY` explains one.",
+        "from the command line as `key=value`; later ones win. `pomona run METHOD ... --dry-run` "
+        "prints those in effect, and `pomona settings KEY` explains one.",
     ]
     tables = {
         part.title: [*of_part(part)]
@@ -194,8 +192,7 @@ def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) ->
             owners[replace(s, owner="")].append(name)
     rows = [
         f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | "
-        f"{_code(s.default)} | "
-        f"{s.meaning} |"
+        f"{_code(s.default)} | {s.meaning} |"
         for s, names in owners.items()
     ]
     head = [f"| key | {what} | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
@@ -329,8 +326,7 @@ def of_a_run() -> str:
     return "\n".join(
         [
             "Settings that every run has; `pomona settings` lists those of data, partitions, "
-            "models and methods, and "
-            "`pomona settings KEY` explains one.",
+            "models and methods, and `pomona settings KEY` explains one.",
             "",
             *rows,
         ]

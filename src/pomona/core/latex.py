@@ -109,8 +109,7 @@ def latex(table: Table) -> str:
             f"\\caption{{{caption}}}\n{label}"
             f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in some)}@{{}}}}\n\\toprule\n"
             f"{' & '.join(column.head() for column in some)} "
-            f"\\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
-            "\\end{table}\n"
+            f"\\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
         )
     # LaTeX holds only a limited number of floats at a time.
     runs = ["\n".join(made[k : k + FLOATS]) for k in range(0, len(made), FLOATS)]

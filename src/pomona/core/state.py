@@ -124,8 +124,7 @@ def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
         )
         raise CheckpointError(
             f"the stored state {prefix!r} is not of this method's form ({odd}); resume with the "
-            "version of "
-            "pomona that wrote it, or start over in another folder"
+            "version of pomona that wrote it, or start over in another folder"
         )
     rebuilt: S = _map(lambda path, _: named[path], template, prefix)
     return rebuilt

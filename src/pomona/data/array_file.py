@@ -192,8 +192,7 @@ def joined(
         if part.shape[1:] != parts[0].shape[1:]:
             raise DataError(
                 f"rows of {part.where} have shape {part.shape[1:]}, those of {parts[0].where} "
-                f"{parts[0].shape[1:]}; "
-                "give all parts the same shape"
+                f"{parts[0].shape[1:]}; give all parts the same shape"
             )
     with max(parts, key=lambda part: part.size).unpacking():
         out = allocate((sum(map(len, parts)), *row), dtype, memory_share)

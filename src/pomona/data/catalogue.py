@@ -287,8 +287,7 @@ def locate(settings: PublicImages | PublicTexts) -> Path:
     if settings.path is None and base is None:
         raise DataError(
             f"no data folder to find {entry.name} in: point POMONA_DATA or --data-dir at the "
-            "folder that holds "
-            f"{entry.folders[0]}/{entry.markers[0]}, from {entry.source}"
+            f"folder that holds {entry.folders[0]}/{entry.markers[0]}, from {entry.source}"
         )
     roots = (
         [settings.path.expanduser()]
@@ -299,9 +298,8 @@ def locate(settings: PublicImages | PublicTexts) -> Path:
     if found is None:
         raise DataError(
             f"{entry.name} not found: none of {', '.join(entry.markers)} is in "
-            f"{', '.join(map(str, roots))}; "
-            f"fetch {entry.source} and put its files there, or correct POMONA_DATA, --data-dir or "
-            "data.path"
+            f"{', '.join(map(str, roots))}; fetch {entry.source} and put its files there, or "
+            "correct POMONA_DATA, --data-dir or data.path"
         )
     return found
 

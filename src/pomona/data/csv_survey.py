@@ -193,8 +193,7 @@ class CsvSurvey:
             return []
         return [
             f"identifiers that repeat: {listed(found)}; if rows of one patient may be in training "
-            "and in test, test "
-            "figures are too good: name the column in data.group_column"
+            "and in test, test figures are too good: name the column in data.group_column"
         ]
 
     def subgroups(self) -> Subgroups | None:
@@ -210,8 +209,7 @@ class CsvSurvey:
         if len(names) > MOST_SUBGROUPS:
             raise ConfigError(
                 f"data.subgroup_column: column {column} of {self.name} has {len(names)} values; "
-                "results are split "
-                f"by at most {MOST_SUBGROUPS}"
+                f"results are split by at most {MOST_SUBGROUPS}"
             )
         return Subgroups(column, tuple(name or MISSING for name in names), number)
 
@@ -402,8 +400,7 @@ def _label_columns(path: Path, settings: ColumnData) -> tuple[str | int, ...]:
     if settings.label_columns and settings.targets == "classes":
         raise ConfigError(
             "data.label_columns are several flags or targets a row: set data.targets = multilabel "
-            "or regression; "
-            "one class a row is data.label_column"
+            "or regression; one class a row is data.label_column"
         )
     if not settings.labels:
         raise ConfigError(

@@ -84,8 +84,7 @@ def header(path: Path) -> DicomHeader:
         ):
             raise DataError(
                 f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray "
-                "of up to 16 bits is "
-                "read, and colour of 8"
+                "of up to 16 bits is read, and colour of 8"
             )
         signed = int(said.PixelRepresentation) == 1
         found = {1.0: said.get("RescaleSlope"), 0.0: said.get("RescaleIntercept")}

@@ -47,8 +47,7 @@ def opened(folder: Path) -> ImageFile:
             if own != other:
                 raise DataError(
                     f"{folder}: {one.image.path.name} differs from {first.image.path.name} in "
-                    f"{what}; "
-                    "put each series into its own folder"
+                    f"{what}; put each series into its own folder"
                 )
     ordered, step = _ordered(folder, slices)
     dtype = sample_type(one.image.dtype for one in ordered)
@@ -106,8 +105,7 @@ def _ordered(folder: Path, slices: Sequence[DicomHeader]) -> tuple[list[DicomHea
         if step > GAP * usual:
             raise DataError(
                 f"{folder}: slices are missing between {before} and {after}: {step:g} {unit}, "
-                f"elsewhere {usual:g}; "
-                "fetch the series again"
+                f"elsewhere {usual:g}; fetch the series again"
             )
     return [slices[k] for k in order], usual if unit == "mm" else 0.0
 

@@ -21,9 +21,8 @@ Values = tuple[float, ...]
 SHIFT = SCALE = (127.5,)
 DTYPES = tuple(map(np.dtype, FORMS["image"].dtypes))
 WINDOW = (
-    "convert all images of all clients by one window, in which values from low to high become 0 "
-    "to 255 "
-    "(docs/guides/own-data.md)"
+    "convert all images of all clients by one window, in which values from low to high become 0 to "
+    "255 (docs/guides/own-data.md)"
 )
 
 
@@ -61,8 +60,7 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
     if len(row) not in {2, 3, 4} or not (channels in range(1, 5) or channels < min(row[:2])):
         raise DataError(
             f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, "
-            "W, C) with their "
-            "channels last, of which a gray volume has 1"
+            "W, C) with their channels last, of which a gray volume has 1"
         )
     sample_type([dtype], where)
 

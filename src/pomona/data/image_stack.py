@@ -146,8 +146,7 @@ def _spacings(files: Sequence[ImageFile]) -> list[str]:
     return [
         (
             f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, "
-            "nothing "
-            "is resampled here"
+            "nothing is resampled here"
         )
     ]
 
@@ -161,8 +160,7 @@ def _padded(files: Sequence[ImageFile]) -> list[str]:
     return [
         (
             f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window "
-            "cuts "
-            "it off"
+            "cuts it off"
         )
     ]
 
@@ -218,7 +216,6 @@ def _dtypes(files: Sequence[ImageFile]) -> list[str]:
     return [
         (
             f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not "
-            "mix; "
-            "convert one kind"
+            "mix; convert one kind"
         )
     ]

@@ -38,8 +38,7 @@ def decoded(
     if odd.any():
         raise DataError(
             f"the mask {path} holds {flat[odd][0]:g} in {int(odd.sum())} of {flat.size} pixels; "
-            "classes are whole "
-            f"numbers from 0 to {classes - 1}, as many as data.classes names"
+            f"classes are whole numbers from 0 to {classes - 1}, as many as data.classes names"
         )
     return _nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
 

@@ -131,8 +131,7 @@ def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
             if max(held, row) > MOST:
                 raise ValueError(
                     f"up to column {column.path} {max(held, row)} bytes are unpacked at once, at "
-                    f"most {MOST} are; "
-                    "write row groups of fewer rows"
+                    f"most {MOST} are; write row groups of fewer rows"
                 )
         rows = min(rows, MOST // max(row, 1))
     raw.seek(0)

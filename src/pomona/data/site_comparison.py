@@ -54,9 +54,8 @@ def _repeated(dataset: Dataset, owners: Owners) -> list[str]:
     count, (a, b) = counts.max(), divmod(int(pairs[counts.argmax()]), sites)
     return [
         f"rows that are the same at another client, features and label: {across} ({count} of "
-        f"{owners.names[b]} at "
-        f"{owners.names[a]}); if they are one patient, a model is tested on what another was "
-        "trained on: leave them out"
+        f"{owners.names[b]} at {owners.names[a]}); if they are one patient, a model is tested on "
+        "what another was trained on: leave them out"
     ]
 
 
@@ -70,9 +69,8 @@ def _shared(dataset: Dataset, owners: Owners) -> list[str]:
         return []
     return [
         f"{dataset.groups.column}: values that occur at several clients, and count as different "
-        "patients at each: "
-        f"{count}; if they are the same people, some may be in training at one and in test at "
-        "another"
+        f"patients at each: {count}; if they are the same people, some may be in training at one "
+        "and in test at another"
     ]
 
 

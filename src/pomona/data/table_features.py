@@ -47,8 +47,7 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
     if not made.width:
         raise DataError(
             f"no category of {listed(made.names)} is in {share:.2%} of the training rows, so that "
-            "no feature is left; "
-            "lower data.category_share, or add features"
+            "no feature is left; lower data.category_share, or add features"
         )
     return made
 
@@ -148,9 +147,8 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
             first = raw.values[k][int(cells[~np.isnan(cells)][np.flatnonzero(found < 0)[0]])]
             lines.append(
                 f"column {column.name}: {count} of {len(cells)} rows hold categories that the "
-                "training rows have too "
-                f"seldom or not at all (first {csv_columns.short(first)}); they are 0 in all "
-                f"columns of {column.name}"
+                f"training rows have too seldom or not at all (first {csv_columns.short(first)}); "
+                f"they are 0 in all columns of {column.name}"
             )
     return lines
 

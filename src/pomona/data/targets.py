@@ -115,9 +115,8 @@ def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) 
     if len(found) < 2 or found[-1] != len(found) - 1:
         said = ", ".join(map(str, found[:6])) or "nothing"
         raise DataError(
-            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; "
-            "number the classes "
-            "in this way, or name all of them in data.classes"
+            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; number "
+            "the classes in this way, or name all of them in data.classes"
         )
     return masks, ("background", *(f"class {k}" for k in found[1:]))
 

@@ -173,17 +173,15 @@ def _about(results: Results) -> str:
     searched = any(r["search"] for r in results["results"])
     tuned = (
         f"Each method was tuned over at most {tuning['points']} points of its grid, on seed "
-        f"{tuning['seed']}: chosen "
-        f"was {tuning['rule']}."
+        f"{tuning['seed']}: chosen was {tuning['rule']}."
         if searched
         else "No settings were searched."
     )
     seeds = ", ".join(map(str, results["seeds"]))
     return (
         f"{reference}Size {results['size']}, seeds {seeds}. {tuned} A value is the mean over "
-        "clients of the "
-        "method's headline model, each client counting once; then mean ± standard deviation over "
-        "seeds (how many of "
+        "clients of the method's headline model, each client counting once; then mean ± standard "
+        "deviation over seeds (how many of "
         f"them).{' ' + results['note'] if results['note'] else ''}"
     )
 

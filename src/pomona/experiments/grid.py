@@ -109,8 +109,7 @@ def _require_validation(trial: Cell) -> None:
     if dealt and not trial.config.data.validation_share:
         raise ConfigError(
             f"scenario {trial.scenario}, method {trial.method}: data.validation_share = 0, but "
-            "points are chosen by "
-            "validation; raise it, or set points = 1"
+            "points are chosen by validation; raise it, or set points = 1"
         )
 
 
@@ -130,10 +129,8 @@ def digest(config: Config) -> str:
 MOST_POINTS = 2**62  # points of a grid, so that an index fits the generator
 RULE = (
     "the point with the best mean over clients of the metric on validation data, in its best "
-    "round, of the method's "
-    "headline model; where those data do not define the metric, with the lowest loss on them; of "
-    "equally good "
-    "points the first"
+    "round, of the method's headline model; where those data do not define the metric, with the "
+    "lowest loss on them; of equally good points the first"
 )
 
 

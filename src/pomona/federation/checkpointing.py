@@ -84,8 +84,7 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
         return
     raise CheckpointError(
         f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume "
-        f"with rounds = {then}, "
-        "or start over in another folder"
+        f"with rounds = {then}, or start over in another folder"
     )
 
 

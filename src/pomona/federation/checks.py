@@ -26,8 +26,7 @@ def require_possible(scenario: Scenario) -> None:
     if looks and not any(len(c.validation) for c in scenario.partition.clients):
         raise ConfigError(
             f"{looks[0]} looks at validation samples, but no client has any; raise "
-            "data.validation_share, or give "
-            "them validation rows"
+            "data.validation_share, or give them validation rows"
         )
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
 
@@ -98,8 +97,7 @@ def _unused(scenario: Scenario) -> str:
     if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
         return (
             f"buffers = average: {config.method.name} has no global model, so that each client's "
-            "models have "
-            "BatchNorm statistics of its own data"
+            "models have BatchNorm statistics of its own data"
         )
     return ""
 

@@ -203,9 +203,8 @@ class _Entry:
     def _require(named: Named, paths: Iterable[str]) -> None:
         if missing := [path for path in paths if path not in named]:
             raise CheckpointError(
-                f"the stored copies are not whole (missing: {missing[0]}); resume with the "
-                "version of pomona that "
-                "wrote them, or start over in another folder"
+                f"the stored copies are not whole (missing: {missing[0]}); resume with the version "
+                "of pomona that wrote them, or start over in another folder"
             )
 
 

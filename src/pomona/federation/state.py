@@ -121,10 +121,9 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
             )
             raise ConfigError(
                 f"training {parameters:,} parameters needs at least {_gb(need)} ({held} of "
-                f"{trained} at a time), "
-                f"and {where} may have {_gb(have)}; take a smaller "
-                f"model{', fewer workers' if workers > 1 else ''}, or "
-                "train a part of it (model.train)"
+                f"{trained} at a time), and {where} may have {_gb(have)}; take a smaller "
+                f"model{', fewer workers' if workers > 1 else ''}, or train a part of it "
+                "(model.train)"
             )
 
 

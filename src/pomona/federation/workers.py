@@ -197,8 +197,7 @@ def _too_many_files() -> ConfigError:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ConfigError(
         f"so many clients take more than {most:,} open files in worker processes, which this "
-        "system allows; set "
-        "workers = 1, or raise the limit (ulimit -Hn)"
+        "system allows; set workers = 1, or raise the limit (ulimit -Hn)"
     )
 
 

@@ -95,8 +95,7 @@ QUANTITIES = (
         "How much of its own model each client uses",
         "\N{GREEK SMALL LETTER ALPHA}",
         "\N{GREEK SMALL LETTER ALPHA}, the share of a client's own model in its personal one; the "
-        "rest is its copy "
-        "of the global model.",
+        "rest is its copy of the global model.",
     ),
 )
 

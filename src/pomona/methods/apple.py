@@ -360,8 +360,7 @@ QUANTITIES = (
         "Who listens to whom",
         "p(i, j)",
         "the directed relationships p(i, j), the weight that client i (row) gives the core model "
-        "of client j "
-        "(column). In a deployment each row stays with its client.",
+        "of client j (column). In a deployment each row stays with its client.",
         history="How each client came to choose",
         own="How much each client relies on itself",
         column="p",

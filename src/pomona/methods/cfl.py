@@ -253,9 +253,8 @@ def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str
     mean, largest = state.norms[0] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
     return (
         "cfl never split its cluster: this was FedAvg with a uniform mean (last mean update "
-        f"{mean:.2g}, largest "
-        f"{largest:.2g}, in the units of eps_mean and eps_max); there may be no groups, or other "
-        "thresholds are needed"
+        f"{mean:.2g}, largest {largest:.2g}, in the units of eps_mean and eps_max); there may be "
+        "no groups, or other thresholds are needed"
     )
 
 

@@ -70,8 +70,7 @@ def strong_pull_warning(name: str, weight: float, round_: base.Round) -> str | N
         return None
     return (
         f"{name}: lr x lambda = {round_.lr * weight:.3g}; from 1 on every step forgets the "
-        "personal model; "
-        f"set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
+        f"personal model; set method.lambda well below {1 / round_.lr:.3g}, or a smaller lr"
     )
 
 

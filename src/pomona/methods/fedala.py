@@ -224,9 +224,8 @@ QUANTITIES = (
         "values",
         "How much of the global model local training starts from",
         "mean ALA weight",
-        "the weights of adaptive local aggregation, averaged over each of the upper layers: at 1 "
-        "a layer starts "
-        "as received, at 0 from the client's own last one.",
+        "the weights of adaptive local aggregation, averaged over each of the upper layers: at 1 a "
+        "layer starts as received, at 0 from the client's own last one.",
         entries="upper layer",
     ),
     base.Quantity(
@@ -242,10 +241,9 @@ QUANTITIES = (
         "The loss while the starting mixture is learned",
         "training loss",
         "the client's training loss at the end of each epoch on the weights of adaptive local "
-        "aggregation (its "
-        "last batch), counted through: first those of the initial stage, then those of later "
-        "rounds, each of "
-        "which begins with a newly received model and a newly trained own one.",
+        "aggregation (its last batch), counted through: first those of the initial stage, then "
+        "those of later rounds, each of which begins with a newly received model and a newly "
+        "trained own one.",
     ),
 )
 

@@ -312,10 +312,8 @@ def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None
     remedy = by_rounds if schedule == "sqrt" else "leave method.alpha unset, or lower it"
     return (
         f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of "
-        "A' is "
-        f"{float(coupling.median()):.3g} in the middle, above 1), so that their own models are "
-        "left out of their cloud "
-        f"models, which is not the method; {remedy}"
+        f"A' is {float(coupling.median()):.3g} in the middle, above 1), so that their own models "
+        f"are left out of their cloud models, which is not the method; {remedy}"
     )
 
 
@@ -343,8 +341,7 @@ QUANTITIES = (
         "Whose models make up each client's cloud model",
         "ξ(i, j)",
         "the attention ξ(i, j), the share of the model of client j (column) in the cloud model "
-        "that the server "
-        "makes for client i (row).",
+        "that the server makes for client i (row).",
         history="How the attention of each client moved",
     ),
     base.Quantity(
@@ -353,8 +350,7 @@ QUANTITIES = (
         "How much weight each client puts on the others",
         "weight on all others",
         "the attention that a client's cloud model gives to all other clients together, before it "
-        "is limited to 1; "
-        "above 1 nothing of the client's own model is left in it.",
+        "is limited to 1; above 1 nothing of the client's own model is left in it.",
     ),
 )
 

@@ -186,8 +186,7 @@ QUANTITIES = (
         "neighbour",
         (
             "1 where client i (row) takes the mean of its critical parameters over client j "
-            "(column) "
-            "too."
+            "(column) too."
         ),
         history="How each client's neighbours changed",
     ),

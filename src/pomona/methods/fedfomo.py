@@ -232,10 +232,8 @@ QUANTITIES = (
         "Whose models have helped so far",
         "p(i, j)",
         "the affinity p(i, j), the sum over rounds of the weights that client i (row) found for "
-        "the model of "
-        "client j (column) on its validation data; the highest are asked for next. In a "
-        "deployment each row stays "
-        "with its client.",
+        "the model of client j (column) on its validation data; the highest are asked for next. In "
+        "a deployment each row stays with its client.",
         history="How each client's affinities grew",
     ),
 )

@@ -133,8 +133,7 @@ QUANTITIES = (
         "How far each client would go with gradients of 1",
         "|a|",
         "the size |a| of a client's local training: its number of steps, with momentum more and "
-        "with a proximal term "
-        "less; FedNova divides each client's change by it.",
+        "with a proximal term less; FedNova divides each client's change by it.",
     ),
 )
 

@@ -226,10 +226,8 @@ def optimized(
     if not kind().method().server.averages:
         raise ConfigError(
             f"unknown method '{plain}+{optimizer}': a server optimizer steps towards the mean of "
-            "the uplinks' models, "
-            f"and the server of {plain} keeps more or other than that; take {plain}, or another "
-            "method with "
-            f"+{optimizer}"
+            f"the uplinks' models, and the server of {plain} keeps more or other than that; take "
+            f"{plain}, or another method with +{optimizer}"
         )
     own, rule = OPTIMIZERS[optimizer]
     name = called.lower() if called else f"{plain}+{optimizer}"

@@ -171,8 +171,7 @@ QUANTITIES = (
         "How much of the inherited model stays",
         "share kept, m",
         "m, the share of its past that the inherited private model keeps in that round; the rest "
-        "is the model just "
-        "trained.",
+        "is the model just trained.",
     ),
 )
 

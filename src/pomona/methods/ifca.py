@@ -111,8 +111,7 @@ def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None
         return None
     return (
         "ifca: all clients chose one of the models, which is FedAvg; another seed draws other "
-        "initial models, and "
-        "model.init starts them alike"
+        "initial models, and model.init starts them alike"
     )
 
 

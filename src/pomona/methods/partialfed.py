@@ -41,8 +41,7 @@ from pomona.objective.optimizer_step import state_mask
 STRATEGY_SHARE = 0.2
 SPLIT_BATCHES = (
     "partialfed's adaptive gates divide each batch by its size, so that one record moves others "
-    "between the parts; set "
-    "method.rule to lower-shared, head-shared or local-norm"
+    "between the parts; set method.rule to lower-shared, head-shared or local-norm"
 )
 
 
@@ -218,9 +217,8 @@ QUANTITIES = (
         "Which layers come from the global model",
         "gate",
         "the gate of each layer: at 1 it comes from the global model, at 0 from the client's own "
-        "last one; in "
-        "between it is the learned probability, or with a fixed rule the share of the layer's "
-        "parameters.",
+        "last one; in between it is the learned probability, or with a fixed rule the share of the "
+        "layer's parameters.",
         entries="layer",
     ),
 )

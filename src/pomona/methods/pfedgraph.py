@@ -171,8 +171,7 @@ QUANTITIES = (
         "a(i, j)",
         (
             "the share a(i, j) of the model of client j (column) in the mixture that the server "
-            "sends "
-            "client i (row)."
+            "sends client i (row)."
         ),
         history="How each client's neighbours changed",
         own="How much of its own model each client gets back",

@@ -74,8 +74,7 @@ class PFedMe(base.MethodSettings):
             return None
         return (
             f"pfedme: personal_lr x lambda = {pulled:.3g}; from 1 on the pull alone overshoots, "
-            "and from 2 on it "
-            "diverges; leave method.personal_lr unset, or lower it"
+            "and from 2 on it diverges; leave method.personal_lr unset, or lower it"
         )
 
 

@@ -50,8 +50,7 @@ class Risks(Settings):
         if self.budget is not None and self.mixing == "server":
             raise ValueError(
                 "budget counts gradients that clients download, and with mixing = server they "
-                "download their mixture; "
-                "set method.mixing=client, or leave method.budget out"
+                "download their mixture; set method.mixing=client, or leave method.budget out"
             )
         return self
 
@@ -118,9 +117,8 @@ QUANTITIES = (
         "matrix",
         "Whose risks each client lowers beside its own",
         "a(i, j)",
-        "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of "
-        "client j (column) in its "
-        "own objective; 0 for risks that it has not met.",
+        "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of client "
+        "j (column) in its own objective; 0 for risks that it has not met.",
         history="How the coefficients of each client moved",
     ),
 )

@@ -63,8 +63,7 @@ def called(family: Callable[..., object], name: str, *arguments: object) -> obje
     if not takes:
         raise ConfigError(
             f"model.name={name} names something that does not take {wanted}; write a function of "
-            "these four that "
-            "returns an nn.Module"
+            "these four that returns an nn.Module"
         )
     return family(*arguments)
 
@@ -105,8 +104,7 @@ def verified(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(
             f"model.name={name}: nothing is trained, all parameters are frozen or there are none; "
-            "name some in "
-            "model.train"
+            "name some in model.train"
         )
     training = module.training
     samples = torch.zeros((2, *input_shape), dtype=torch.int64 if vocabulary else torch.float32)
@@ -142,22 +140,19 @@ def _require_outputs(
         why = str(fault).partition("\n")[0]
         raise ConfigError(
             f"model.name={name} in {mode} mode fails on a sample of shape "
-            f"{tuple(samples.shape[1:])}: {why}; change "
-            "the network (model.name, model.args) or the samples (of images: data.resize, or "
-            "model.patch.size)"
+            f"{tuple(samples.shape[1:])}: {why}; change the network (model.name, model.args) or "
+            "the samples (of images: data.resize, or model.patch.size)"
         ) from fault
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            f"model.name={name} in {mode} mode returns a {type(outputs).__name__}; a network "
-            "takes one tensor of "
-            "samples and returns one of outputs: set model.args so that it does, or wrap it in a "
-            "module that does"
+            f"model.name={name} in {mode} mode returns a {type(outputs).__name__}; a network takes "
+            "one tensor of samples and returns one of outputs: set model.args so that it does, or "
+            "wrap it in a module that does"
         )
     if tuple(outputs.shape) != (len(samples), *output_shape):
         raise ConfigError(
             f"model.name={name} in {mode} mode turns a batch of {len(samples)} into outputs of "
-            "shape "
-            f"{tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}"
+            f"shape {tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}"
         )
 
 

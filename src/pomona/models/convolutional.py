@@ -95,10 +95,9 @@ def convolutional(
         if min(left) < 1:
             raise ConfigError(
                 f"model.name={settings.name}: a {height}x{width} image has shrunk to "
-                f"{side[0]}x{side[1]} at layer "
-                f"conv{number}, too small for a {kernel}x{kernel} "
-                f"kernel{' and 2x2 pooling' if pool == 2 else ''}; "
-                f"take {'mlp' if settings.name == 'small' else 'small, mlp'} or resnet18"
+                f"{side[0]}x{side[1]} at layer conv{number}, too small for a {kernel}x{kernel} "
+                f"kernel{' and 2x2 pooling' if pool == 2 else ''}; take "
+                f"{'mlp' if settings.name == 'small' else 'small, mlp'} or resnet18"
             )
         steps[f"conv{number}"] = nn.Conv2d(channels, out, kernel, padding=padding)
         if pool == 2:

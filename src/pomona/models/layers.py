@@ -30,8 +30,7 @@ def require_small(
         if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
             raise _LargeError(
                 f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one "
-                "layer "
-                f"({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
+                f"layer ({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
             )
 
     hooks = [module.register_forward_hook(look) for module in outline.modules()]

@@ -86,8 +86,7 @@ def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> N
         if not isinstance(part, nn.Linear | Convolution) or getattr(part, "groups", 1) != 1:
             raise ConfigError(
                 f"model.train.lora.on: {path} is a {type(part).__name__}; LoRA applies to linear "
-                "layers and "
-                "convolutions of one group"
+                "layers and convolutions of one group"
             )
         if rank > min(part.weight.flatten(1).shape):
             raise ConfigError(

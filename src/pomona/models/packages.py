@@ -72,8 +72,7 @@ def require(first: str, what: str) -> None:
         line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(
             f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision "
-            "and "
-            f"{first} of one source: all for this machine's CPU, or all for its CUDA"
+            f"and {first} of one source: all for this machine's CPU, or all for its CUDA"
         ) from fault
 
 

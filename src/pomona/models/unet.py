@@ -83,7 +83,6 @@ def unet(
         seen = "patch" if settings.patch else "sample"
         raise ConfigError(
             f"model.name=unet halves the sides {settings.depth} times, but a {seen} has shape "
-            f"{input_shape}; lower "
-            f"model.depth, or give sides of at least {least}"
+            f"{input_shape}; lower model.depth, or give sides of at least {least}"
         )
     return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)

@@ -47,8 +47,7 @@ def initial(settings: ModelSettings) -> Weights | None:
     if settings.init_sha256 not in {None, found.sha256}:
         raise ConfigError(
             f"model.init={settings.init} holds other weights: their hash is {found.sha256}, "
-            "expected "
-            f"{settings.init_sha256}; take the file that all take"
+            f"expected {settings.init_sha256}; take the file that all take"
         )
     return found
 
@@ -96,8 +95,7 @@ def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
     if faults:
         raise ConfigError(
             f"model.init={weights.path} does not fit the network; take the network of these "
-            "weights, or name what is "
-            "to start at random in model.init_skip",
+            "weights, or name what is to start at random in model.init_skip",
             *faults,
         )
     for name, tensor in wanted.items():

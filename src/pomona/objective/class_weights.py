@@ -30,8 +30,7 @@ def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: 
     if weights == "balanced" and private:
         raise ConfigError(
             "model.class_weights = balanced follows from counts of private samples, which privacy "
-            "does not cover; "
-            "give the weights as a list"
+            "does not cover; give the weights as a list"
         )
     if weights != "balanced" and len(weights) != n_outputs:
         raise ConfigError(

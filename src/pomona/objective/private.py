@@ -233,8 +233,7 @@ class PrivateObjective(Objective):
         if index not in self._drawn:
             raise ConfigError(
                 "the method made its own batch, which privacy cannot account for: take whole "
-                "batches of "
-                "training.steps, as they come"
+                "batches of training.steps, as they come"
             )
         address: tuple[int, Draw] = self._drawn[index]
         return address
@@ -257,8 +256,7 @@ class PrivateObjective(Objective):
             if not torch.equal(part[0], seen[1][name][0]):
                 raise ConfigError(
                     f"the gradient of {name} at one sample changes with the samples beside it; "
-                    "privacy needs a model "
-                    "that treats each sample alone"
+                    "privacy needs a model that treats each sample alone"
                 )
 
 
@@ -270,10 +268,9 @@ def refuse_statistics(module: nn.Module) -> None:
         keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
         if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, "
-                "which privacy cannot "
-                "cover; take a model without it (lenet, cnn, vgg11, mlp), or put GroupNorm or "
-                "LayerNorm in its place"
+                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, which "
+                "privacy cannot cover; take a model without it (lenet, cnn, vgg11, mlp), or put "
+                "GroupNorm or LayerNorm in its place"
             )
 
 

@@ -63,8 +63,7 @@ def _classes(dataset: Dataset) -> list[str]:
     elif rare:
         lines.append(
             f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not "
-            "have them. If they "
-            "are typing errors, correct the rows"
+            "have them. If they are typing errors, correct the rows"
         )
     return [*lines, *_alike("classes", found)]
 
@@ -75,8 +74,7 @@ def _alike(what: str, names: Sequence[str]) -> list[str]:
     return (
         [
             f"{what} that differ in capital letters, blanks or the form of characters only: "
-            f"{listed(same)}; write them "
-            "alike if they are one"
+            f"{listed(same)}; write them alike if they are one"
         ]
         if same
         else []
@@ -153,8 +151,7 @@ def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
         return [
             (
                 "no client has test rows, so no test figures; give more rows a client, or test "
-                "rows "
-                "of their own"
+                "rows of their own"
             )
         ]
     return [

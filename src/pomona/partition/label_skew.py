@@ -217,8 +217,7 @@ class Iid(Recipe):
     by_class = False
     remedy = (
         "every class is dealt out in equal shares, so use at most as many clients as the largest "
-        "class has training "
-        "rows, or more data (data.train_limit)"
+        "class has training rows, or more data (data.train_limit)"
     )
     name: Literal["iid"] = "iid"
 
@@ -290,9 +289,8 @@ class Dirichlet(Recipe):
         if self.draw != "own":
             if not self.balance_cap or self.min_size is not None:
                 raise ConfigError(
-                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; "
-                    "leave out "
-                    "partition.balance_cap and partition.min_size"
+                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; leave "
+                    "out partition.balance_cap and partition.min_size"
                 )
             return (pfllib_dirichlet if self.draw == "pfllib" else niid_dirichlet)(task, self.beta)
         rng = task.stream("table")
@@ -307,7 +305,6 @@ class Dirichlet(Recipe):
             best = max(best, smallest)
         raise DataError(
             f"in {self.tries} tries no Dirichlet({self.beta:g}) partition of {len(task.train)} "
-            "training rows gave each "
-            f"of {task.clients} clients {needed} rows (best try: smallest client with {best}); "
-            f"raise partition.beta, or lower clients or partition.min_size"
+            f"training rows gave each of {task.clients} clients {needed} rows (best try: smallest "
+            f"client with {best}); raise partition.beta, or lower clients or partition.min_size"
         )

@@ -42,8 +42,7 @@ class FromFile(Settings):
         if len(partition.clients) != clients:
             raise ConfigError(
                 f"{self.path} has {len(partition.clients)} clients, the run has clients = "
-                f"{clients}; "
-                f"set clients = {len(partition.clients)}, or name another file"
+                f"{clients}; set clients = {len(partition.clients)}, or name another file"
             )
         check(partition, dataset, str(self.path))
         if any(partition.turns):
@@ -75,8 +74,7 @@ class Natural(Recipe):
         if task.clients not in {1, len(owners.names)}:
             raise ConfigError(
                 f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} "
-                "clients; "
-                f"set clients = {len(owners.names)}"
+                f"clients; set clients = {len(owners.names)}"
             )
         table = np.eye(len(owners.names)) if task.clients > 1 else np.ones((1, len(owners.names)))
         return PartitionPlan(owners.client, table, table)

@@ -233,10 +233,9 @@ def _require_whole(
         assert dataset.groups
         raise DataError(
             f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of "
-            f"{dataset.groups.column} have rows in "
-            "several of training, validation and test, first those of row "
-            f"{int((groups == torn[0]).argmax())}; keep "
-            "each together, or set data.split = pooled"
+            f"{dataset.groups.column} have rows in several of training, validation and test, first "
+            f"those of row {int((groups == torn[0]).argmax())}; keep each together, or set "
+            "data.split = pooled"
         )
 
 

@@ -101,9 +101,8 @@ class Ledger:
             handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as fault:
             raise PrivacyError(
-                f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: "
-                "restore it, or start over "
-                "with a new folder and new data"
+                f"{path}: no privacy ledger ({fault.strerror}); what was spent is unknown: restore "
+                "it, or start over with a new folder and new data"
             ) from fault
         try:
             ledger = cls(path, Head(0, "", None), handle)
@@ -180,10 +179,9 @@ class Ledger:
         entries, chain = position
         if entries >= len(self._chains) or self._chains[entries] != chain:
             raise PrivacyError(
-                f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does "
-                "not continue from the "
-                f"{entries} that the checkpoint knows: it was rolled back or replaced; restore "
-                "the ledger"
+                f"{self.path}: the privacy ledger has {len(self._chains) - 1} entries and does not "
+                f"continue from the {entries} that the checkpoint knows: it was rolled back or "
+                "replaced; restore the ledger"
             )
 
     def _take(self, entry: LedgerEntry, chain: str) -> None:

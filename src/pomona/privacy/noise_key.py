@@ -66,8 +66,7 @@ class KeyStore:
         if since and not (home / "key").exists() and not (home / "ledger.jsonl").exists():
             raise PrivacyError(
                 f"{home}: key and ledger of client {client} are missing, but a checkpoint knows "
-                f"{since.entries} "
-                "entries; restore both"
+                f"{since.entries} entries; restore both"
             )
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         key, ledger = home / "key", home / "ledger.jsonl"
@@ -82,8 +81,7 @@ class KeyStore:
         if account.head.test_seed != settings.seed:
             raise ConfigError(
                 f"privacy.seed = {settings.seed}, but {ledger} was begun with "
-                f"{account.head.test_seed}; a key "
-                "keeps its origin: give a new folder"
+                f"{account.head.test_seed}; a key keeps its origin: give a new folder"
             )
         if account.head != Head(client, fingerprint(secret), settings.seed):
             raise PrivacyError(
@@ -160,17 +158,14 @@ class KeyStore:
         if self._whole and not self._whole.allows(history):
             raise BudgetError(
                 f"{where}: another release would exceed the projected highest cost "
-                f"({self.spent():.4g} spent); "
-                "the server asks for more than the method's rounds take: ask its operator, or "
-                "begin a new study"
+                f"({self.spent():.4g} spent); the server asks for more than the method's rounds "
+                "take: ask its operator, or begin a new study"
             )
         if not self._budget.allows(history):
             raise BudgetError(
-                f"{where}: another release would exceed "
-                f"privacy.epsilon_budget = {self.settings.epsilon_budget} ({self.spent():.4g} "
-                "spent); "
-                "raise it and continue with --resume (in a silo: raise accept_epsilon too), or "
-                "stop here"
+                f"{where}: another release would exceed privacy.epsilon_budget = "
+                f"{self.settings.epsilon_budget} ({self.spent():.4g} spent); raise it and continue "
+                "with --resume (in a silo: raise accept_epsilon too), or stop here"
             )
         self.ledger.append(entry)
 

@@ -182,9 +182,8 @@ def require_releases(
     largest = max(sizes, default=0)
     if largest and settings.delta >= 1 / largest:
         raise ConfigError(
-            f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples "
-            "of the largest client; "
-            f"set at most {0.1 / largest:.1g}"
+            f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of "
+            f"the largest client; set at most {0.1 / largest:.1g}"
         )
     missing = [
         r

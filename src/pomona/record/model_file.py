@@ -133,8 +133,7 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
     if tree["format"] != FORMAT:
         raise StorageError(
             f"{path} has the format {bounds.plain(tree['format'], 40)!r}, this version reads "
-            f"{FORMAT!r}; "
-            "make the run again, or export the model with the version that wrote it"
+            f"{FORMAT!r}; make the run again, or export the model with the version that wrote it"
         )
     if not isinstance(tree.get(HASH), str):
         raise ValueError(f"its metadata have no {HASH}")
@@ -209,8 +208,7 @@ def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> di
     if not beside.exists():
         raise StorageError(
             f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside "
-            "it, from models/ of "
-            "the run, or export the model there"
+            "it, from models/ of the run, or export the model there"
         )
     try:
         with files.opened(beside) as file:

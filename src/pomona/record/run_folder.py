@@ -68,8 +68,7 @@ def committed_events(folder: Path, after: Mark) -> bytes:
     if found != after.sha256:
         raise CheckpointError(
             f"{path} is not what its last committed round was recorded with; restore it from a "
-            "backup, or start over "
-            "in another folder"
+            "backup, or start over in another folder"
         )
     return counted
 

@@ -154,8 +154,7 @@ def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
     if wanted not in (named, ACCURACY.name):
         raise ConfigError(
             f"the reference numbers are of {wanted}, those of {result['method']} in "
-            f"{result['scenario']} of {named}; "
-            "give numbers of the same metric"
+            f"{result['scenario']} of {named}; give numbers of the same metric"
         )
     return metric_named(wanted)
 

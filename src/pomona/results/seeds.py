@@ -131,8 +131,7 @@ def _why(apart: Sequence[Group], lead: Group) -> str:
     if any(len({*map(_test_samples, group)}) > 1 for group in others):
         return (
             "Gains are of single runs, not over seeds, as each seed has other test samples: give "
-            "all seeds one "
-            "partition (“pomona data show --save”, then partition.name = file)."
+            "all seeds one partition (“pomona data show --save”, then partition.name = file)."
         )
     return ""
 

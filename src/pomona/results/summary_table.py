@@ -211,10 +211,9 @@ def _run_note(metrics: Sequence[Metric]) -> str:
     )
     return (
         f"Means over clients{pooled}: in the last round, in the round best on validation, in the "
-        "round best on test "
-        f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the "
-        "clients. MB: traffic down "
-        "and up. Bold: the model that the method's paper reports."
+        f"round best on test ({best}). Spread and loss: last round; “{_tenth(metrics)}”: a "
+        "percentile of the clients. MB: traffic down and up. Bold: the model that the method's "
+        "paper reports."
     )
 
 

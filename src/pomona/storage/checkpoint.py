@@ -88,10 +88,9 @@ def save(
         rounds = [n for n, _ in committed(folder)]
         raise StorageError(
             f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs "
-            f"{need / 1e6:.1f} MB"
-            f"{_free(folder)}); {f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} "
-            "kept; "
-            "make room or fix the folder, then resume"
+            f"{need / 1e6:.1f} MB{_free(folder)}); "
+            f"{f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} kept; make room or "
+            "fix the folder, then resume"
         ) from fault
     return path
 
@@ -148,8 +147,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
     if corrupt:
         raise CheckpointError(
             f"all {len(corrupt)} checkpoints in {folder} are damaged; restore one from a backup, "
-            "or start over in "
-            "another folder"
+            "or start over in another folder"
         )
     return None, corrupt
 

@@ -175,8 +175,7 @@ class FileBank:
         except OSError as fault:
             raise StorageError(
                 f"no room for {size} bytes of clients' copies in {tempfile.gettempdir()} "
-                f"({fault}); "
-                "free space, point TMPDIR elsewhere, or raise state_memory"
+                f"({fault}); free space, point TMPDIR elsewhere, or raise state_memory"
             ) from fault
         first = self._size // self._piece * self._rows
         self._free, self._size = list(range(first, first + self._rows))[::-1], size

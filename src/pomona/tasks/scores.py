@@ -73,9 +73,8 @@ def choose(
     return Choice(
         rare,
         f"the metric is {rare.title}: {100 * share:.1f} % of the training {answer}, so a model "
-        "that always answers so "
-        f"has that {ACCURACY.title} without having learned anything; metric={ACCURACY.name} uses "
-        "it anyway",
+        f"that always answers so has that {ACCURACY.title} without having learned anything; "
+        f"metric={ACCURACY.name} uses it anyway",
     )
 
 

@@ -273,14 +273,11 @@ def page() -> str:
     parts = [
         "# Settings files of a federation",
         "Made by `pomona deploy settings --out docs/federation-files.md`; `pomona deploy settings "
-        "KEY` explains one "
-        "key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings of a "
-        "run](settings.md), except what "
-        "silos set themselves; `[data]` and `[views.NAME]` of `silo.toml` take those of section "
-        "`data`.",
+        "KEY` explains one key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings "
+        "of a run](settings.md), except what silos set themselves; `[data]` and `[views.NAME]` of "
+        "`silo.toml` take those of section `data`.",
         "A `federation.toml` may also have the keys of a study of kind `train`, except `decide`: "
-        "that study comes with "
-        "the kits.",
+        "that study comes with the kits.",
     ]
     kinds = {
         title.removeprefix(BY_KIND): _own(record)

@@ -157,8 +157,7 @@ Paths = Annotated[
 ]
 ELSEWHERE = (
     "elsewhere: the service (systemctl disable --now, its file in /etc/systemd/system), the "
-    "container's image, the "
-    "installed program, backups, a file with a proxy's password"
+    "container's image, the installed program, backups, a file with a proxy's password"
 )
 
 

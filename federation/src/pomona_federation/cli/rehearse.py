@@ -89,10 +89,8 @@ def _show(found: "Rehearsal") -> None:
     down, up = median(found.bytes_down), median(found.bytes_up)
     print(
         f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the "
-        "simulator's "
-        f"{median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} up, all silos "
-        "together; "
-        f"ready after {found.started:.0f} s"
+        f"simulator's {median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} "
+        f"up, all silos together; ready after {found.started:.0f} s"
     )
     print(
         "memory (most of one process): "

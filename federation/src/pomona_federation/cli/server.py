@@ -173,8 +173,7 @@ def add(
     for study in reopened:
         print(
             f"study {study}, which was declined, is open again: with {name} enough members could "
-            "accept; if it shall "
-            f"not run, `pomona server study abort {study}`"
+            f"accept; if it shall not run, `pomona server study abort {study}`"
         )
 
 

@@ -143,8 +143,7 @@ def report(*, study: Study = None, folder: Folder = HERE, json: Json = False) ->
     )
     say(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; "
-        "training alone for as "
-        f"many rounds {r.judged.text(alone['value'])}"
+        f"training alone for as many rounds {r.judged.text(alone['value'])}"
     )
     say(NO_GAIN)
     for title, rows in r.peers:

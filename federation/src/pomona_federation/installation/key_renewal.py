@@ -138,9 +138,8 @@ def use(
         membership = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
         if membership != "member":
             raise ProtocolError(
-                f"the server does not say that it knows this key ({membership}); is it up, and "
-                "has its administrator "
-                f"run `pomona server renew-key {silo.name}`? Nothing was changed"
+                f"the server does not say that it knows this key ({membership}); is it up, and has "
+                f"its administrator run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
         keys.replace(folder / "certs" / "silo.crt", _read(shown))
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):

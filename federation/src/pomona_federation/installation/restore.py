@@ -256,10 +256,9 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
     """
     if told.role == "silo" and said.spent is None:
         raise ConfigError(
-            f"{file} cannot know how much privacy this silo spent after {told.made}: give "
-            "--spent, the sum of "
-            "epsilon over all runs since that are not listed here (0 if none was private, inf if "
-            "unknown)",
+            f"{file} cannot know how much privacy this silo spent after {told.made}: give --spent, "
+            "the sum of epsilon over all runs since that are not listed here (0 if none was "
+            "private, inf if unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
         )
     if (found := deciding(kit, told.role)) and not said.trusted:

@@ -293,9 +293,8 @@ def _known(folder: Path) -> list[Member]:
         ]
     except OSError as fault:
         raise ConfigError(
-            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have "
-            "no certificates: "
-            "provision the federation again, in a new folder"
+            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have no "
+            "certificates: provision the federation again, in a new folder"
         ) from None
 
 

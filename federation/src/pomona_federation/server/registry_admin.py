@@ -15,8 +15,7 @@ from pomona_federation.server.superlink_client import pem
 
 LASTING = (
     "what other silos have already mixed of its models into their own stays in them, and backups "
-    "of the server's and "
-    "of silos' folders keep what they hold."
+    "of the server's and of silos' folders keep what they hold."
 )
 
 
@@ -121,8 +120,7 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
     except OSError as fault:
         raise ConfigError(
             f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes "
-            "it (kits with "
-            f"{key.name}.sig are of an older Pomona: provision again)"
+            f"it (kits with {key.name}.sig are of an older Pomona: provision again)"
         ) from None
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):

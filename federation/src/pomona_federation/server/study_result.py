@@ -211,13 +211,11 @@ def _matrix(found: EvaluationResult, split: str) -> Table:
     title = capital(f"{metric.heading} on {split} data")
     notes = [
         "Each row is a model, each column the silo on whose samples it is evaluated; a silo's own "
-        "model at home is "
-        "in bold. In brackets: 95 % confidence intervals over the silo's samples. The last column "
-        "is the mean over the "
-        "other silos, in brackets its 95 % interval over these silos by Student's t.",
+        "model at home is in bold. In brackets: 95 % confidence intervals over the silo's samples. "
+        "The last column is the mean over the other silos, in brackets its 95 % interval over "
+        "these silos by Student's t.",
         "A dash: nothing was reported, the metric is undefined, or the silo has fewer than "
-        f"{LEAST_SAMPLES} such "
-        "samples.",
+        f"{LEAST_SAMPLES} such samples.",
     ]
     return Table(split, title, notes, header, rows, marked=own)
 

@@ -133,9 +133,8 @@ def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, 
         ahead = "ahead of" if off > 0 else "behind"
         raise Remark(
             f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the "
-            "server's, which refuses "
-            "signatures from more than 5 s in its future or 5 minutes in its past; synchronise it "
-            "(NTP)"
+            "server's, which refuses signatures from more than 5 s in its future or 5 minutes in "
+            "its past; synchronise it (NTP)"
         )
     return (
         None,

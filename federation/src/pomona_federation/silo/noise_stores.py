@@ -51,8 +51,7 @@ def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
     elif found != _seal(home):
         raise PrivacyError(
             f"{home / 'key'} was not made on this machine: whoever made it can remove the noise; "
-            "stop, find out "
-            "where it comes from, and `pomona silo restore` a backup of before"
+            "stop, find out where it comes from, and `pomona silo restore` a backup of before"
         )
 
 

@@ -62,9 +62,8 @@ def judged_model(
     if known not in {None, own.partition.sha256}:
         raise ProtocolError(
             "this silo's data, or its division, is not what its model was trained on, which might "
-            "be evaluated on "
-            "samples that it has seen; put the data back, or have the study name a view of other "
-            "data"
+            "be evaluated on samples that it has seen; put the data back, or have the study name a "
+            "view of other data"
         )
     return ParameterSpace(own.module()).row(model_file.tensors(path))
 

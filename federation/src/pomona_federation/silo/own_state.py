@@ -56,8 +56,7 @@ def _machine() -> bytes:
             return found
     raise StorageError(
         f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a "
-        "container mount the "
-        "machine's, read-only (compose.yaml does)"
+        "container mount the machine's, read-only (compose.yaml does)"
     )
 
 
@@ -111,9 +110,8 @@ def origin(kit: Path) -> Origin | None:
         )
         raise ConfigError(
             f"{state} holds what was not made on this machine ({names}); a kit comes without: "
-            "remove it. If it is this "
-            "silo's own, from another machine: `pomona silo backup` it, then `pomona silo "
-            "restore` into a new folder"
+            "remove it. If it is this silo's own, from another machine: `pomona silo backup` it, "
+            "then `pomona silo restore` into a new folder"
         )
     return None
 
@@ -176,8 +174,7 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
         whence = (
             (
                 "it came with the kit, unless somebody here wrote it before the silo's first "
-                "start: "
-                "read it"
+                "start: read it"
             )
             if origin is None or now == origin.policy
             else "not that of the silo's first start; unless somebody here wrote it, a kit that "

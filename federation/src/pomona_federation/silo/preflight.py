@@ -165,8 +165,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
     if silo.study and silo.study.agreement != now:
         raise ProtocolError(
             f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is "
-            f"{now[:16]} here now; "
-            "restore federation.toml, and own code that the study names"
+            f"{now[:16]} here now; restore federation.toml, and own code that the study names"
         )
     if not silo.studying:
         return (
@@ -183,8 +182,7 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
     if pinned and pinned.agreement != now:
         raise ProtocolError(
             f"{folder / 'federation.toml'} says {now[:16]}, this silo began with "
-            f"{pinned.agreement[:16]}; put the old "
-            "file back"
+            f"{pinned.agreement[:16]}; put the old file back"
         )
     if evaluate := agreed.evaluate:
         whose = f"{len(evaluate.models) or 'given'} models are evaluated"

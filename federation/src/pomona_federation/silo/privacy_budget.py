@@ -81,8 +81,7 @@ class Most:
             if most is not None and cost > most * (1 + ROUNDING):
                 raise PrivacyError(
                     f"with study {whose} all on this data may cost {total} together; "
-                    f"accept_{name}_total is {most:g}: "
-                    "do not take part, or raise it"
+                    f"accept_{name}_total is {most:g}: do not take part, or raise it"
                 )
 
 
@@ -173,8 +172,7 @@ class PrivacyBudget:
             if not self.foreign and known.seal != _seal(known.reservations):
                 raise PrivacyError(
                     f"{self._path} was not written on this machine; what was spent is unknown: "
-                    "restore it by "
-                    "`pomona silo restore`, with --spent"
+                    "restore it by `pomona silo restore`, with --spent"
                 )
             return known.reservations
         log = self.kit / "state" / "audit.jsonl"

@@ -52,8 +52,7 @@ class PeerKeys:
             if not all(self.certified(renewal.silo, k.key, k.certificate) for k in renewal.keys):
                 raise ProtocolError(
                     f"{renewal.silo} is reported to have another key, without the authority's "
-                    "certificates of its "
-                    "keys; ask the server's operator"
+                    "certificates of its keys; ask the server's operator"
                 )
             serials = [keys.serial(k.certificate.encode()) for k in renewal.keys]
             if serials != sorted(set(serials)) or serials[-1] < newest.get(renewal.silo, 0):

@@ -176,9 +176,8 @@ def request(
     except httpx.HTTPError as fault:
         if (shown := _certificate_fault(fault)) is not None:
             raise ProtocolError(
-                f"{way.server} shows a certificate that is not the federation's ({shown}); ask "
-                "for the authority's "
-                "ca.crt, and look for a proxy that opens TLS"
+                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for "
+                "the authority's ca.crt, and look for a proxy that opens TLS"
             ) from None
         raise ProtocolError(
             f"{way.server} does not answer{through} ({fault}); is the server running, and the "
@@ -191,8 +190,7 @@ def request(
     if answer.status_code == 401:
         raise ProtocolError(
             f"{way.server} refuses this silo's key (401): it was revoked or never added, or the "
-            "clocks differ; "
-            "`pomona silo check` compares them"
+            "clocks differ; `pomona silo check` compares them"
         )
     if answer.status_code != 200:
         raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
@@ -303,8 +301,7 @@ def explained(membership: Membership, reason: str, times: int) -> str:
         case "revoked":
             return (
                 f"the server says that this silo was revoked ({times} of {REFUSALS} times); ask "
-                "its administrator, "
-                f"and if it was a mistake, `pomona silo start` tries again"
+                "its administrator, and if it was a mistake, `pomona silo start` tries again"
             )
         case "unknown":
             return (
@@ -315,8 +312,7 @@ def explained(membership: Membership, reason: str, times: int) -> str:
         case "member":
             return (
                 "this silo is a member; the server still counts its last connection, for up to a "
-                "minute, or was just "
-                "starting; it tries again by itself"
+                "minute, or was just starting; it tries again by itself"
             )
         case _:
             return reason

@@ -187,8 +187,7 @@ class Silo:
             spent = f", after {before:.3g} that a restored backup did not know" if before else ""
             raise PrivacyError(
                 f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do "
-                "not take part, or "
-                "raise it"
+                "not take part, or raise it"
             )
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 

@@ -94,8 +94,7 @@ class Report:
                 f"{_said(LOSS.number, own['loss'])}"
             ),
             f"- training alone, {alone['round']} rounds: {judged.title} "
-            f"{_said(judged.text, alone['value'])}, "
-            f"loss {_said(LOSS.number, alone['loss'])}",
+            f"{_said(judged.text, alone['value'])}, loss {_said(LOSS.number, alone['loss'])}",
             f"- {NO_GAIN}",
         ]
         for meaning, rows in self.peers:

@@ -129,8 +129,7 @@ def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
         if agreed.agreement != agreement:
             raise ProtocolError(
                 f"study {study.name} has another hash here than at the server; compare Pomona's "
-                "version, the kit's "
-                "federation.toml, and own code that the study names"
+                "version, the kit's federation.toml, and own code that the study names"
             )
         known = known.model_copy(
             update={"trials": tuple(trial.agreement for trial in agreed.trials)}
@@ -150,8 +149,7 @@ def require_harmless(study: Study, file: SiloFile) -> None:
     if refused := [name for name in named_code(study.run) if name not in file.code]:
         raise ConfigError(
             f"study {study.name} would run own code, {refused[0]}; if that is intended, read its "
-            "file, "
-            f"put it into the kit, and name it in silo.toml: code = [{refused[0]!r}]"
+            f"file, put it into the kit, and name it in silo.toml: code = [{refused[0]!r}]"
         )
     model = study.run.get("model")
     if isinstance(model, dict) and "init" in model:

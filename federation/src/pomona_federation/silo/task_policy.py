@@ -64,15 +64,13 @@ class TaskPolicy:
             )
         if agreement != mine:
             raise ProtocolError(
-                "the server runs something else than this silo agreed to; compare "
-                "federation.toml, and own code that "
-                "it names, with the server's"
+                "the server runs something else than this silo agreed to; compare federation.toml, "
+                "and own code that it names, with the server's"
             )
         if pinned.run not in {None, run}:
             raise ProtocolError(
                 f"the server has begun another run ({run}) than the one that this silo works for "
-                f"({pinned.run}); "
-                f"{START_OVER}"
+                f"({pinned.run}); {START_OVER}"
             )
 
     def _agreement(self) -> str:
@@ -223,16 +221,14 @@ class TaskLog:
         if known.settled and not task.settled:
             raise ProtocolError(
                 f"round {task.number} is to start over, after this silo's round {known.settled} "
-                "has counted; if the "
-                "server went back on purpose, remove state/asked.json"
+                "has counted; if the server went back on purpose, remove state/asked.json"
             )
         number, question = known.training if task.trains else known.evaluation
         if task.number < number or (task.number == number and task.question != question):
             said = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
                 f"round {task.number} is asked again with another task, after round {number} was "
-                f"{said} once; if the "
-                "server went back on purpose, remove state/asked.json"
+                f"{said} once; if the server went back on purpose, remove state/asked.json"
             )
 
     def note(self, task: Task) -> None:

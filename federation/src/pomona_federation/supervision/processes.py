@@ -179,8 +179,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
         return None
     raise StorageError(
         f"{path} is locked, but what it holds names no process; find the one that has it open "
-        f"(`fuser {path}`) and "
-        "stop that"
+        f"(`fuser {path}`) and stop that"
     )
 
 

@@ -74,8 +74,7 @@ def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
             if (mine := getattr(own, what)) != (theirs := getattr(one, what)):
                 raise DataError(
                     f"silo {name} has {what} {_said(mine)}, {first} {_said(theirs)}; bring both "
-                    "into one form, and "
-                    "start another survey"
+                    "into one form, and start another survey"
                 )
 
 

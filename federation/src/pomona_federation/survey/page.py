@@ -221,16 +221,14 @@ def opening(result: SurveyResult, lacking: str = "") -> list[str]:
     said = [
         f"{result.rows} training rows of {len(result.silos)} silos, {len(result.forms)} columns.",
         f"No silo reported fewer than {least} rows: smaller numbers are within others, and cannot "
-        "be had by a "
-        f"difference. Numbers come in groups of at least {least} rows, each by its middle value "
-        "to four digits.",
+        f"be had by a difference. Numbers come in groups of at least {least} rows, each by its "
+        "middle value to four digits.",
     ]
     if noise := result.survey.noise:
         said.append(
             "Counts have noise: each silo's answer is differentially private with epsilon "
-            f"{noise.epsilon:g}, in "
-            f"{noise.columns} columns whose cells were agreed before; their sum is the exact "
-            "number of rows."
+            f"{noise.epsilon:g}, in {noise.columns} columns whose cells were agreed before; their "
+            "sum is the exact number of rows."
         )
     said += [f"Absent: {', '.join(result.absent)}."] if result.absent else []
     return [*said, *result.notes, *([f"There is no section task: {lacking}"] if lacking else [])]

@@ -75,8 +75,7 @@ def classes(result: SurveyResult) -> Table | None:
             "silo's largest class."
         ),
         "Effective classes: as many equally frequent classes are as varied. Distance: sum of the "
-        "differences of a "
-        "silo's shares of classes from those of all rows, 0 to 2.",
+        "differences of a silo's shares of classes from those of all rows, 0 to 2.",
     )
     head = ["silo", *result.classes, "effective classes", "distance"]
     return Table("classes", "Classes by silo", notes, head, rows)
@@ -116,8 +115,7 @@ def columns(result: SurveyResult) -> Table | None:
     notes = (
         (
             "In brackets: bounds of the exact quantile. Mean and deviation are those of the "
-            "groups' "
-            "middle values."
+            "groups' middle values."
         ),
         "Dates are days since 2000-01-01.",
     )
@@ -221,10 +219,9 @@ def distances(result: SurveyResult) -> Table | None:
         return NOTHING if apart is None else f"{apart:.2f}"
 
     notes = (
-        "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of "
-        "the shares of rows "
-        "below any value (Kolmogorov and Smirnov). Categories: half the sum of the differences of "
-        "their shares.",
+        "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of the "
+        "shares of rows below any value (Kolmogorov and Smirnov). Categories: half the sum of the "
+        "differences of their shares.",
     )
     return _by_silo(
         "shift",

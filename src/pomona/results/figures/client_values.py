@@ -147,8 +147,7 @@ def _spoken(found: Course, ends: Mapping[int, tuple[int, float]]) -> str:
     lengths = [stage for stage, _ in ends.values()]
     return (
         f"In the initial stage, {min(lengths)} to {max(lengths)} epochs long, the mean over "
-        "clients goes from "
-        f"{first:.3g} to {last:.3g}."
+        f"clients goes from {first:.3g} to {last:.3g}."
     )
 
 
@@ -325,6 +324,5 @@ def _spoken_values(series: Series, names: list[str]) -> str:
     low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
     return (
         f"{said} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and "
-        f"{run.client(high)} the "
-        f"highest, {values[-1, high, 0]:.3g}."
+        f"{run.client(high)} the highest, {values[-1, high, 0]:.3g}."
     )

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GAINS = (
-    " Right: what it gains over separate training, with 95 % intervals that compare both models "
-    "on the same test "
-    "samples; left of the dashed line a client would have done better alone."
+    " Right: what it gains over separate training, with 95 % intervals that compare both models on "
+    "the same test samples; left of the dashed line a client would have done better alone."
 )
 LABELLED = 45
 """Maximum number of rows with name labels."""
@@ -237,8 +236,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         alt=f"Box plot of the clients' {metric.title}. "
         + " ".join(
             f"{r['run']}: worst {metric.text(r['worst'])}, {tenth} "
-            f"{metric.text(r['percentile_10'])}, "
-            f"median {metric.text(r['median'])}."
+            f"{metric.text(r['percentile_10'])}, median {metric.text(r['median'])}."
             for r in rows
         ),
         figure=figure,

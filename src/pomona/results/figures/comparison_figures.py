@@ -119,8 +119,7 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
         "Mean over clients of the headline model of the method, mean over seeds; the band is ± "
-        "their standard "
-        f"deviation.{hidden(drawn)}"
+        f"their standard deviation.{hidden(drawn)}"
     )
     return ReportFigure(
         f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows
@@ -180,10 +179,8 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     )
     caption = (
         f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, "
-        "both in the round best "
-        "on validation, or in the last without a validation split; below zero a client is worse "
-        "off than alone."
-        f"{hidden(drawn)}"
+        "both in the round best on validation, or in the last without a validation split; below "
+        f"zero a client is worse off than alone.{hidden(drawn)}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)

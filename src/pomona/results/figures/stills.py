@@ -160,8 +160,7 @@ def _rows(groups: list[Group]) -> Rows:
 def _said(group: Group) -> str:
     return (
         f"Of {len(group.targets)} samples of {group.name} risk {group.events} had the event; by "
-        "time "
-        f"{group.time[-1]:g} {100 * group.share[-1]:.0f} % are left."
+        f"time {group.time[-1]:g} {100 * group.share[-1]:.0f} % are left."
     )
 
 

@@ -106,8 +106,7 @@ def _require_traceable(config: Config, headline: tuple[str, str], client: int) -
     if headline[1] != "received":
         raise ConfigError(
             f"{config.method.name} reports another model than the one that local training starts "
-            "from; take fedavg or "
-            "fedala"
+            "from; take fedavg or fedala"
         )
     if config.privacy or config.buffers != "local":
         raise ConfigError(

@@ -17,8 +17,7 @@ from pomona.tasks.scores import compute
 
 PIXELS = (
     "Distances are in pixels, over the test images that both have and claim the class; a surface "
-    "counts as found "
-    "within one pixel."
+    "counts as found within one pixel."
 )
 NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, and run again."
 
@@ -43,11 +42,9 @@ def survival_table(runs: list[Run]) -> list[Table]:
             "Survival by client",
             [
                 f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
-                "Both C-indices and "
-                "the AUROC are 0.5 for guessing, and 1 at best; the integrated Brier score is 0 "
-                "at best, and 0.25 for "
-                "always saying one half. Inverse probabilities of censoring are of the client's "
-                "own test samples.",
+                "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
+                "Brier score is 0 at best, and 0.25 for always saying one half. Inverse "
+                "probabilities of censoring are of the client's own test samples.",
             ],
             [
                 "Client",
@@ -97,8 +94,7 @@ def labels(runs: list[Run]) -> Table:
         "Label by label",
         [
             "Each label by itself, with the headline models on the clients' own test samples: the "
-            "mean over the "
-            "clients that have test samples with and without it.",
+            "mean over the clients that have test samples with and without it.",
         ],
         [
             "Label",

@@ -77,10 +77,8 @@ def spread_table(made: Comparison) -> Table | None:
     alone = any(e.method == ALONE for e in made.entries)
     note = (
         f"Test {headings(made)}, in the round best on validation (the last, where nothing is held "
-        "out), mean ± "
-        "standard deviation over seeds; a tenth of the clients are worse than the 10th "
-        "percentile. Worse than alone: "
-        "the share of clients that are worse than with "
+        "out), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
+        "10th percentile. Worse than alone: the share of clients that are worse than with "
         f"Separate{'.' if alone else ', which this table does not have.'}"
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
@@ -109,10 +107,9 @@ def wilcoxon_table(made: Comparison) -> Table | None:
     rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
     note = (
         "Two-sided test of the values of the same clients, each its mean over seeds, in the round "
-        "best on validation; "
-        "pairs that are equal are dropped; p is corrected for the lines of its scenario (Holm). "
-        "The paired clients of "
-        "one run have trained together, so they are not quite independent, here as in the papers."
+        "best on validation; pairs that are equal are dropped; p is corrected for the lines of its "
+        "scenario (Holm). The paired clients of one run have trained together, so they are not "
+        "quite independent, here as in the papers."
     )
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None

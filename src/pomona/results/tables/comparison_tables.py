@@ -73,8 +73,7 @@ def _grid_note(made: Comparison) -> str:
         counting, values = f"{made.count}, as in {made.reference.title}", "ours is"
     return (
         f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how "
-        "many). The best of "
-        "each scenario is bold."
+        "many). The best of each scenario is bold."
     )
 
 
@@ -181,10 +180,8 @@ def moments(made: Comparison) -> Table:
     ]
     note = (
         f"Test {headings(made)}. Over clients each client counts once; over samples each test "
-        "sample does. The best "
-        "round on test is chosen by test data, so it is optimistic, and the more so the more "
-        "often a run is evaluated; "
-        "the one best on validation is not."
+        "sample does. The best round on test is chosen by test data, so it is optimistic, and the "
+        "more so the more often a run is evaluated; the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.over}" for count in counts]
     title = "Ours, by what counts" if made.reference else "By what counts"
@@ -243,10 +240,9 @@ def rank_table(ranking: Ranking) -> Table:
     )
     note = (
         f"Mean rank over {ranking.blocks} scenarios that all these methods have (1 is best). "
-        f"{friedman}Nemenyi's "
-        f"critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar 2006). Pairs are "
-        "compared by Wilcoxon's "
-        f"signed-rank test over scenarios with Holm's correction at 5 %.{reach}"
+        f"{friedman}Nemenyi's critical difference at 5 %: {ranking.difference:.2f} ranks (Demsar "
+        "2006). Pairs are compared by Wilcoxon's signed-rank test over scenarios with Holm's "
+        f"correction at 5 %.{reach}"
     )
     header = ["place", "method", "mean rank", "differs significantly from"]
     return Table("ranks", "Ranks", [note], header, rows, range(2))
@@ -264,8 +260,7 @@ def privacy(made: Comparison) -> Table | None:
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "
-        "rate, the noise, the "
-        "steps and delta alone."
+        "rate, the noise, the steps and delta alone."
     )
     header = ["scenario", "method", "ours", _label(made)]
     return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None

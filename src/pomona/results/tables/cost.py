@@ -44,11 +44,10 @@ def cost_table(made: Comparison) -> Table | None:
         *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
     ]
     note = (
-        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. "
-        "Seconds are wall time of "
-        "training and evaluation where the cells ran, means over seeds; cells that ran side by "
-        "side share the machine. "
-        "99 % is of a method's own best mean test accuracy, counted at rounds that were evaluated."
+        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. Seconds "
+        "are wall time of training and evaluation where the cells ran, means over seeds; cells "
+        "that ran side by side share the machine. 99 % is of a method's own best mean test "
+        "accuracy, counted at rounds that were evaluated."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
@@ -105,12 +104,9 @@ def speed_table(made: Comparison) -> Table | None:
     ]
     note = (
         "Rounds until the mean over clients, of the headline model of a method, first has 95 % of "
-        "its own last "
-        "value, and the last value of Separate with the same seed; counted at rounds that were "
-        "evaluated, means over "
-        "the seeds that reach it (how many, if not all). Megabytes (10⁶ bytes) are those of all "
-        "clients, down and up, "
-        "at the run's mean traffic a round."
+        "its own last value, and the last value of Separate with the same seed; counted at rounds "
+        "that were evaluated, means over the seeds that reach it (how many, if not all). Megabytes "
+        "(10⁶ bytes) are those of all clients, down and up, at the run's mean traffic a round."
     )
     return (
         Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))

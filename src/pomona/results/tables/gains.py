@@ -30,13 +30,10 @@ def _overall(known: list[Gained]) -> Table:
         "Does federation help?",
         [
             f"What each run gains in {metric.title} over {base.label}, training alone, on average "
-            "over clients. More "
-            "than 0 is better. The intervals compare both models on the same test samples; where "
-            "one holds 0, there is "
-            "no difference that this data can show. Of clients a verdict is given for all at "
-            "once, after Holm's "
-            "correction: it may be open where a client's own interval is not."
-            + (" " + OVER_SEEDS if several else "")
+            "over clients. More than 0 is better. The intervals compare both models on the same "
+            "test samples; where one holds 0, there is no difference that this data can show. Of "
+            "clients a verdict is given for all at once, after Holm's correction: it may be open "
+            "where a client's own interval is not." + (" " + OVER_SEEDS if several else "")
         ],
         [
             "Run",

@@ -80,9 +80,8 @@ def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
         f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
-        "threshold helps."
-        " Right probabilities have a calibration intercept of 0 and a slope of 1; below 1 they "
-        "are too extreme."
+        "threshold helps. Right probabilities have a calibration intercept of 0 and a slope of 1; "
+        "below 1 they are too extreme."
     )
 
 

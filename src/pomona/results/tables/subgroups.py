@@ -64,9 +64,8 @@ def subgroups(runs: list[Run]) -> Table:
         f"Subgroups by {told['column']}",
         [
             f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
-            "client's own "
-            "headline model. Intervals at 95 %, by the bootstrap, unless "
-            "several samples are of one group; the difference is to all samples of other subgroups."
+            "client's own headline model. Intervals at 95 %, by the bootstrap, unless several "
+            "samples are of one group; the difference is to all samples of other subgroups."
         ]
         if run
         else [],

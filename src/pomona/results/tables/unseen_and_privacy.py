@@ -30,8 +30,7 @@ def unseen(runs: list[Run]) -> Table:
         "Clients never trained with",
         [
             "No model was trained on these clients: after the last round each received the "
-            "federation's model, "
-            "and adapted it alone. Results on their own test splits.",
+            "federation's model, and adapted it alone. Results on their own test splits.",
             *(sentence for run, evaluations in found if (sentence := _beside(run, evaluations))),
         ],
         [*columns, "Test samples", " or ".join(headings), *(["Test loss"] if one_loss else [])],
@@ -65,8 +64,7 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
         return ""
     return (
         f"{run.label}, {run.model}: {run.metric.title} {run.metric.text(mean)} on average over "
-        "these clients, "
-        f"{run.metric.text(run.mean)} over the members."
+        f"these clients, {run.metric.text(run.mean)} over the members."
     )
 
 
@@ -79,8 +77,7 @@ def privacy(runs: list[Run]) -> Table:
         "What privacy was spent",
         [
             "Differential privacy against anyone who sees a client's uplinks: the smaller ε, the "
-            "less they reveal "
-            "about any one training sample.",
+            "less they reveal about any one training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
         ["Client", *(["Run"] if several else []), "ε"],

@@ -105,8 +105,7 @@ def _undefined(run: Run) -> Iterator[Caution]:
     if without:
         ends = (
             f" is undefined for {named(run, without)}, as it is where all test samples have one "
-            "answer; means are over "
-            f"the other {len(last.clients) - len(without)} clients."
+            f"answer; means are over the other {len(last.clients) - len(without)} clients."
         )
         yield Caution(run.label, ends, ends, before=f"{capital(run.metric.title)} of ")
 
@@ -146,8 +145,7 @@ def _threshold(run: Run) -> Iterator[Caution]:
         ends = (
             " are right on no more of the test samples than each client's most frequent class is "
             f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a "
-            "threshold, before you act on "
-            "them."
+            "threshold, before you act on them."
         )
         before = "Taken as answers, the most likely classes of "
         yield Caution(run.label, ends, ends, before, ACCURACY.text(right / total))
@@ -191,8 +189,7 @@ def _alone(runs: list[Run]) -> Iterator[str]:
     if first and comparable(runs) and baseline(runs, first) is None:
         yield (
             "Training alone was not run, so whether federation helps stays open: run “separate” "
-            "with the same data, "
-            "partition and seed, and write a report of all."
+            "with the same data, partition and seed, and write a report of all."
         )
 
 
@@ -203,8 +200,7 @@ def _moments(runs: list[Run]) -> Iterator[str]:
     if best and last:
         yield (
             f"{listing(best)} {'is' if len(best) == 1 else 'are'} compared in the round best on "
-            "validation, "
-            f"{listing(last)} in the last: {REMEDY}."
+            f"validation, {listing(last)} in the last: {REMEDY}."
         )
 
 
@@ -244,14 +240,12 @@ def _events(runs: list[Run]) -> Iterator[str]:
     if any(units[c] < n for c, n in samples.items()):
         yield (
             "Test samples of one group (data.group_column) belong together, such as the rows of a "
-            "patient: numbers of "
-            "single clients have no intervals, gains have those of groups."
+            "patient: numbers of single clients have no intervals, gains have those of groups."
         )
     if small:
         yield (
             f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the "
-            "intervals, not at the "
-            "numbers."
+            "intervals, not at the numbers."
         )
     yield from _rare(run, small)
 
@@ -285,9 +279,8 @@ def _picked(runs: list[Run]) -> Iterator[str]:
     base = baseline(runs, best) if best else None
     if best and base and len(judged) > 1 and gained(best, base).over:
         yield (
-            f"{best.label} was selected as the best of {len(judged)} runs on the test samples "
-            "that also evaluate it: "
-            "its gain is slightly optimistic."
+            f"{best.label} was selected as the best of {len(judged)} runs on the test samples that "
+            "also evaluate it: its gain is slightly optimistic."
         )
 
 
@@ -306,8 +299,7 @@ def _seeds(runs: list[Run]) -> Iterator[str]:
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
             "All runs use one seed, so the intervals know of other test samples but not of other "
-            "starts or partitions: "
-            "repeat with other seeds."
+            "starts or partitions: repeat with other seeds."
         )
 
 
@@ -319,7 +311,6 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
             else ""
         )
         yield (
-            f"“Best on test”{papers} picks its round by looking at the test data: it compares "
-            "with published tables, "
-            "and is optimistic."
+            f"“Best on test”{papers} picks its round by looking at the test data: it compares with "
+            "published tables, and is optimistic."
         )

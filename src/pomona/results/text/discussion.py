@@ -130,8 +130,7 @@ def _lead(known: Sequence[_Both], label: str) -> str:
         )
     return (
         f"The {label} is led by {best.entry.row} ({best.theirs:.2f}); here {leader.entry.row} "
-        "leads "
-        f"({metric.number(leader.own.mean)}) and {best.entry.row} comes "
+        f"leads ({metric.number(leader.own.mean)}) and {best.entry.row} comes "
         f"{_ordinal(1 + ours.index(best))} "
         f"({metric.number(best.own.mean)}).{_margin(leader.entry, best.entry)}"
     )

@@ -37,9 +37,8 @@ def setup(runs: list[Run]) -> str:
     own = first.setting("data.name") == "clients"
     held = "files of their own" if own else f"parts of {first.source or 'the same data'}"
     return (
-        f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for "
-        f"{who} that "
-        f"hold{'s' if n == 1 else ''} {held}{f' ({details})' if details else ''}."
+        f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} "
+        f"that hold{'s' if n == 1 else ''} {held}{f' ({details})' if details else ''}."
     )
 
 
@@ -96,8 +95,7 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
         *(f"{listing(labels)}: {text}" for text, labels in alike.items()),
         *(
             f"{found.run.label} against {found.base.label}, training alone: "
-            f"{measured(found.run.metric, found.over)}. "
-            f"{evidence(found.run, found.over)}"
+            f"{measured(found.run.metric, found.over)}. {evidence(found.run, found.over)}"
             for found in gained_over(known, base)
             if found.over
         ),

@@ -45,9 +45,8 @@ def _one(run: Run) -> list[str]:
         else f", and {run.metric.text(kept.pooled)} over all test samples taken together"
     )
     return [
-        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} "
-        "on average over "
-        f"clients{pooled}.",
+        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} on "
+        f"average over clients{pooled}.",
         *_yardsticks(run),
     ]
 
@@ -104,9 +103,8 @@ def _counted(found: Gained) -> list[int]:
 
 def _level(run: Run) -> str:
     return (
-        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average "
-        "over clients"
-        f"{_seeds(run)} {run.moment}."
+        f"{run.label} has the best {run.metric.title}, {run.metric.text(run.mean)} on average over "
+        f"clients{_seeds(run)} {run.moment}."
     )
 
 
@@ -134,8 +132,7 @@ def _helps(found: Gained, tried: int) -> str:
         )
         return (
             f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are "
-            f"{levels}; "
-            f"{why}, so whether that is more than chance is not known."
+            f"{levels}; {why}, so whether that is more than chance is not known."
         )
     gain = measured(run.metric, found.over)
     match found.over.verdict:
@@ -143,21 +140,18 @@ def _helps(found: Gained, tried: int) -> str:
             unfair = _overtrained(base)
             return (
                 f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of "
-                f"{base.label}, training "
-                f"alone, in {title}, {levels} {over}: {gain}.{unfair}"
+                f"{base.label}, training alone, in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case "worse":
             unfair = _overtrained(run)
             return (
                 f"{'' if unfair else 'Federation does not help here: '}{best} is behind "
-                f"{base.label}, training alone, "
-                f"in {title}, {levels} {over}: {gain}.{unfair}"
+                f"{base.label}, training alone, in {title}, {levels} {over}: {gain}.{unfair}"
             )
         case _:
             return (
                 f"Does federation help? Between {best} and {base.label}, training alone, there is "
-                f"{LEVEL}: "
-                f"{title} {levels} {over}, a gain of {gain}."
+                f"{LEVEL}: {title} {levels} {over}, a gain of {gain}."
             )
 
 
@@ -185,8 +179,7 @@ def _overtrained(behind: Run) -> str:
         return ""
     return (
         f" But {behind.label} has got worse since round {since}, so this does not show whether "
-        "federation helps: "
-        f"{REMEDY}."
+        f"federation helps: {REMEDY}."
     )
 
 
@@ -246,8 +239,7 @@ def _among(best: Run, rivals: list[Gained]) -> list[str]:
             [
                 (
                     f"Between {best.label} and "
-                    f"{'each of ' if len(level) > 1 else ''}{listing(level)} "
-                    f"there is {LEVEL}."
+                    f"{'each of ' if len(level) > 1 else ''}{listing(level)} there is {LEVEL}."
                 )
             ]
             if level

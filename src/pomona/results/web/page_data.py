@@ -332,15 +332,13 @@ def left_out(runs: list[Run]) -> list[str]:
     for run in runs:
         lines += [
             f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not "
-            "drawn of more than "
-            f"{MATRIX}; events.jsonl in the run's folder has it."
+            f"drawn of more than {MATRIX}; events.jsonl in the run's folder has it."
             for name, n in too_large(run).items()
         ]
         if large := _too_large_to_draw(run.result):
             lines.append(
                 f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; "
-                "events.jsonl in the "
-                "run's folder has them."
+                "events.jsonl in the run's folder has them."
             )
         counts, held = pooled_confusion(run), partition.find([run])
         if counts is not None and len(counts) > DRAWN:

@@ -208,8 +208,7 @@ def bounded(table: Table) -> Table:
         return table
     note = (
         f"The first {MOST_ROWS} of {rows:,} rows; clients.csv and predictions.npz in the run's "
-        "folder have the numbers "
-        "of all."
+        "folder have the numbers of all."
     )
     return replace(table, rows=table.rows[:MOST_ROWS], notes=[*table.notes, note])
 
