@@ -67,8 +67,7 @@ def test_a_silo_without_the_code_says_so(world, module):
     federation.run()
     assert reasons(federation) == {
         "silo-1": "PROTOCOL: section run: cannot load 'not_here:Mine' (No module named "
-        "'not_here'); "
-        "give an importable module:attribute"
+        "'not_here'); give an importable module:attribute"
     }
 
 

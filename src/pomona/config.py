@@ -151,8 +151,7 @@ class Config(Settings):
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
         description="factor on all rates of training, beside lr_decay: 1; half a cosine from 1 to "
-        "0 over the rounds "
-        "after warm-up; or lr_factor at each of lr_milestones",
+        "0 over the rounds after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
         0, ge=0, le=10**6, description="rounds k of warm-up: rates times r / (k + 1) in round r"
@@ -207,8 +206,7 @@ class Config(Settings):
         ge=1,
         le=10**4,
         description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, "
-        "or "
-        "up to 16 with apple and the native engine",
+        "or up to 16 with apple and the native engine",
     )
     precision: Precision = Field(
         "fp32", description="bf16: forward and backward under autocast, float32 weights"
@@ -216,8 +214,7 @@ class Config(Settings):
     engine: Literal["auto", "torch", "native"] = Field(
         "torch",
         description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
-        "plain chains "
-        "of layers on a cpu; auto takes native if it can",
+        "plain chains of layers on a cpu; auto takes native if it can",
     )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
         "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"
@@ -238,22 +235,19 @@ class Config(Settings):
     keep: Literal["last", "best", "own_best"] = Field(
         "last",
         description="model in a client's file: after the last round; after the best round (mean "
-        "over clients "
-        "on validation), with figures and predictions of that round; or after the client's own "
-        "best round, with figures of the last",
+        "over clients on validation), with figures and predictions of that round; or after the "
+        "client's own best round, with figures of the last",
     )
     buffers: Buffers = Field(
         "local",
         description="BatchNorm statistics of a global model: each client's own, or the mean of "
-        "those "
-        "measured in training",
+        "those measured in training",
     )
     metric: str | None = Field(
         None,
         description=f"the headline metric: {', '.join(METRICS)}; chosen by the targets and labels "
-        "if not set; or "
-        "module:function of your own, of (predictions, targets) -> number, -module:function where "
-        "less is better",
+        "if not set; or module:function of your own, of (predictions, targets) -> number, "
+        "-module:function where less is better",
     )
 
     specificity: float | None = Field(
@@ -261,9 +255,8 @@ class Config(Settings):
         gt=0,
         lt=1,
         description="classes and labels: specificity that a client's threshold must reach on its "
-        "validation "
-        "samples; if not set, the threshold has the largest sensitivity + specificity - 1 "
-        "(Youden's J)",
+        "validation samples; if not set, the threshold has the largest sensitivity + specificity - "
+        "1 (Youden's J)",
     )
 
     @property

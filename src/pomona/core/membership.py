@@ -31,8 +31,7 @@ class Membership(Settings):
         ge=1,
         le=10**6,
         description="rounds an unseen client trains while the federation is frozen; one if the "
-        "method keeps "
-        "no state between rounds",
+        "method keeps no state between rounds",
     )
 
     @field_serializer("joins", "leaves")

@@ -13,8 +13,7 @@ class Stop(Settings):
         ge=1,
         le=ROUNDS,
         description="a run ends after this many evaluations without a better headline metric on "
-        "validation "
-        "samples, mean over clients",
+        "validation samples, mean over clients",
     )
     min_gain: float = Field(
         0.0, ge=0, le=1e6, description="an improvement counts if it exceeds this"

@@ -87,8 +87,7 @@ class APPLE(base.MethodSettings):
         None,
         ge=0,
         description="learning rate of the directed relationships (eta_2), 0.001 if not set; with "
-        "core_step local the "
-        "largest, none if not set",
+        "core_step local the largest, none if not set",
     )
     mu: float = Field(
         0.0, ge=0, description="weight of the proximal term on the directed relationships (mu)"

@@ -32,8 +32,7 @@ class Fomo(base.MethodSettings):
     candidates: Literal["last-round", "everybody"] = Field(
         "last-round",
         description="models that can be downloaded: those of the last round (the paper), or the "
-        "last of everybody who "
-        "ever sent one; the same where all clients take part in each round",
+        "last of everybody who ever sent one; the same where all clients take part in each round",
     )
 
 

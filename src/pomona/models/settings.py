@@ -100,8 +100,7 @@ class ModelSettings(Settings):
     name: str = Field(
         "mlp",
         description="a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of "
-        "these packages; or "
-        "module:Class or module:function of your own",
+        "these packages; or module:Class or module:function of your own",
     )
     args: dict[str, JsonValue] = Field(
         {},
@@ -146,9 +145,8 @@ class ModelSettings(Settings):
     ) = Field(
         "none",
         description="weight of each class, or of a label's yes, in the training loss: a list; "
-        "balanced: n / "
-        "(k n_c), or no / yes, from each client's own training samples; evaluation losses are "
-        "not weighted",
+        "balanced: n / (k n_c), or no / yes, from each client's own training samples; evaluation "
+        "losses are not weighted",
     )
     init: Path | None = Field(
         None, description="safetensors file of the weights that training starts from"
@@ -162,8 +160,7 @@ class ModelSettings(Settings):
     train: Literal["all", "head"] | Globs | LoraTraining = Field(
         "all",
         description="what is trained: all; head, the last layer; a list of globs over parameters; "
-        "or "
-        "{lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of "
+        "or {lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of "
         "every message",
     )
     cache_features: Literal["auto", "off"] = Field(

@@ -164,9 +164,8 @@ PublishedDraw = Annotated[
     Literal["own", "pfllib", "niid-bench"],
     Field(
         description="the run's own draw, or, whatever the seed, that of PFLlib's tables (rows of "
-        "both splits, a "
-        "quarter of each client's for testing) or of Flower's niid_bench (equal parts of the test "
-        "rows)"
+        "both splits, a quarter of each client's for testing) or of Flower's niid_bench (equal "
+        "parts of the test rows)"
     ),
 ]
 

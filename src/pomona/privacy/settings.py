@@ -101,8 +101,7 @@ _WORDS = {
     ),
     "shared-samples": "samples that every client receives as they are",
     "feature-moments": "mean and standard deviation of each column over all clients' rows, and of "
-    "a table with gaps or "
-    "categories what fills the gaps, and the names of the categories",
+    "a table with gaps or categories what fills the gaps, and the names of the categories",
     "vocabulary": "the words of all clients' training texts",
     "class-names": (
         "the names of the classes, found in all clients' rows, those for testing included"

@@ -139,8 +139,7 @@ class ConsentPolicy(ConsentTerms):
     otherwise: Literal["ask", "decline"] = Field(
         "ask",
         description="what happens to other studies: they wait for a person (ask), or are declined "
-        "if their "
-        "text alone breaks a rule",
+        "if their text alone breaks a rule",
     )
 
     @classmethod

@@ -142,10 +142,9 @@ def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[
     return {
         "to": f"the server at {federation.server}, whose operator sees each silo's answers",
         "columns": f"names and kinds of columns; asked about: {asked}",
-        "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a "
-        "column at most, and each "
-        f"group's middle value{private}; of texts, words in as many; once, and the same again in "
-        "every later survey",
+        "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column "
+        f"at most, and each group's middle value{private}; of texts, words in as many; once, and "
+        "the same again in every later survey",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "stays": (

@@ -178,8 +178,7 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
             )
             if origin is None or now == origin.policy
             else "not that of the silo's first start; unless somebody here wrote it, a kit that "
-            "was unpacked over this "
-            "folder brought it: read it"
+            "was unpacked over this folder brought it: read it"
         )
         said = _worded(policy.model_dump(mode="json", exclude_unset=True))
         yield RuleLine(

@@ -86,8 +86,7 @@ class SiloFile(Settings):
         None,
         gt=0,
         description="largest epsilon of all studies on the same data together; if set, studies "
-        "without noise "
-        "are refused",
+        "without noise are refused",
     )
     accept_delta_total: float | None = Field(
         None,
