@@ -5,18 +5,18 @@ from io import BytesIO
 import pytest
 
 from pomona.core.errors import DataError
-from pomona.data import csv_reader, parquet
-from pomona.data.csv_reader import MOST_COLUMNS, heading, records
+from pomona.data import parquet, table_file
 from pomona.data.settings import CsvForm
+from pomona.data.table_file import MOST_COLUMNS, opened
 
 
 def test_a_table_has_a_bounded_number_of_columns(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",".join(map(str, range(MOST_COLUMNS))) + "\n")
-    assert len(heading(path, CsvForm(), True)) == MOST_COLUMNS
+    assert len(opened(path, CsvForm(), True).columns) == MOST_COLUMNS
     path.write_text(",".join(map(str, range(MOST_COLUMNS + 1))) + "\n")
     with pytest.raises(DataError, match="100001 columns, at most 100000 are read"):
-        heading(path, CsvForm(), True)
+        opened(path, CsvForm(), True)
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_a_parquet_file_that_promises_too_much_is_one_line(column, said, tmp_pat
         {k: pyarrow.array(values, kinds[kind]) for k, (kind, values) in column.items()}
     )
     write_table(table, tmp_path / "t.parquet")
-    monkeypatch.setattr(csv_reader, "MOST_ROWS", 3)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 3)
     with pytest.raises(DataError, match=said):
-        list(records(tmp_path / "t.parquet", CsvForm()))
+        list(opened(tmp_path / "t.parquet", CsvForm(), True).rows())
 
 
 def test_a_csv_file_has_a_bounded_number_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_reader, "MOST_ROWS", 3)
+    monkeypatch.setattr(table_file, "MOST_ROWS", 3)
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "1,2\n" * 3)
-    assert len(list(records(path, CsvForm()))) == 4  # the header and three rows
+    assert len(list(opened(path, CsvForm(), True).rows())) == 3
     path.write_text("x,y\n" + "1,2\n" * 4)
     with pytest.raises(DataError, match="more than 3 rows"):
-        list(records(path, CsvForm()))
+        list(opened(path, CsvForm(), True).rows())
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from sklearn.preprocessing import StandardScaler
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import csv_reader, data_settings, read
+from pomona.data import data_settings, read
 from pomona.data.csv_table import moments
 from pomona.data.settings import CsvForm
+from pomona.data.table_file import opened
 from pomona.data.text import first_share, tokens
 
 TABLE = "age,site,sick,weight\n20,b,no,1.5\n30,a,yes,2.5\n\n40,b,no,-3e2\n"
@@ -218,17 +219,14 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
     assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
-    assert list(csv_reader.records(tmp_path / "wide.csv", CsvForm()))[2].cells == [
-        "30",
-        "東京",
-        "yes",
-    ]
-    assert csv_reader.separator(tmp_path / "wide.csv", CsvForm()) == mark
+    found = opened(tmp_path / "wide.csv", CsvForm(), True)
+    assert (found.separator, found.columns) == (mark, ("größe", "site", "sick"))
+    assert list(found.rows())[1].cells == ["30", "東京", "yes"]
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding)[:-1])
     with pytest.raises(
         DataError, match=r"wide.csv, after line 2: bytes that are not UTF-8 or UTF-16"
     ):
-        list(csv_reader.records(tmp_path / "wide.csv", CsvForm()))
+        list(opened(tmp_path / "wide.csv", CsvForm(), True).rows())
 
 
 def test_bad_files(tmp_path):

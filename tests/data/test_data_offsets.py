@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import DataError
 from pomona.data import csv_columns, csv_table, data_settings, read, table_cells
-from pomona.data.csv_reader import CsvRecord
 from pomona.data.preprocessing import TableColumn
+from pomona.data.table_file import Record
 from pomona.personal import inputs
 from pomona.record.model_metadata import ModelMetadata
 from pomona_federation.survey.raw_data import read_raw
@@ -151,7 +151,7 @@ def test_cells_are_read_alike_in_whatever_company(rows):
     """The numbers of a column, and what is counted of it, are those of its cells one by one."""
     kinds = ("number", "number", "category")
     columns = [TableColumn(name=name, kind=kind) for name, kind in zip("abc", kinds, strict=True)]
-    records = [CsvRecord(Path("f.csv"), 2 + k, list(row)) for k, row in enumerate(rows)]
+    records = [Record(Path("f.csv"), 2 + k, list(row)) for k, row in enumerate(rows)]
     raw, strays = table_cells.read(records, len(rows), (0, 1, 2), columns, 0.25)
     for k in (0, 1):
         np.testing.assert_array_equal(raw.x[:, k], [csv_columns.number(row[k]) for row in rows])

@@ -8,7 +8,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.samples import SPLITS
-from pomona.data import csv_columns, csv_table, npz, parquet, site_comparison, text
+from pomona.data import csv_columns, csv_table, npz, site_comparison, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import (
@@ -21,9 +21,7 @@ from pomona.data.kinds import (
     Texts,
 )
 from pomona.data.problem_report import refuse
-
-TABLES = {".csv", ".data", ".tsv", ".txt"}
-
+from pomona.data.table_file import FORMATS
 
 ClientData = (
     ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
@@ -68,7 +66,8 @@ def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple
     """Read all files as one data set; also return their row counts."""
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
     suffixes = {path.suffix.lower() for path in paths}
-    if suffixes not in ({".npz"}, {parquet.SUFFIX}) and not suffixes <= TABLES:
+    formats = {FORMATS.get(suffix) for suffix in suffixes}
+    if suffixes != {".npz"} and (None in formats or len(formats) > 1):
         named = ", ".join(sorted(suffix or "no suffix" for suffix in suffixes))
         raise ConfigError(
             f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV"

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import (
     csv_columns,
-    csv_reader,
-    csv_survey,
     parquet,
     site_comparison,
     table_cells,
     table_features,
+    table_file,
+    table_survey,
 )
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
@@ -71,7 +71,7 @@ def read(settings: CsvTable | ParquetTable) -> Dataset:
     features.
     """
     suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
-    return read_parts(csv_reader.parts(own_path(settings), suffix), 1, settings)[0]
+    return read_parts(table_file.parts(own_path(settings), suffix), 1, settings)[0]
 
 
 def read_parts(
@@ -84,8 +84,8 @@ def read_parts(
         DataError: no features, unreadable cells or labels (by column, with the first line and the
             remedy), or any problem found by the survey.
     """
-    survey = csv_survey.survey(paths, settings)
-    if not survey.features:
+    survey = table_survey.survey(paths, settings)
+    if not survey.roles.features:
         raise DataError(
             f"{paths[0]} has no features beside labels, client and dropped columns; add some"
         )
@@ -98,7 +98,7 @@ def read_parts(
     refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
-    dataset = survey.described(dataset, training, survey.features)
+    dataset = survey.described(dataset, training, survey.roles.features)
     same = [
         (c.name, csv_columns.alike(values))
         for c, values in zip(raw.columns, raw.values, strict=True)
@@ -115,7 +115,7 @@ def read_parts(
         else []
     )
     dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
-    layout = () if survey.header else survey.columns
+    layout = () if survey.files[0].header else survey.columns
     if not _prepares(settings):
         return in_single(dataset, settings.memory_share, layout), survey.counts
     by_client, share = settings.fit == "client", settings.memory_share

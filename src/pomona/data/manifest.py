@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, near
-from pomona.data import csv_columns, csv_reader, image_arrays, image_stack, mask, targets
+from pomona.data import csv_columns, image_arrays, image_stack, mask, table_file, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -91,12 +91,13 @@ def read(settings: ImageManifest) -> Dataset:
 
 
 def _rows(path: Path, form: CsvForm) -> ManifestRows:
-    columns = csv_reader.heading(path, form, header=True)
+    lines = table_file.opened(path, form, header=True)
+    columns = lines.columns
     if odd := [name for name in columns if name not in COLUMNS]:
         raise DataError(f"{path} has the column {odd[0]!r}; {near(odd[0], COLUMNS)}")
     records = [
         (r.line, [_cell(*both) for both in zip(columns, r.cells, strict=True)])
-        for r in csv_reader.rows(path, form, True, columns)
+        for r in lines.rows()
     ]
     if not records:
         raise DataError(f"{path} has no line below its header; add one for each image")

@@ -42,11 +42,6 @@ LISTS: dict[tuple[int, ...], int] = {
 }
 
 
-def is_parquet(path: Path) -> bool:
-    """Return whether a file name is that of a Parquet file."""
-    return path.suffix.lower() == SUFFIX
-
-
 def records(path: Path, most: int) -> Iterator[list[str]]:
     """Yield the column names, then each row's cells: empty for null and NaN, ISO for dates, True
     and False.

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_reader, csv_survey
+from pomona.data import csv_columns
 from pomona.data.csv_columns import Strays
 from pomona.data.kinds import Table
 from pomona.data.preprocessing import RawTable, TableColumn
 from pomona.data.settings import Features, as_column
+from pomona.data.table_file import Record, place
+from pomona.data.table_survey import TableSurvey
 from pomona.storage.mapped_array import allocate
 
 AT_ONCE = 1 << 15  # cells as text
@@ -89,7 +91,7 @@ class Reader:
 
 
 def read(
-    records: Iterable[csv_reader.CsvRecord],
+    records: Iterable[Record],
     count: int,
     places: Sequence[int],
     columns: Sequence[TableColumn],
@@ -143,7 +145,7 @@ def read(
 
 
 def _numbers(
-    block: Sequence[csv_reader.CsvRecord],
+    block: Sequence[Record],
     places: Sequence[int],
     which: list[int],
     out: NDArray[np.float64],
@@ -162,9 +164,9 @@ def _numbers(
     return which
 
 
-def _place(block: Sequence[csv_reader.CsvRecord], several: bool, row: int) -> str:
+def _place(block: Sequence[Record], several: bool, row: int) -> str:
     """Return the location of a record in a block."""
-    return csv_reader.place(*block[row][:2], several)
+    return place(*block[row][:2], several)
 
 
 def problem(strays: Strays, rows: int, most: int) -> str:
@@ -179,16 +181,16 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     )
 
 
-def features(survey: csv_survey.CsvSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
+def features(survey: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
     """Read the feature columns as configured; returns the same as ``read``.
 
     If the settings allow it, columns with mostly non-numeric cells are read again as categories.
 
     Raises as ``planned``.
     """
-    share, several, most = settings.memory_share, len(survey.paths) > 1, settings.category_limit
+    share, several, most = settings.memory_share, len(survey.files) > 1, settings.category_limit
     raw, strays = read(
-        survey, len(survey), survey.features, planned(survey, settings), share, several, most
+        survey, len(survey), survey.roles.features, planned(survey, settings), share, several, most
     )
     texts = {s.name for s in strays if s.kind(len(survey)) in {"category", "texts"}}
     if settings.categories != "encode" or not texts:
@@ -196,7 +198,7 @@ def features(survey: csv_survey.CsvSurvey, settings: Table) -> tuple[RawTable, l
     at = [k for k, column in enumerate(raw.columns) if column.name in texts]
     named = [_column(raw.columns[k].name, "category", raw.columns[k].missing, settings) for k in at]
     again, odd = read(
-        survey, len(survey), [survey.features[k] for k in at], named, share, several, most
+        survey, len(survey), [survey.roles.features[k] for k in at], named, share, several, most
     )
     raw.x[:, at] = again.x
     columns, values, bounds = list(raw.columns), list(raw.values), list(raw.bounds)
@@ -209,18 +211,18 @@ def features(survey: csv_survey.CsvSurvey, settings: Table) -> tuple[RawTable, l
     return replace(raw, columns=tuple(columns), values=tuple(values), bounds=tuple(bounds)), strays
 
 
-def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
+def planned(survey: TableSurvey, settings: Table) -> list[TableColumn]:
     """Return how to read each feature column, from the settings.
 
     Raises:
         ConfigError: a column does not exist, is a label or client column or dropped, or has two
             types.
     """
-    path = survey.paths[0]
+    path = survey.files[0].path
 
-    def asked(key: str, which: Sequence[str | int]) -> list[int]:
-        places = [csv_reader.column(as_column(c), survey.columns, key, path) for c in which]
-        if odd := next((i for i in places if i not in survey.features), None):
+    def asked(key: str, which: Sequence[str | int]) -> Sequence[int]:
+        places = survey.files[0].indices(map(as_column, which), key)
+        if odd := next((i for i in places if i not in survey.roles.features), None):
             raise ConfigError(
                 f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it"
             )
@@ -238,7 +240,7 @@ def planned(survey: csv_survey.CsvSurvey, settings: Table) -> list[TableColumn]:
     markers = dict(zip(asked("missing_values", [*own]), own.values(), strict=True))
     everywhere = settings.missing_values.get("*", ())
     plan = []
-    for i in survey.features:
+    for i in survey.roles.features:
         kind = "category" if i in listed else "date" if i in dates else "number"
         missing = tuple(dict.fromkeys(map(csv_columns.plain, (*markers.get(i, ()), *everywhere))))
         plan.append(_column(survey.columns[i], kind, missing, settings))

@@ -3,7 +3,7 @@
 The columns of a table are matched to the model's by name if both have names, else by order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,28 +14,23 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, near
 from pomona.core.files import LONG, content
 from pomona.data import (
-    client_files,
-    csv_reader,
     image_arrays,
     image_stack,
     npz,
-    parquet,
     table_cells,
     table_features,
+    table_file,
     text,
     validation,
 )
 from pomona.data.array_file import file, joined, reading
 from pomona.data.preprocessing import TableColumn
 from pomona.data.problem_report import listed, refuse
-from pomona.data.settings import CsvForm
+from pomona.data.table_file import FORMATS, TableFile
 from pomona.record.model_metadata import ModelMetadata
 
 # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
 MEMORY_SHARE = 0.25
-
-
-TABLES = {*client_files.TABLES, parquet.SUFFIX}
 
 
 class Samples(NamedTuple):
@@ -54,7 +49,7 @@ class Samples(NamedTuple):
 def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
     """Read the samples of a file as input for the model described by ``about``.
 
-    An ``.npz`` archive has them as its array ``x``; a table (``TABLES``) is read like the training
+    An ``.npz`` archive has them as its array ``x``; a table (``FORMATS``) is read like the training
     table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
     one text per line; any other file is an image or a volume, and a folder a DICOM series. Images
     are resized to the model's size and, if they have 8 bits and the model takes gray images,
@@ -68,7 +63,7 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
         ConfigError: a package needed to read them is missing.
     """
     suffix = path.suffix.lower()
-    if id_column is not None and suffix not in TABLES:
+    if id_column is not None and suffix not in FORMATS:
         raise DataError(
             f"{path} has no columns; leave out the column {id_column!r} that names each sample"
         )
@@ -77,16 +72,13 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
             return Samples(_array(path, about))
         case ".txt" if about.kind == "text":
             with reading(path):
-                lines = content(file(path), LONG)
+                texts = content(file(path), LONG)
             try:
-                return Samples(
-                    encoded(
-                        lines.decode(csv_reader.encoding(lines, about.form)).splitlines(), about
-                    )
-                )
+                lines = texts.decode(table_file.encoding(texts, about.form)).splitlines()
             except UnicodeError as fault:
-                raise DataError(f"{path}: {csv_reader.misread(fault, about.form)}") from None
-        case _ if suffix in TABLES:
+                raise DataError(f"{path}: {table_file.misread(fault, about.form)}") from None
+            return Samples(encoded(lines, about))
+        case _ if suffix in FORMATS:
             return _records(path, about, id_column)
         case _:
             return Samples(_image(path, about))
@@ -170,7 +162,7 @@ def _records(path: Path, about: ModelMetadata, id_column: str | None) -> Samples
             "files"
         )
     sheet = opened(path, about, id_column)
-    ids = sheet.cells(id_column) if id_column is not None else ()
+    ids = sheet.ids(id_column) if id_column is not None else ()
     if about.kind == "text":
         return Samples(encoded(sheet.texts(), about), sheet.note, ids)
     x, notes = sheet.numbers(about, MEMORY_SHARE)
@@ -180,23 +172,17 @@ def _records(path: Path, about: ModelMetadata, id_column: str | None) -> Samples
 
 
 @dataclass(frozen=True)
-class CsvSheet:
+class Sheet:
     """Rows for a model.
 
     Attributes:
-        path: the file.
-        form: its CSV format, as in training.
-        header: whether its first line names the columns.
-        columns: their names, or their numbers as text.
+        file: with its format as in training.
         wanted: indices of the model's columns, in the model's order.
         count: number of rows.
         note: assumptions made in reading, for display; empty if none.
     """
 
-    path: Path
-    form: CsvForm
-    header: bool
-    columns: tuple[str, ...]
+    file: TableFile
     wanted: tuple[int, ...]
     count: int
     note: str
@@ -207,12 +193,14 @@ class CsvSheet:
 
         Raises DataError for all columns with unreadable cells.
         """
-        plain = tuple(TableColumn(name=self.columns[i]) for i in self.wanted)
+        plain = tuple(TableColumn(name=self.file.columns[i]) for i in self.wanted)
         columns = about.preprocessing.columns if about.preprocessing else plain
-        raw, strays = table_cells.read(self._rows(), self.count, self.wanted, columns, memory_share)
+        raw, strays = table_cells.read(
+            self.file.rows(), self.count, self.wanted, columns, memory_share
+        )
         problems = [column.problem(self.count) for column in strays]
         refuse(
-            self.path,
+            self.file.path,
             problems,
             ["use values like those in training; gaps are filled only if they were in training"],
         )
@@ -221,25 +209,23 @@ class CsvSheet:
         features = table_features.features(raw, about.preprocessing, memory_share)
         return features, table_features.strangers(raw, about.preprocessing)
 
-    def cells(self, name: str) -> list[str]:
+    def ids(self, name: str) -> list[str]:
         """Return the cells of a column by name, as in the file.
 
         Raises DataError if there is none.
         """
-        if name not in self.columns:
-            raise DataError(f"{self.path} has no column {name!r}; {near(name, self.columns)}")
-        number = self.columns.index(name)
-        return [record.cells[number] for record in self._rows()]
+        columns = self.file.columns
+        if name not in columns:
+            raise DataError(f"{self.file.path} has no column {name!r}; {near(name, columns)}")
+        number = columns.index(name)
+        return [record.cells[number] for record in self.file.rows()]
 
     def texts(self) -> list[str]:
         """Return the model's columns, joined to one text per row."""
-        return [text.joined(record, self.wanted) for record in self._rows()]
-
-    def _rows(self) -> Iterator[csv_reader.CsvRecord]:
-        return csv_reader.rows(self.path, self.form, self.header, self.columns)
+        return [text.joined(record, self.wanted) for record in self.file.rows()]
 
 
-def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSheet:
+def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> Sheet:
     """Open a file and match its columns to the model's.
 
     Other columns of the training file (label, client) are ignored, so that the training file itself
@@ -249,31 +235,24 @@ def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> CsvSh
     Raises:
         DataError: not CSV, no rows, missing or unknown columns, or the wrong number of columns.
     """
-    form = about.form
-    first = next(csv_reader.records(path, form), None)
-    if first is None:
-        raise DataError(f"{path} is empty; at least one row is needed")
-    header = parquet.is_parquet(path) or _names_columns(
-        [cell.strip() for cell in first.cells], about
-    )
-    columns = csv_reader.heading(path, form, header)
-    wanted, note = _matched(path, columns, header, about, beside)
-    count = sum(1 for _ in csv_reader.rows(path, form, header, columns))
+    file = table_file.opened(path, about.form, lambda cells: _names_columns(cells, about))
+    wanted, note = _matched(file, about, beside)
+    count = sum(1 for _ in file.rows())
     if not count:
         raise DataError(f"{path} has no rows below its header; add one for each answer")
-    return CsvSheet(path, form, header, columns, wanted, count, note)
+    return Sheet(file, wanted, count, note)
 
 
 def _matched(
-    path: Path, columns: tuple[str, ...], header: bool, about: ModelMetadata, beside: str | None
+    file: TableFile, about: ModelMetadata, beside: str | None
 ) -> tuple[tuple[int, ...], str]:
     """Return the places of the model's columns, and what was assumed."""
     layout = about.preprocessing.layout if about.preprocessing else ()
-    if header and about.read_columns:
-        return _by_name(path, columns, about, beside), ""
-    if not header and len(layout) == len(columns):
+    if file.header and about.read_columns:
+        return _by_name(file, about, beside), ""
+    if not file.header and len(layout) == len(file.columns):
         return tuple(layout.index(name) for name in about.read_columns), ""
-    return _by_order(path, columns, header, about)
+    return _by_order(file, about)
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
@@ -296,9 +275,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _by_name(
-    path: Path, columns: Sequence[str], about: ModelMetadata, beside: str | None
-) -> tuple[int, ...]:
+def _by_name(file: TableFile, about: ModelMetadata, beside: str | None) -> tuple[int, ...]:
+    columns = file.columns
     missing = [name for name in about.read_columns if name not in columns]
     known = {*about.read_columns, *about.others, beside}
     odd = [name for name in columns if about.kind == "table" and name not in known]
@@ -309,28 +287,26 @@ def _by_name(
             if names
         ]
         raise DataError(
-            f"{path} has other columns than the model: {'; '.join(wrong)}; "
+            f"{file.path} has other columns than the model: {'; '.join(wrong)}; "
             f"the model takes {listed(about.read_columns, 12)}"
         )
     return tuple(columns.index(name) for name in about.read_columns)
 
 
-def _by_order(
-    path: Path, columns: Sequence[str], header: bool, about: ModelMetadata
-) -> tuple[tuple[int, ...], str]:
+def _by_order(file: TableFile, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
     known = about.read_columns
     takes = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
     names = f" ({listed(known, 12)})" if known else ""
-    if len(columns) != takes:
+    if len(file.columns) != takes:
         raise DataError(
-            f"{path} has {len(columns)} columns, the model takes {takes}{names}; "
+            f"{file.path} has {len(file.columns)} columns, the model takes {takes}{names}; "
             + (
                 "give a header with their names"
                 if known
                 else "give these alone, in the order of the training"
             )
         )
-    nameless = "the model knows no names of columns" if header else "the file has no header"
+    nameless = "the model knows no names of columns" if file.header else "the file has no header"
     return tuple(
         range(takes)
-    ), f"{path}: {nameless}; its columns are taken in the order of the training{names}"
+    ), f"{file.path}: {nameless}; its columns are taken in the order of the training{names}"

@@ -18,11 +18,11 @@ import numpy as np
 from pomona.core.errors import DataError, PomonaError
 from pomona.core.settings import Settings
 from pomona.data import csv_table, image_arrays, read
-from pomona.data.client_files import TABLES
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import ColumnData, files
 from pomona.data.section import Data
 from pomona.data.settings import DataSettings
+from pomona.data.table_file import CSV, FORMATS
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.task_settings import TaskSettings
@@ -30,7 +30,7 @@ from pomona_federation.task_settings import TaskSettings
 logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
 READERS = {"csv", "npz", "clients"}
-SUFFIXES = {*TABLES, ".npz"}
+SUFFIXES = {".npz", *(suffix for suffix, form in FORMATS.items() if form == CSV)}
 SETTLED = (
     2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
 )
