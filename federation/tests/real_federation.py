@@ -39,6 +39,31 @@ def started(local):
     return local
 
 
+READER = """
+import time
+from pathlib import Path
+from pomona.data import data_settings, read
+
+def data(settings):
+    flag = Path(__file__).with_suffix("")
+    if flag.exists():
+        BEFORE
+    own = settings.model_dump(exclude_unset=True) | {"name": "clients"}
+    return read(data_settings(**own))
+"""
+
+
+def reads_by(kit, name, before):
+    """Let a silo read its data by a module of its own, which runs a line before that whenever the
+    returned file is there.
+    """
+    (kit / f"{name}.py").write_text(READER.replace("BEFORE", before))
+    own = (kit / "silo.toml").read_text()
+    assert own.count('name = "clients"') == 1
+    (kit / "silo.toml").write_text(own.replace('name = "clients"', f'name = "{name}:data"'))
+    return kit / name
+
+
 def after(number):
     """Whether a round is committed and the federation still runs."""
     return lambda status: status.round >= number or status.state != "running"

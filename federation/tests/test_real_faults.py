@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from pomona_federation.supervision.processes import environment, process_tree
-from real_federation import ROUNDS, after, below, check, ended, kill
+from real_federation import ROUNDS, after, below, check, ended, kill, reads_by
 
 pytestmark = pytest.mark.slow
 
@@ -144,34 +144,16 @@ def test_a_node_that_is_stuck_is_found_and_started_again(local, monkeypatch):
     assert "although the server can be reached" in (local.folder / "silo-1.log").read_text()
 
 
-HANGING = """
-import time
-from pathlib import Path
-from pomona.data import read
-
-def data(settings):
-    flag = Path(__file__).with_name("hang")
-    if flag.exists():
-        flag.unlink()
-        time.sleep(100_000)
-    return read(settings.model_copy(update={"name": "clients"}))
-"""
-
-
 @pytest.mark.parametrize("local", [{"deadline": 60.0, "patience": 50.0}], indirect=True)
 def test_a_silo_whose_code_hangs_is_absent_and_takes_part_again(local, monkeypatch):
     """Its process ends itself some time after the deadline; Flower's node then goes on to the next
     message.
     """
-    kit = local.silo("silo-1")
-    (kit / "hanging.py").write_text(HANGING)
-    own = (kit / "silo.toml").read_text()
-    assert own.count('name = "clients"') == 1
-    (kit / "silo.toml").write_text(own.replace('name = "clients"', 'name = "hanging:data"'))
+    hang = reads_by(local.silo("silo-1"), "hanging", "flag.unlink(); time.sleep(100_000)")
     local.wait(after(1))
-    (kit / "hang").touch()
+    hang.touch()
     assert local.wait(ended).state == "finished"
-    assert not (kit / "hang").exists()
+    assert not hang.exists()
     cohorts = check(local, monkeypatch, whole=False)
     assert (0, 2) in cohorts.values()
     assert cohorts[ROUNDS] == (0, 1, 2)

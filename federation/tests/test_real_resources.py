@@ -13,7 +13,7 @@ import pytest
 from jumping_clock import jumping_clock
 from pomona.core.errors import QuorumError, StorageError
 from pomona_federation.audit import read
-from real_federation import after, check, ended, federation, started
+from real_federation import after, check, ended, federation, reads_by, started
 from small_disk import small_disk
 
 pytestmark = pytest.mark.slow
@@ -89,31 +89,13 @@ def test_a_clock_that_jumps_and_is_set_right(who, seconds, tmp_path, monkeypatch
         check(local, monkeypatch, whole=False)
 
 
-SLOW = """
-import time
-from pathlib import Path
-from pomona.data import read
-
-def data(settings):
-    left = Path(__file__).with_name("slow")
-    if left.exists():
-        times = int(left.read_text())
-        left.write_text(str(times - 1)) if times > 1 else left.unlink()
-        time.sleep(SECONDS)
-    return read(settings.model_copy(update={"name": "clients"}))
-"""
-
-
 def slow_silo(local, seconds, times=3):
     """Make silo-1 slower by this many seconds, this many times, after a call of the returned
     function.
     """
-    kit = local.silo("silo-1")
-    (kit / "slow_data.py").write_text(SLOW.replace("SECONDS", str(seconds)))
-    own = (kit / "silo.toml").read_text()
-    assert own.count('name = "clients"') == 1
-    (kit / "silo.toml").write_text(own.replace('name = "clients"', 'name = "slow_data:data"'))
-    return lambda: (kit / "slow").write_text(str(times))
+    line = f"flag.write_bytes(flag.read_bytes()[1:]) or flag.unlink(); time.sleep({seconds})"
+    slow = reads_by(local.silo("silo-1"), "slow", line)
+    return lambda: slow.write_bytes(bytes(times))
 
 
 def test_a_silo_that_is_slow_for_three_rounds_is_waited_for(tmp_path, monkeypatch):
