@@ -18,11 +18,12 @@ ELSEWHERE = {"apple-length": "apple-table1", "apple-length-cifar10": "apple-tabl
 NO_PAPER = {"apple-draws", "apple-local"}
 LIBRARIES = {
     "flamby-heart": "benchmark",
+    "flamby-tcga": "benchmark",
     "niid-bench": "Flower",
     "pfllib-fashion": "PFLlib",
 }  # whose tables these are
 
-POOLED = LIBRARIES.keys() - {"flamby-heart"}
+POOLED = {"niid-bench", "pfllib-fashion"}
 LAST = ("fedfomo", "flamby")
 
 

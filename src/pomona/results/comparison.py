@@ -143,15 +143,13 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float 
 
 
 def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
-    """Return the metric of a result's numbers.
+    """Return the metric of a result's numbers; without any, the reference's.
 
     Raises ConfigError if they cannot be compared with the reference's.
     """
-    named = next(
-        (cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), ACCURACY.name
-    )
-    wanted = reference.metric if reference else named
-    if wanted not in (named, ACCURACY.name):
+    named = next((cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), None)
+    wanted = reference.metric if reference else named or ACCURACY.name
+    if named and wanted not in (named, ACCURACY.name):
         raise ConfigError(
             f"the reference numbers are of {wanted}, those of {result['method']} in "
             f"{result['scenario']} of {named}; give numbers of the same metric"

@@ -191,6 +191,17 @@ def test_numbers_of_another_metric_are_refused(tiny):
         comparison(tiny, Reference.model_validate({**OWN, "metric": "auroc"}))
 
 
+def test_a_method_without_a_result_has_numbers_of_any_metric(tiny):
+    """Every run of it failed, so it has no metric of its own."""
+    results = copy.deepcopy(tiny.results)
+    for result in results["results"]:
+        for cell in result["cells"]:
+            cell["figures"] = None
+    failed = replace(tiny, results=results)
+    made = comparison(failed, Reference.model_validate({**OWN, "metric": "auroc"}))
+    assert {row.metric.name for row in made.entries} == {"auroc"}
+
+
 def test_differences_are_facts_of_the_runs(tiny):
     said = dict(sentences(comparison(tiny)))
     first = " ".join(said["MNIST, pathological"])
