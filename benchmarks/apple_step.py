@@ -19,7 +19,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.checks import bf16_instructions
-from pomona.federation.round_plan import round_of
+from pomona.federation.rounds import round_of
 from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
 from pomona.objective.native_package import release

@@ -22,8 +22,8 @@ import numpy as np
 from scipy import stats
 
 from pomona.core.rng import stream
-from pomona.metrics.gain_interval import mean_difference
 from pomona.metrics.influence import Evidence, over_seeds
+from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import evidence
 from pomona.tasks import TASKS, Task, task_of

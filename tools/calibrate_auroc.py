@@ -16,8 +16,8 @@ import numpy as np
 from scipy import stats
 
 from pomona.core.rng import stream
-from pomona.metrics.gain_interval import ENOUGH
 from pomona.metrics.influence import FEW
+from pomona.metrics.intervals import ENOUGH
 
 _BLOCK = 500
 

@@ -243,7 +243,7 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     path = federation.kits / "silo-0" / "silo.toml"
     path.write_text(f"accept_epsilon = 1e6\naccept_epsilon_total = 1e7\n{path.read_text()}")
     federation.run()
-    from pomona.privacy.noise_key import KeyStore
+    from pomona.privacy.noise import KeyStore
     from pomona_federation.agreement import Federation
 
     samples, _ = parsed(asked(of_server(federation.server)).text)

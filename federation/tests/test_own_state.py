@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageError
-from pomona.privacy import noise_key
-from pomona.privacy.noise_key import KeyStore
+from pomona.privacy import noise
+from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
 from pomona_federation import audit
 from pomona_federation.flower_apps import handled
@@ -380,7 +380,7 @@ def test_a_kill_before_the_key_is_sealed_locks_nobody_out(tmp_path, monkeypatch,
         if written_until == "key":
             killed.setattr(noise_stores, "_seal", interrupted)
         elif written_until == "ledger":
-            killed.setattr(noise_key, "publish", interrupted)
+            killed.setattr(noise, "publish", interrupted)
         else:
             killed.setattr(stores, "key_store", interrupted)
         with pytest.raises(KeyboardInterrupt):

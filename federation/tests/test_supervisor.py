@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from agreement_file import agreement
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
-from pomona.storage.atomic_io import UNFINISHED
+from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.audit import Audit, read, verify

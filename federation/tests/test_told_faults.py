@@ -10,9 +10,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
+from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Scoring
-from pomona.storage.atomic_io import publish
 from pomona_federation import audit, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked

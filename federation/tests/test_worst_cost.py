@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
 from pomona.privacy.settings import RELEASES, Release
 from pomona_federation.silo import preflight

@@ -22,12 +22,10 @@ from pomona import methods
 from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
-from pomona.core.optimizer import AnyOptimizer, Optimizer
-from pomona.core.passes import Passes
 from pomona.core.settings import Settings, require_name
-from pomona.core.stop import Stop
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
+from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, Stop
 from pomona.data.kinds import BundledImages
 from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS

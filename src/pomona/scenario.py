@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pomona.config import Config
+from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
-from pomona.core.samples import SPLITS, Targets
 from pomona.data import read
 from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset, network_shape
@@ -28,8 +28,8 @@ from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
 from pomona.models.frozen_prefix import Cut, cut
+from pomona.models.layers import frozen, share
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import frozen, share
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
 from pomona.objective.dataset import DeviceDataset, as_learned, cached

@@ -9,8 +9,8 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset, network_shape
 from pomona.data.settings import ClassNames, EventTimes
-from pomona.models import sliding_window
-from pomona.models.trained_part import active
+from pomona.models import segmentation
+from pomona.models.layers import active
 from pomona.partition.partition import Partition
 
 
@@ -66,7 +66,7 @@ def require_patches(config: Config, dataset: Dataset) -> None:
             "every step sees other "
             f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"
         )
-    sliding_window.require()
+    segmentation.require()
 
 
 def require_samples(

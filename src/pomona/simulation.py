@@ -19,6 +19,7 @@ from torch import Tensor
 from pomona.auto_settings import on_engine, settled
 from pomona.config import Config
 from pomona.core.errors import ConfigError, StorageError, WorkerError, enough
+from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
@@ -48,7 +49,6 @@ from pomona.personal.collect import held_models, save_cards, save_mask_examples,
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
-from pomona.storage.atomic_io import probe, publish, writing
 from pomona.storage.lock import locked, require_own
 from pomona.storage.row_bank import FileBank
 from pomona.storage.run_status import Status, read_status, write_status

@@ -15,7 +15,7 @@ from pomona.core.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 # Who opens a file for reading elsewhere, and why. Writers are not listed: see the modes below.
 EXCEPTIONS = {
-    ("pomona/core/files.py", "os.open"): "the door",
+    ("pomona/core/files.py", "os.open"): "the door; a folder, to make its names durable",
     ("pomona/core/files.py", "os.fdopen"): "the door",
     ("pomona/core/toml.py", "tomllib.loads"): "parses a text that came through the door",
     ("pomona/results/web/report_page.py", "read_text"): "files of the installed package",
@@ -27,7 +27,6 @@ EXCEPTIONS = {
         "pomona/storage/lock.py",
         "os.open",
     ): "a lock: opened for writing, no link followed, 500 bytes read",
-    ("pomona/storage/atomic_io.py", "os.open"): "a folder, to make its names durable",
     ("pomona/privacy/ledger.py", "os.open"): "appended to; no link followed",
     ("pomona/storage/row_bank.py", "os.fdopen"): "memory of its own",
     ("pomona/storage/mapped_array.py", "np.memmap"): "a scratch file of its own, without a name",

@@ -11,9 +11,8 @@ from PIL import Image
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
-from pomona.core.optimizer import OPTIMIZERS, Adam
-from pomona.core.stop import Stop
 from pomona.core.toml import flat
+from pomona.core.training_settings import OPTIMIZERS, Adam, Stop
 from pomona.data import data_settings, read
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.kinds import OwnReader

@@ -22,9 +22,9 @@ from safetensors.torch import load, load_file
 from safetensors.torch import save as library_save
 
 from pomona.core.errors import CheckpointError, StorageError
+from pomona.core.files import UNFINISHED, probe, publish
 from pomona.federation.checkpointing import require_same
 from pomona.storage import checkpoint
-from pomona.storage.atomic_io import UNFINISHED, probe, publish
 from pomona.storage.checkpoint import committed, differing, newest, read, save, set_aside
 from pomona.storage.safetensors_stream import DTYPES, digest, fill, layout, pieces
 

@@ -13,8 +13,7 @@ import pomona
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation.kept_models import ModelChoice
 from pomona.metrics.best_round import Point, best
-from pomona.metrics.metric import LOSS, METRICS
-from pomona.metrics.score import Score
+from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _kept
 from pomona.record.rows import Evaluation
 from problems import tiny

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pomona.core.errors import StorageError
-from pomona.core.optimizer import Optimizer
 from pomona.core.round import Roster, Round
+from pomona.core.training_settings import Optimizer
 from pomona.federation import admission
 from pomona.federation.exchange import ClientRequest, Reply, UplinkSpool, stack
 from pomona.methods import base

@@ -9,10 +9,10 @@ import pytest
 import pomona
 from pomona.cli import app
 from pomona.core.errors import StorageError
+from pomona.core.files import UNFINISHED, own, publish
 from pomona.record.run_folder import load, require_unchanged
 from pomona.results.figures.figure import FORMS
 from pomona.results.web.report_page import write
-from pomona.storage.atomic_io import UNFINISHED, own, publish
 from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status
 from problems import tiny

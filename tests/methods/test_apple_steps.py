@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Adam
+from pomona.core.training_settings import Adam
 from pomona.methods.apple import APPLE
 from pomona.methods.apple_steps import Mixing, mixture, safe_rates
 from pomona.methods.fedavg import FedAvg, FedAvgLocal

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.core.optimizer import OPTIMIZERS, Adam
+from pomona.core.training_settings import OPTIMIZERS, Adam
 from pomona.methods import METHODS, base
 from pomona.methods.separate import Separate
 from pomona.objective.training import LocalTraining

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
-from pomona.core.optimizer import Optimizer
+from pomona.core.training_settings import Optimizer
 from pomona.federation import checks
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg

@@ -15,8 +15,8 @@ from sklearn import metrics
 
 from pomona.core.errors import DataError, DivergedError
 from pomona.core.rng import stream
-from pomona.metrics.bootstrap import intervals, stratified
-from pomona.metrics.classification import evaluate, weighted
+from pomona.metrics.evaluation import evaluate, weighted
+from pomona.metrics.intervals import intervals, stratified
 from pomona.metrics.measures import auroc
 
 

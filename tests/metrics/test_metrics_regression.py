@@ -13,7 +13,7 @@ from sklearn import metrics
 
 from pomona.core.errors import DivergedError
 from pomona.core.rng import stream
-from pomona.metrics.regression import evaluate_multilabel, evaluate_regression
+from pomona.metrics.evaluation import evaluate_multilabel, evaluate_regression
 from pomona.tasks import TASKS
 from pomona.tasks.scores import confidence
 

@@ -7,7 +7,7 @@ import pytest
 
 from pomona.core.rng import stream
 from pomona.metrics import survival as s
-from pomona.metrics.bootstrap import stratified
+from pomona.metrics.intervals import stratified
 
 TIMES = np.array([1.0, 2.5, 4.0, 6.0])
 

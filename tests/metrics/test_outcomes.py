@@ -16,9 +16,15 @@ from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from pomona.core.rng import stream
-from pomona.metrics.calibration import curve, recalibration
-from pomona.metrics.classification import evaluate
-from pomona.metrics.outcomes import MOST, at_specificity, evaluate_outcomes, youden
+from pomona.metrics.evaluation import evaluate
+from pomona.metrics.outcomes import (
+    MOST,
+    at_specificity,
+    evaluate_outcomes,
+    recalibration,
+    reliability_curve,
+    youden,
+)
 
 DRAWS = partial(stream, 3, "bootstrap", 0)
 SHARES = ("sensitivity", "specificity", "ppv", "npv")
@@ -125,7 +131,7 @@ def test_without_a_threshold_that_helps_it_is_one_half(p, truth):
 @settings(max_examples=30, deadline=None)
 def test_the_curve_is_that_of_scikit_learn(seed, n):
     p, truth = case(seed, n)
-    found = curve(p, truth)
+    found = reliability_curve(p, truth)
     assert sum(samples for *_, samples in found) == n
     if n:
         share, mean = calibration_curve(truth, p, n_bins=10, strategy="quantile")

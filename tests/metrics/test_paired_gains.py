@@ -13,8 +13,8 @@ from scipy import stats
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.metrics.gain_interval import mean_difference
 from pomona.metrics.influence import FEW, Evidence, of_function, of_mean, over_seeds
+from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, LeftOut, evidence, gains, jointly
 from pomona.record.result import Result

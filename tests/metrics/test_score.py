@@ -5,8 +5,7 @@ import json
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pomona.metrics.metric import metric_named
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Score, metric_named
 from pomona.record.events import read
 from pomona.record.rows import Evaluation
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from pomona.models import ModelSettings, build
 from pomona.models.frozen_prefix import cut
-from pomona.models.trained_part import training_mode
+from pomona.models.layers import training_mode
 
 IMAGE = (3, 32, 32)
 

@@ -6,9 +6,9 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, build, packages, sliding_window
+from pomona.models import ModelSettings, build, packages, segmentation
+from pomona.models.segmentation import whole
 from pomona.models.settings import PatchSettings
-from pomona.models.sliding_window import whole
 
 pytest.importorskip("monai")
 
@@ -40,7 +40,7 @@ def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
     """Sides 10 and 7 in steps of 3 (overlap 1 of 4): windows begin at 0, 3, 6 and at 0, 3; of two
     images 12 in all.
     """
-    monkeypatch.setattr(sliding_window, "PIXELS_AT_ONCE", 5 * 16)
+    monkeypatch.setattr(segmentation, "PIXELS_AT_ONCE", 5 * 16)
     seen = []
 
     def network(part):

@@ -11,9 +11,9 @@ from torch import nn
 
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
+from pomona.models.layers import active, evaluated, frozen, training_mode
 from pomona.models.lora import Lora, insert, merge
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import active, evaluated, frozen, training_mode
 from pomona.models.weights import read
 
 SHAPE = (1, 16, 16)

@@ -8,7 +8,7 @@ from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
 from pomona.models.layers import layers
 from pomona.models.losses import cross_entropy_dice, cross_entropy_foreground_dice
-from pomona.models.unet import UNet
+from pomona.models.segmentation import UNet
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 13, 21), (2, 9, 8, 10)])

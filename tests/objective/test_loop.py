@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.core.passes import Passes
 from pomona.core.rng import stream
+from pomona.core.training_settings import Passes
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Optimizer
 from pomona.core.round import Round
+from pomona.core.training_settings import Optimizer
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.round import Round
+from pomona.core.training_settings import Adam, Optimizer
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace

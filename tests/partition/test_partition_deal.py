@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.rng import stream
-from pomona.partition.allocate import deal, sample
+from pomona.partition.partition import deal, sample
 
 labels_of = st.lists(st.integers(0, 4), max_size=80).map(
     lambda values: np.array(values, dtype=np.int64)

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.core.passes import Passes
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
+from pomona.core.training_settings import Passes
 from pomona.data.dataset import Dataset
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack

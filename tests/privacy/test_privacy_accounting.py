@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from private_problem import privacy, problem, rounds
 
 from pomona.core.errors import ConfigError, PrivacyError
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.methods import METHODS
 from pomona.privacy.accounting import (
     Budget,

@@ -13,8 +13,7 @@ from scipy import stats
 from pomona.core.rng import stream
 from pomona.privacy.accounting import Event, epsilon
 from pomona.privacy.ledger import Draw
-from pomona.privacy.mechanism import gaussian, poisson
-from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.noise import KeyStore, gaussian, poisson
 
 DELTA, RUNS = 1e-5, 100_000
 

@@ -11,7 +11,7 @@ from private_problem import privacy
 from pydantic import ValidationError
 
 from pomona.core.errors import ConfigError
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.methods import METHODS
 from pomona.privacy.accounting import projected_epsilon
 from pomona.privacy.settings import RELEASES, Privacy, require_releases, uncovered

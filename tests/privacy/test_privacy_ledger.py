@@ -18,7 +18,7 @@ from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageEr
 from pomona.methods import METHODS
 from pomona.privacy.accounting import Event
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
-from pomona.privacy.noise_key import KeyStore, require_sole
+from pomona.privacy.noise import KeyStore, require_sole
 
 
 def entry(step=0, release="a", sigma=1.0, round_=1):
@@ -199,12 +199,12 @@ def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
 KILLED = """
 import os, signal, sys, torch
 from pathlib import Path
-from pomona.privacy import noise_key
+from pomona.privacy import noise
 from pomona.privacy.ledger import Draw
 from private_problem import privacy
-store = noise_key.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
+store = noise.KeyStore.open(Path(sys.argv[1]), 0, privacy(seed=None))
 store.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).double())
-noise_key.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+noise.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 store.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())
 """
 

@@ -4,7 +4,7 @@ import torch
 
 from masks import archive, settings
 from pomona.config import resolve
-from pomona.privacy import mechanism
+from pomona.privacy import noise
 from pomona.scenario import Scenario
 
 PRIVACY = {
@@ -25,7 +25,7 @@ def test_each_mask_counts_for_no_more_than_the_norm(tmp_path):
     assert alone.norm(dim=1).min() > norm  # all are clipped
     loss, total = private.clipped_sum(row, index)
     torch.testing.assert_close(
-        total, mechanism.clipped(alone, norm).sum(0).double(), atol=1e-5, rtol=1e-3
+        total, noise.clipped(alone, norm).sum(0).double(), atol=1e-5, rtol=1e-3
     )
     assert total.norm() <= 5 * norm * (1 + 1e-6)
     expected = plain.gradient(row[None], [index])[0][0]

@@ -12,8 +12,7 @@ from torch.testing import assert_close
 from pomona.core.rng import stream
 from pomona.privacy.accounting import rate, steps
 from pomona.privacy.ledger import Draw
-from pomona.privacy.mechanism import clipped, gaussian, poisson
-from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.noise import KeyStore, clipped, gaussian, poisson
 
 
 def test_clipped_sums_equal_opacus_on_the_same_batch(tmp_path):

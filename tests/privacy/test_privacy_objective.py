@@ -10,8 +10,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
-from pomona.core.passes import Passes
 from pomona.core.rng import stream
+from pomona.core.training_settings import Passes
 from pomona.data.dataset import Dataset
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build

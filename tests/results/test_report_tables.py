@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from report_results import guarded, result
 
-from pomona.metrics.classification import wilson
+from pomona.metrics.evaluation import wilson
 from pomona.results.run_numbers import runs
 from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from pomona.core.rng import stream
-from pomona.metrics.gain_interval import mean_difference
 from pomona.metrics.influence import Evidence
+from pomona.metrics.intervals import mean_difference
 
 
 def tool(name):

@@ -4,8 +4,8 @@ from typing import Any
 
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.core.optimizer import require_steps
 from pomona.core.toml import named
+from pomona.core.training_settings import require_steps
 from pomona.models.weights import initial
 from pomona.tasks import TASKS
 from pomona.tasks.scores import require

@@ -22,9 +22,8 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Sha256
 from pomona.core.errors import StorageError
-from pomona.core.files import opened
+from pomona.core.files import opened, writing
 from pomona.core.settings import Settings
-from pomona.storage.atomic_io import writing
 from pomona.storage.hash_chain import START, chained, parsed
 from pomona.storage.lock import waiting_lock
 from pomona_federation.json_store import read_json, write_json

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import first, plain
 from pomona.core.errors import StorageError
-from pomona.core.files import content
-from pomona.storage.atomic_io import publish
+from pomona.core.files import content, publish
 
 MOST = 2**26  # largest size of a file in bytes
 

@@ -47,7 +47,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pomona.core import files
 from pomona.core.errors import ConfigError, StorageError
-from pomona.storage.atomic_io import publish
+from pomona.core.files import publish
 
 _PURPOSE = b"pomona silo statement\0"
 

@@ -10,9 +10,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import LONGEST
+from pomona.core.bounds import LONGEST, NAMED, Targets
 from pomona.core.errors import ConfigError
-from pomona.core.samples import NAMED, Targets
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
 from pomona.data.dataset import FORMS, Dataset, Kind, SampleType

@@ -18,7 +18,7 @@ from pomona.experiments import load as load_bench
 from pomona.experiments.suite import read_suite
 from pomona.partition.partition import Partition
 from pomona.privacy.ledger import Ledger
-from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
 from pomona.results.figures.figure import listed
 from pomona.results.run_numbers import runs

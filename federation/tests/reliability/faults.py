@@ -30,7 +30,8 @@ def killed_in_save(step, after, round_):
     """Die during the save of a round, before or after one step: open, write, fsync, replace, fsync
     folder, unlink.
     """
-    from pomona.storage import atomic_io, checkpoint
+    from pomona.core import files
+    from pomona.storage import checkpoint
 
     save, pieces = checkpoint.save, checkpoint.pieces
 
@@ -46,7 +47,7 @@ def killed_in_save(step, after, round_):
                 case "replace":
                     killed_at(Path, "replace", 0, after)
                 case "fsync folder":
-                    killed_at(atomic_io, "sync", 0, after)
+                    killed_at(files, "sync", 0, after)
                 case "unlink":
                     killed_at(Path, "unlink", 1, after)  # the first is of what a kill left behind
         return save(folder, number, *rest)

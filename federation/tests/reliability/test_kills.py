@@ -13,9 +13,9 @@ from collections import Counter
 import pytest
 from runs import CASES, ROUNDS, outcome, vanished, words
 
+from pomona.core.files import UNFINISHED
 from pomona.core.rng import stream
 from pomona.storage import checkpoint
-from pomona.storage.atomic_io import UNFINISHED
 from pomona.storage.run_status import read_status
 
 SEED = 5

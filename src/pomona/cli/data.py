@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, option, out, print_table
-from pomona.core.bounds import plain
-from pomona.core.samples import SPLITS
+from pomona.core.bounds import SPLITS, plain
 from pomona.core.table import of_records
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def show(
     words
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
+    from pomona.core.files import writing
     from pomona.scenario import Scenario
-    from pomona.storage.atomic_io import writing
 
     config = config_of(
         words,
@@ -179,11 +178,11 @@ def _named(scenario: "Scenario") -> list[dict[str, Any]]:
 
 
 def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
+    from pomona.core.files import writing
     from pomona.record.result import Result
     from pomona.results.figures.partition import bubbles, holders
     from pomona.results.figures.style import drawing
     from pomona.results.run_numbers import runs
-    from pomona.storage.atomic_io import writing
 
     prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
     with drawing(), writing(folder):

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, print_table, shown, talk
 from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
-from pomona.storage.atomic_io import publish, writing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,11 +176,11 @@ def export(
     run
         a folder that `pomona run` wrote
     """
+    from pomona.core.files import own
     from pomona.personal import PersonalModel
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
     from pomona.record.run_folder import load, require_unchanged
-    from pomona.storage.atomic_io import own
 
     number = client_place(client, load(run).about["clients"])
     name = f"models/client-{number:02d}.safetensors"

@@ -8,11 +8,11 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Figures, Json, emit, out, print_table, say
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import own
 from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.results.figures.figure import FORMS, forms
-from pomona.storage.atomic_io import own
 
 Flag = Annotated[bool, Parameter(negative="")]
 

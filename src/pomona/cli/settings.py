@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, emit, out
 from pomona.config import Config
 from pomona.core.errors import ConfigError, near
+from pomona.core.files import writing
 from pomona.core.membership import Membership
-from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.settings import Settings
-from pomona.core.stop import Stop
+from pomona.core.training_settings import Adam, Optimizer, Stop
 from pomona.data.kinds import BundledImages
 from pomona.data.section import groups, names_with, own_keys
 from pomona.data.settings import ClientFiles, DataSettings, Images
@@ -23,7 +23,6 @@ from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
-from pomona.storage.atomic_io import writing
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
@@ -67,6 +67,13 @@ Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Measured = Annotated[float, Field(ge=-HUGE, le=HUGE, allow_inf_nan=False)]  # a loss or a metric
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[str, ...] = get_args(Split)
+# each is a task in tasks/
+Targets = Literal["classes", "multilabel", "regression", "segmentation", "survival"]
+NAMED: frozenset[Targets] = frozenset({"classes", "segmentation"})
+"""Types whose outputs are named classes."""
 
 E = TypeVar("E", bound=PomonaError)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError
-from pomona.core.samples import SPLITS
 from pomona.data import csv_columns, csv_table, npz, site_comparison, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.samples import Targets
+from pomona.core.bounds import Targets
 from pomona.data.preprocessing import Preprocessing, RawTable
 
 Kind = Literal["image", "table", "text"]

@@ -2,7 +2,7 @@
 training rows.
 """
 
-from pomona.core.samples import Targets
+from pomona.core.bounds import Targets
 from pomona.data import image_arrays, npz, targets
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset

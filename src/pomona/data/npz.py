@@ -17,10 +17,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from pomona.core.bounds import plain
+from pomona.core.bounds import NAMED, plain
 from pomona.core.errors import DataError
 from pomona.core.files import opened
-from pomona.core.samples import NAMED
 from pomona.data import csv_table, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pomona.core.bounds import Finite
-from pomona.core.samples import Targets
+from pomona.core.bounds import Finite, Targets
 from pomona.core.settings import Settings
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError, near
-from pomona.core.samples import Targets
 from pomona.data import validation
 from pomona.data.csv_columns import Strays, is_gap, is_missing, number, plain, short
 from pomona.data.dataset import Dataset, Learn

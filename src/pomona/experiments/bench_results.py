@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pomona.config import merge
 from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
-from pomona.core.files import content
+from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
 from pomona.experiments import bench_table
 from pomona.experiments.grid import RULE, Cell, Group
@@ -26,7 +26,6 @@ from pomona.experiments.suite import Size, Suite, branch
 from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
 from pomona.metrics.client_statistics import spread
-from pomona.storage.atomic_io import publish
 
 SCHEMA = 1
 RESULTS, TIMING = "results.json", "timing.json"

@@ -24,8 +24,8 @@ from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
 from pomona.core.errors import ConfigError, StorageError, WorkerError, with_extra
+from pomona.core.files import writing
 from pomona.core.registry import importable, own_code_folders
-from pomona.storage.atomic_io import writing
 
 CONTEXT = get_context("forkserver")
 PATIENCE = 10.0  # seconds, for an answer of a Dask scheduler

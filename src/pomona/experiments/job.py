@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pomona.config import Config, resolve
 from pomona.core.bounds import parse
 from pomona.core.errors import DataError, PomonaError, StorageError
-from pomona.core.files import content
+from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
 from pomona.data import data_settings, read
 from pomona.data.catalogue import locate, own_path
@@ -29,7 +29,6 @@ from pomona.record.rows import Evaluation
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
-from pomona.storage.atomic_io import publish
 from pomona.storage.run_status import FOLDER, exit_code, read_status
 
 FAILURE = "failure.json"

@@ -18,12 +18,12 @@ from types import FrameType
 from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
+from pomona.core.files import own, probe, writing
 from pomona.experiments.bench_results import Bench, collect, save
 from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
 from pomona.experiments.suite import Size, Suite, read_suite
-from pomona.storage.atomic_io import own, probe, writing
 from pomona.storage.lock import locked
 
 Verdicts = Mapping[Path, JobState]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pomona.core.errors import ConfigError, with_extra
+from pomona.core.files import writing
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
-from pomona.storage.atomic_io import writing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

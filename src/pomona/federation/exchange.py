@@ -11,7 +11,7 @@ from torch import Tensor
 from pomona.core.errors import ProtocolError
 from pomona.core.round import Roster, Round
 from pomona.methods.base import Copies, Downlink, Received, Rows
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Score
 from pomona.storage.mapped_tensor import let_go, mapped, stacked
 
 # groups of clients that train in one call, each with the longest pass first

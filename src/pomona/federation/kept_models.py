@@ -14,8 +14,7 @@ from pomona.core.errors import CheckpointError
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.scoring import Model
 from pomona.metrics.best_round import Point, best
-from pomona.metrics.metric import ACCURACY, Metric
-from pomona.metrics.score import Score
+from pomona.metrics.metric import ACCURACY, Metric, Score
 
 Keep = Literal["last", "best", "own_best"]
 NOTED = 4  # the round of the last model, that of the best, and the best's metric and loss

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.errors import DivergedError
-from pomona.metrics.metric import ACCURACY, Metric, is_own
+from pomona.metrics.metric import ACCURACY, Metric, Score, is_own
 from pomona.metrics.nan_safe import Array, row_means
 from pomona.metrics.overlap import dice
-from pomona.metrics.score import Score
 from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals

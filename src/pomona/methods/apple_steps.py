@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from pomona.core.optimizer import Optimizer
+from pomona.core.training_settings import Optimizer
 from pomona.methods import base
 from pomona.objective.objective import Mixture
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from torch import Tensor
 
-from pomona.core.optimizer import Steps
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
+from pomona.core.training_settings import Steps
 from pomona.methods.local_sgd import sgd
 from pomona.methods.row_algebra import Copies, Rows, members_mean, replace_rows, weighted_mean
 from pomona.objective.objective import Pull

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pomona.core.passes import Passes
 from pomona.core.round import Round
+from pomona.core.training_settings import Passes
 from pomona.objective.objective import Objective, Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import TRAINING, LocalTraining

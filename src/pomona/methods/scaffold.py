@@ -28,7 +28,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.optimizer import require_steps
+from pomona.core.training_settings import require_steps
 from pomona.methods import base
 
 

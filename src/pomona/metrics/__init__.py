@@ -1,6 +1,6 @@
 """Metrics on NumPy arrays: for one model on one client's samples, and over clients, rounds and
 methods.
 
-``classification``, ``regression``, ``overlap`` and ``survival`` evaluate a model;
-``client_statistics`` combines such results.
+``evaluation``, ``overlap`` and ``survival`` evaluate a model; ``client_statistics`` combines such
+results.
 """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pomona.metrics.best_round import Point, best
-from pomona.metrics.bootstrap import CONFIDENCE, Interval
+from pomona.metrics.intervals import CONFIDENCE, Interval
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
 

@@ -1,14 +1,16 @@
-"""The headline metric of a run, chosen by the task and used everywhere."""
+"""Metrics, one of which is the headline metric of a run, chosen by the task; a client's scores."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, StringConstraints
 
+from pomona.core.bounds import Count, Label, Measured
 from pomona.core.table import NOTHING
 
 if TYPE_CHECKING:
@@ -142,3 +144,45 @@ def metric_named(name: str) -> Metric:
 def array(values: Arrays) -> NDArray[Any]:
     """Convert a tensor to an array; arrays are returned unchanged."""
     return values if isinstance(values, np.ndarray) else np.asarray(values.detach().cpu())
+
+
+Moment = Annotated[str, StringConstraints(pattern="^(received|trained)$")]
+Split = Annotated[str, StringConstraints(pattern="^(validation|test)$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One client's scores for one named model on one split; None if its samples do not define them.
+
+    Creating one checks nothing. Where one comes from a message or a file, Pydantic checks it by
+    these types.
+
+    Attributes:
+        model: "personal", "global" or "local".
+        when: "received" (before local training) or "trained".
+        split: "validation" or "test".
+        samples: their number.
+        loss: mean per sample.
+        accuracy: share of right classes, or of right flags; None for regression.
+        value: the run's metric.
+        interval: its 95 % confidence interval, if requested and defined.
+    """
+
+    __pydantic_config__ = ConfigDict(
+        extra="forbid", allow_inf_nan=False, revalidate_instances="always"
+    )
+
+    model: Label
+    when: Moment
+    split: Split
+    samples: Count
+    loss: Measured | None = None
+    accuracy: Share | None = None
+    value: Measured | None = None
+    interval: tuple[Measured, Measured] | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Key (model, when, split) of a curve over rounds."""
+        return (self.model, self.when, self.split)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.bootstrap import intervals
+from pomona.metrics.intervals import intervals
 from pomona.metrics.measures import auroc
 from pomona.metrics.nan_safe import Array, defined, divide, require_finite, row_means
 

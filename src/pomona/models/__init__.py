@@ -29,9 +29,9 @@ MODELS = Registry(
         "logistic": "pomona.models.mlp:logistic",
         "mcmahan-cnn": "pomona.models.convolutional:mcmahan_cnn",
         "mlp": "pomona.models.mlp:mlp",
-        "resnet18": "pomona.models.resnet:resnet18",
+        "resnet18": "pomona.models.convolutional:resnet18",
         "small": "pomona.models.convolutional:small",
-        "unet": "pomona.models.unet:unet",
+        "unet": "pomona.models.segmentation:unet",
         "vgg11": "pomona.models.convolutional:vgg11",
     },
 )
@@ -110,7 +110,7 @@ def _made(
     """Build the network, with its weights if given, and freeze what is not trained."""
     from torch import nn
 
-    from pomona.models import lora, packages, trained_part, weights
+    from pomona.models import layers, lora, packages, weights
     from pomona.models.compatibility import called, constructed
 
     if settings.patch:
@@ -130,9 +130,9 @@ def _made(
     if isinstance(settings.train, LoraTraining):
         change = settings.train.lora
         lora.insert(module, change.rank, change.scale, change.on)
-        trained_part.unfreeze(module, change.beside, "model.train.lora.beside")
+        layers.unfreeze(module, change.beside, "model.train.lora.beside")
     elif settings.train != "all":
         module.requires_grad_(False)
         globs = (settings.train,) if isinstance(settings.train, str) else settings.train
-        trained_part.unfreeze(module, globs, "model.train")
+        layers.unfreeze(module, globs, "model.train")
     return module

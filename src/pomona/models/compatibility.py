@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pomona.core.errors import ConfigError
-from pomona.models.trained_part import training_mode
+from pomona.models.layers import training_mode
 from pomona.storage.mapped_array import machine_memory
 
 

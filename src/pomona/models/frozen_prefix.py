@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from pomona.models.layers import training_mode
 from pomona.models.lora import Lora
-from pomona.models.trained_part import training_mode
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError
-from pomona.models.trained_part import matching
+from pomona.models.layers import matching
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError
-from pomona.models.layers import layers
-from pomona.models.trained_part import frozen
+from pomona.models.layers import frozen, layers
 
 Buffers = Literal["local", "average"]
 
@@ -39,7 +38,7 @@ class ParameterSlice:
 
 
 class ParameterSpace:
-    """R^d for one architecture: its trained parameters, see ``trained_part``.
+    """R^d for one architecture: its trained parameters, see ``models.layers``.
 
     ``trained`` is the length of a row of parameters, which is all that a method handles. ``size``
     is that of a whole

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from pomona.core.bounds import Sha256
-from pomona.core.samples import Targets
+from pomona.core.bounds import Sha256, Targets
 from pomona.core.settings import Settings
 
 Width = Annotated[int, Field(ge=1, le=10**6)]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
+from pomona.models.layers import matching
 from pomona.models.settings import ModelSettings
-from pomona.models.trained_part import matching
 from pomona.storage.safetensors_stream import digest, fill, layout, shown
 from pomona.storage.tensor_validation import non_finite
 

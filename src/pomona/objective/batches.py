@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.core.passes import Passes
 from pomona.core.rng import stream
+from pomona.core.training_settings import Passes
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError
-from pomona.core.samples import Targets
 from pomona.models.settings import ModelSettings
 
 Kinds = Literal["none", "balanced"]

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, multiprocessing
 
+from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import WorkerError
-from pomona.core.samples import SPLITS, Targets
 from pomona.data.dataset import Dataset
 from pomona.models.frozen_prefix import Cut
 from pomona.models.settings import PatchSettings

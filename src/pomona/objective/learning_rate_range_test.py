@@ -15,7 +15,7 @@ from math import inf, isfinite, isinf
 import torch
 from torch import Tensor
 
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.objective.batches import Pass, View, ordinary
 from pomona.objective.objective import Objective
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pomona.core.optimizer import Adam
 from pomona.core.round import Round
+from pomona.core.training_settings import Adam
 
 
 def optimizer_step(w: Tensor, g: Tensor, moments: Tensor, round_: Round) -> None:

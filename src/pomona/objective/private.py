@@ -18,14 +18,13 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from pomona.core.errors import ConfigError
+from pomona.models.layers import active, training_mode
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import active, training_mode
 from pomona.objective.batches import Pass, View, Views
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
-from pomona.privacy import mechanism
 from pomona.privacy.accounting import steps
 from pomona.privacy.ledger import Draw, Position
-from pomona.privacy.noise_key import KeyStore
+from pomona.privacy.noise import KeyStore, clipped
 from pomona.privacy.settings import SECOND_ORDER, Privacy, require_acknowledged
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
@@ -173,7 +172,7 @@ class PrivateObjective(Objective):
             for entry in self._space.parameters:
                 entry.view(P).copy_(parts[entry.name])
             P[len(part) :] = 0
-            total += mechanism.clipped(P, self._settings.max_grad_norm).sum(0)
+            total += clipped(P, self._settings.max_grad_norm).sum(0)
             loss = loss + values[: len(part)].sum() / len(index)
         return loss, total
 

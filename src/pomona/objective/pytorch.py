@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pomona.core.errors import ConfigError
-from pomona.models.layers import layers
+from pomona.models.layers import active, frozen, layers, training_mode
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.sliding_window import whole
-from pomona.models.trained_part import active, frozen, training_mode
+from pomona.models.segmentation import whole
 from pomona.objective.batches import View, Views
 from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from pomona.models.layers import layers
+from pomona.models.layers import active, frozen, layers
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import active, frozen
 from pomona.objective.batches import Views
 from pomona.objective.dataset import DeviceDataset, Precision
 from pomona.objective.objective import ConstantFeatures, Criterion, RowCriterion

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import DivergedError
-from pomona.core.passes import Passes
 from pomona.core.round import Roster, Round
+from pomona.core.training_settings import Passes
 from pomona.objective.batches import Batch, Pass, View, Views, in_step
 from pomona.objective.objective import (
     ConstantFeatures,

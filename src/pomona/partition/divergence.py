@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.samples import Split
+from pomona.core.bounds import Split
 from pomona.data import csv_columns
 from pomona.data.dataset import Dataset
 from pomona.data.problem_report import listed

@@ -11,8 +11,7 @@ from pydantic import Field
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
-from pomona.partition.allocate import Labels, Shares
-from pomona.partition.partition import Partition
+from pomona.partition.partition import Labels, Partition, Shares
 from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 from pomona.storage.mapped_array import allocate
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.partition.allocate import Labels, Shares
+from pomona.partition.partition import Labels, Shares
 from pomona.partition.published import (
     apple_pathological,
     apple_practical,

@@ -11,8 +11,7 @@ from pydantic import Field
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import number
 from pomona.data.dataset import Dataset
-from pomona.partition.allocate import Labels
-from pomona.partition.partition import Rows
+from pomona.partition.partition import Labels, Rows
 from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
 
 if TYPE_CHECKING:

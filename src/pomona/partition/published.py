@@ -14,8 +14,7 @@ import numpy as np
 from numpy.random import Generator, RandomState
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.partition.allocate import Labels, Shares
-from pomona.partition.partition import Rows
+from pomona.partition.partition import Labels, Rows, Shares
 from pomona.partition.recipe import GivenRows, PartitionTask
 
 APPLE_SEED, PFLLIB_SEED, NIID_SEED = 42, 1, 42

@@ -15,8 +15,7 @@ from pomona.core.rng import stream
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
-from pomona.partition.allocate import Labels, Shares, deal, sample
-from pomona.partition.partition import Rows
+from pomona.partition.partition import Labels, Rows, Shares, deal, sample
 
 
 def class_numbers(dataset: Dataset) -> Labels:

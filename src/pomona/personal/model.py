@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from pomona.core.errors import DataError
+from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.settings import ImageFiles, csv_form
-from pomona.models.sliding_window import whole
+from pomona.models.segmentation import whole
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
 from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
-from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest, pieces
 from pomona.tasks import TASKS, task_of
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from pomona.config import Config
 from pomona.core import bounds, files
-from pomona.core.samples import SPLITS
+from pomona.core.bounds import SPLITS
+from pomona.core.files import publish
 from pomona.data.dataset import Dataset
 from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
-from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import digest
 
 MOST = 20  # names listed

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pomona.core.errors import ConfigError, with_extra
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.privacy.settings import Privacy
 
 # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless

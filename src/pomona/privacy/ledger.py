@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
-from pomona.core.files import LONG, content
+from pomona.core.files import LONG, content, sync
 from pomona.privacy.accounting import Event, combined, rate
-from pomona.storage.atomic_io import sync
 from pomona.storage.hash_chain import START, chained, parsed
 
 

@@ -30,9 +30,9 @@ from pomona.core.bounds import (
     Place,
     Seconds,
     Sha256,
+    Targets,
     first,
 )
-from pomona.core.samples import Targets
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow

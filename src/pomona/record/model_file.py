@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import publish
 from pomona.models import MODELS, build, outline
-from pomona.models.layers import require_small
+from pomona.models.layers import frozen, require_small
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.trained_part import frozen
 from pomona.record.model_metadata import FORMAT, ModelMetadata
-from pomona.storage.atomic_io import publish
 from pomona.storage.safetensors_stream import TensorEntry, digest, fill, layout, pieces
 from pomona.storage.tensor_validation import mismatch, non_finite
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import Finite, Line, Sha256
-from pomona.core.samples import NAMED, Targets
+from pomona.core.bounds import NAMED, Finite, Line, Sha256, Targets
 from pomona.core.settings import Settings
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.metrics.client_statistics import holm
-from pomona.metrics.gain_interval import LEVEL, mean_difference
 from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
+from pomona.metrics.intervals import LEVEL, mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array
 from pomona.record.predictions import Answers

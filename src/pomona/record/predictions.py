@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.storage.atomic_io import publish
+from pomona.core.files import publish
 
 PREDICTIONS = "predictions.npz"
 EXAMPLES = "mask_examples.npz"

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator
 
 from pomona.core.bounds import HUGE, Count, Label, Line, Measured, Number, Place, Seconds
-from pomona.metrics.metric import METRICS, Metric, is_own, metric_named
+from pomona.metrics.metric import METRICS, Metric, Score, is_own, metric_named
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.metrics.score import Score
 
 
 def _array(value: Any) -> NDArray[np.float64]:

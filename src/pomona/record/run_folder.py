@@ -23,7 +23,7 @@ from pomona.core.errors import (
     PomonaError,
     StorageError,
 )
-from pomona.core.files import opened, text
+from pomona.core.files import opened, text, writing
 from pomona.core.table import csv_text
 from pomona.core.toml import read_text
 from pomona.record import events
@@ -31,7 +31,6 @@ from pomona.record.events import EVENTS, Event
 from pomona.record.predictions import Answers, save
 from pomona.record.result import Result, gather
 from pomona.record.rows import Evaluation, RoundRow, client_rows, round_rows
-from pomona.storage.atomic_io import writing
 from pomona.storage.run_status import changed, read_status
 
 

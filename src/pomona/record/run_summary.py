@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomona.core.stop import Stop
+from pomona.core.training_settings import Stop
 from pomona.metrics.best_round import Point, best, reason
 from pomona.metrics.client_statistics import At, best_rounds, summarize
 from pomona.metrics.nan_safe import mean_of_known

@@ -1,1 +1,1 @@
-"""Crash-safe files: atomic writes, locks, checkpoints, tensor streams, arrays on disk."""
+"""Crash-safe storage: locks, checkpoints, tensor streams, arrays on disk."""

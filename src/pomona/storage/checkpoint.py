@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import CheckpointError, StorageError
-from pomona.core.files import opened, sha256
+from pomona.core.files import opened, publish, sha256
 from pomona.core.state import Lazy, Named, forms
-from pomona.storage.atomic_io import publish
 from pomona.storage.mapped_tensor import mapped
 from pomona.storage.run_status import NAME, committed
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pomona.core.bounds import Number, Sha256, Within, plain
 from pomona.core.errors import PomonaError, StorageError
-from pomona.core.files import content, sha256
-from pomona.storage.atomic_io import publish
+from pomona.core.files import content, publish, sha256
 
 LEFT = (  # derived files can be regenerated, and model cards are edited by people
     "config.toml",

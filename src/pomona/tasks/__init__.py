@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pomona.core.samples import Targets
+from pomona.core.bounds import Targets
 from pomona.tasks import classes, multilabel, regression, segmentation, survival
 from pomona.tasks.task import Task
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
-from pomona.metrics.classification import evaluate
+from pomona.metrics.evaluation import evaluate
 from pomona.metrics.nan_safe import Array
 from pomona.tasks.task import Task
 

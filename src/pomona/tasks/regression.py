@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
+from pomona.metrics.evaluation import evaluate_regression
 from pomona.metrics.nan_safe import Array
-from pomona.metrics.regression import evaluate_regression
 from pomona.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.samples import Targets
+from pomona.core.bounds import Targets
 from pomona.metrics.measures import Samples, Weighted
 from pomona.metrics.nan_safe import Array
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from pomona.config import Config, resolve
-from pomona.core.passes import Passes
+from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MethodSettings
 from pomona.simulation import run as simulated

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.core.optimizer import Optimizer
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
+from pomona.core.training_settings import Optimizer
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.testing import assert_close
 
-from pomona.core.optimizer import Adam, Optimizer
 from pomona.core.state import joined
+from pomona.core.training_settings import Adam, Optimizer
 from pomona.federation.exchange import ClientRequest, cut
 from pomona.methods.base import MethodSettings
 from pomona.objective.dataset import DeviceDataset

@@ -12,9 +12,8 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, config_of, emit
 from pomona.cli.settings import Part, Setting, find, of_part, show, table, table_by
 from pomona.core.errors import ConfigError
-from pomona.core.files import content
+from pomona.core.files import content, writing
 from pomona.core.settings import Settings
-from pomona.storage.atomic_io import writing
 from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.provision.wheels import LOCK, Libraries, described
 from pomona_federation.silo.consent_rules import ConsentPolicy
@@ -126,8 +125,8 @@ def task(
     """
     import tomli_w
 
+    from pomona.core.files import publish, writing
     from pomona.scenario import Scenario
-    from pomona.storage.atomic_io import publish, writing
     from pomona_federation.task_settings import of_files
 
     tree = {"task": of_files(Scenario.prepare(config_of(words)).dataset)}

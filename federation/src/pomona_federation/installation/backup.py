@@ -22,9 +22,8 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Line, Sha256, Within
 from pomona.core.errors import StorageError
-from pomona.core.files import opened
+from pomona.core.files import opened, sync, writing
 from pomona.core.settings import Settings
-from pomona.storage.atomic_io import sync, writing
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import AGREED, STATE, Item, Role, contents, require_kit

@@ -27,7 +27,7 @@ from pomona.core.bounds import (
 )
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Score
 from pomona_federation.agreement import Certificate, SiloName
 from pomona_federation.study import MOST_JUDGED
 from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply

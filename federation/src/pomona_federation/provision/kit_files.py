@@ -18,7 +18,7 @@ import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pomona.core.errors import StorageError
-from pomona.storage.atomic_io import sync
+from pomona.core.files import sync
 from pomona_federation import keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import PROTOCOL, Federation

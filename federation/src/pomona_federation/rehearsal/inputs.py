@@ -14,9 +14,9 @@ import tomli_w
 from numpy.typing import NDArray
 
 from pomona.config import Config, resolve
+from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.core.samples import SPLITS
 from pomona.core.toml import Tree, read_file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import DataSettings

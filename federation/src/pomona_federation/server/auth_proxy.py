@@ -22,8 +22,7 @@ from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
-from pomona.core.files import LONG, content
-from pomona.storage.atomic_io import publish
+from pomona.core.files import LONG, content, publish
 
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 UID, INODE = 6, 8  # columns, counted from the local address

@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from pomona.core.errors import CheckpointError, LockedError, StorageError
-from pomona.storage.atomic_io import probe
+from pomona.core.files import probe
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, ended, last_round, read_status
 from pomona_federation import flower_internals

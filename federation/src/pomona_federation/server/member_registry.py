@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass
 from pomona.core.bounds import PLACES, Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.files import text
+from pomona.core.round import weights
 from pomona.core.settings import Settings
-from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
 from pomona_federation.json_store import read_json, write_json

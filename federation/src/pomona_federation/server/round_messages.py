@@ -10,8 +10,7 @@ from math import isfinite
 from pomona.core.errors import ProtocolError
 from pomona.federation.admission import UNBOUNDED, Admission
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
-from pomona.metrics.metric import Metric, metric_named
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
 from pomona_federation.messages.message_bodies import (

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pomona.core.files import writing
 from pomona.core.registry import importable
 from pomona.data.dataset import Dataset, network_shape
 from pomona.federation.admission import Admission, Rejection
@@ -26,7 +27,6 @@ from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from pomona.storage import checkpoint
-from pomona.storage.atomic_io import writing
 from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
 from pomona.tasks import TASKS

@@ -17,10 +17,9 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, near
-from pomona.core.files import blocks, opened
+from pomona.core.files import blocks, opened, publish
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
-from pomona.storage.atomic_io import publish
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement

@@ -19,7 +19,7 @@ from pomona.core.bounds import Count, Line, Number, plain
 from pomona.core.errors import StorageError, worded
 from pomona.core.files import LONG, content
 from pomona.core.settings import Settings
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Score
 from pomona_federation.json_store import read_json, write_json
 
 FILE = "rounds.jsonl"

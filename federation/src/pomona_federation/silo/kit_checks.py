@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
-from pomona.core.files import content
-from pomona.storage.atomic_io import probe
+from pomona.core.files import content, probe
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import LAST, private, valid, warning

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
-from pomona.core.files import LONG, content
-from pomona.storage.atomic_io import publish
+from pomona.core.files import LONG, content, publish
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned

@@ -16,14 +16,13 @@ from pathlib import Path
 
 from pomona.core.bounds import Number
 from pomona.core.errors import PrivacyError
-from pomona.core.files import text
-from pomona.core.passes import Passes
+from pomona.core.files import publish, text, writing
 from pomona.core.settings import Settings
+from pomona.core.training_settings import Passes
 from pomona.objective.private import PrivateObjective
 from pomona.privacy.accounting import Gradients, epsilon, steps
 from pomona.privacy.ledger import Draw, LedgerEntry
 from pomona.scenario import Scenario
-from pomona.storage.atomic_io import publish, writing
 from pomona.storage.run_status import last_round
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token

@@ -11,7 +11,7 @@ from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
 from pomona.federation.exchange import Reply
 from pomona.methods.base import Card
-from pomona.metrics.score import Score
+from pomona.metrics.metric import Score
 from pomona.privacy.settings import Privacy, Release, acknowledged
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.settings import SiloFile

@@ -21,9 +21,8 @@ from typing import Any
 
 from pomona.core.bounds import Sha256, plain
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import content
+from pomona.core.files import content, writing
 from pomona.core.settings import Settings
-from pomona.storage.atomic_io import writing
 from pomona.storage.lock import LOCK
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.consent_rules import FILE as POLICY

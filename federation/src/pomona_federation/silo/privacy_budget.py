@@ -21,10 +21,10 @@ from pydantic import Field
 
 from pomona.core.bounds import Finite, Line, Sha256
 from pomona.core.errors import PrivacyError
+from pomona.core.files import writing
 from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
-from pomona.storage.atomic_io import writing
 from pomona.storage.lock import waiting_lock
 from pomona_federation.audit import Audit, whole
 from pomona_federation.json_store import read_json, write_json

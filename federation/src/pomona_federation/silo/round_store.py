@@ -16,12 +16,11 @@ from torch import Tensor
 
 from pomona.core.bounds import DIGEST, Sha256
 from pomona.core.errors import CheckpointError, ProtocolError
-from pomona.core.files import WEIGHTS, content
+from pomona.core.files import WEIGHTS, content, publish
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 from pomona.federation.client import ClientRuntime
 from pomona.storage import checkpoint
-from pomona.storage.atomic_io import publish
 from pomona.storage.run_status import committed
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Answer, Task

@@ -11,6 +11,7 @@ from typing import Any
 from pomona.config import Config
 from pomona.core.bounds import Count, Measured, Number
 from pomona.core.errors import DataError, StorageError
+from pomona.core.files import publish, writing
 from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
@@ -19,7 +20,6 @@ from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, Metric, metric_named
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
-from pomona.storage.atomic_io import publish, writing
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history

@@ -16,12 +16,12 @@ from pomona.core.errors import ConfigError, worded
 from pomona.core.round import Roster
 from pomona.core.toml import named
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.round_plan import round_of
+from pomona.federation.rounds import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private import PrivateObjective
 from pomona.partition import divide
 from pomona.partition.partition import ClientRows
-from pomona.privacy.noise_key import require_sole
+from pomona.privacy.noise import require_sole
 from pomona.privacy.settings import acknowledged
 from pomona.scenario import Scenario
 from pomona_federation.agreement import StudyAgreement

@@ -10,8 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from pomona.core.bounds import Count, Finite, Line, plain
-from pomona.core.samples import Targets
+from pomona.core.bounds import Count, Finite, Line, Targets, plain
 from pomona.core.settings import Settings
 from pomona.data.dataset import Kind, SampleType
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pomona.core.bounds import parse
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import content
+from pomona.core.files import anew, content, own
 from pomona.core.table import csv_text
-from pomona.storage.atomic_io import anew, own
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

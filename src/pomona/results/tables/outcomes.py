@@ -7,11 +7,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.bootstrap import Interval
-from pomona.metrics.calibration import curve
-from pomona.metrics.classification import wilson
+from pomona.metrics.evaluation import wilson
+from pomona.metrics.intervals import Interval
 from pomona.metrics.metric import METRICS
-from pomona.metrics.outcomes import MOST, Judged, outcome, outcome_numbers
+from pomona.metrics.outcomes import MOST, Judged, outcome, outcome_numbers, reliability_curve
 from pomona.results.run_numbers import Run, leader, records
 from pomona.tasks import TASKS
 
@@ -167,8 +166,11 @@ def _pooled_outcome(
 ) -> PooledOutcome:
     each = {i: outcome(own, k) for i, own in answers.items()}
     p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
-    groups = [_group(*group, clustered=clustered) for group in curve(p, positive)]
-    clients = {i: [(mean, hits / n) for mean, hits, n in curve(*own)] for i, own in each.items()}
+    groups = [_group(*group, clustered=clustered) for group in reliability_curve(p, positive)]
+    clients = {
+        i: [(mean, hits / n) for mean, hits, n in reliability_curve(*own)]
+        for i, own in each.items()
+    }
     return PooledOutcome(name, groups, clients)
 
 

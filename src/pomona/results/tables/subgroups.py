@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.rng import stream
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.bootstrap import CONFIDENCE, blocks, stratified
+from pomona.metrics.intervals import CONFIDENCE, blocks, stratified
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import Array
 from pomona.results.run_numbers import Run, leader

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pomona.core.files import publish, writing
 from pomona.results.figures.figure import ReportFigure, save
-from pomona.storage.atomic_io import publish, writing
 
 FIGURES = "figures"
 """Folder of figures beside a page."""

@@ -1,5 +1,6 @@
-"""U-Net for images and volumes: Ronneberger et al., MICCAI 2015, and its 3-D form of Cicek et al.,
-MICCAI 2016.
+"""U-Net for images and volumes (Ronneberger et al., MICCAI 2015; its 3-D form: Cicek et al.,
+MICCAI 2016), and evaluation of patch networks on whole images, in overlapping windows, by MONAI
+(the extra ``monai``).
 
 ``model.depth`` halvings (max-pooling); two 3x3(x3) convolutions per level, each with GroupNorm
 (four channels per group) and ReLU; ``model.width`` channels on the first level, doubled on each
@@ -8,11 +9,16 @@ stores no statistics of patients, so that personal models need none and privacy 
 Sides need not be powers of two.
 """
 
+import warnings
+from collections.abc import Callable
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError
-from pomona.models.settings import ModelSettings
+from pomona.models import packages
+from pomona.models.settings import ModelSettings, PatchSettings
 
 GROUP = 4  # channels
 
@@ -86,3 +92,43 @@ def unet(
             f"{input_shape}; lower model.depth, or give sides of at least {least}"
         )
     return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)
+
+
+PIXELS_AT_ONCE = 2**18  # windows in one batch of the network
+
+
+def whole(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor], Tensor]:
+    """Return a function of whole images, (b, C, *sides) -> (b, K, *sides), float32; the network
+    itself without patches.
+
+    A pixel's outputs are the mean over all windows that contain it, weighted by ``patch.blend``.
+    The last window of each row ends at the image's edge. A single window of the image's size with
+    constant weights changes nothing.
+
+    Raises ConfigError without MONAI.
+    """
+    if patch is None:
+        return network
+    require()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from MONAI's own imports
+        from monai.inferers.utils import sliding_window_inference
+
+    size, overlap, blend = patch.size, patch.overlap, patch.blend
+    at_once = max(1, PIXELS_AT_ONCE // prod(size))
+
+    def over_windows(images: Tensor) -> Tensor:
+        made = sliding_window_inference(
+            images, size, at_once, lambda part: network(part).float(), overlap, blend
+        )
+        assert isinstance(made, Tensor)
+        return made
+
+    return over_windows
+
+
+def require() -> None:
+    """Raise ConfigError unless MONAI can be imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        packages.require("monai", "model.patch")

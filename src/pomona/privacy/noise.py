@@ -1,12 +1,15 @@
-"""Key store of a client: its secret noise key, for sampling and noise, and its ledger of releases.
+"""The Gaussian mechanism on per-sample gradients (Poisson sampling, clipping, noise), and a
+client's key store: its secret noise key, for sampling and noise, and its ledger of releases.
 
     FOLDER/client-03/key            32 bytes in hex, drawn once from the system's entropy; mode 0600
     FOLDER/client-03/ledger.jsonl   see ``ledger``; mode 0600
 
-The address of the noise ends with the release's name, a keyed hash of everything that the release
-depends on: the batch, the model, the settings, and the clipped sum itself. Repeating a release
-gives the same noise and reveals nothing new; any other release has independent noise, also if a
-server asks twice about one round, so that no differences can be formed.
+Abadi et al., Deep learning with differential privacy, CCS 2016; with Poisson sampling and a public
+denominator, as its analysis requires. The address of the noise ends with the release's name, a
+keyed hash of everything that the release depends on: the batch, the model, the settings, and the
+clipped sum itself. Repeating a release gives the same noise and reveals nothing new; any other
+release has independent noise, also if a server asks twice about one round, so that no differences
+can be formed.
 """
 
 import hashlib
@@ -17,16 +20,45 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
-from pomona.core.files import text
+from pomona.core.files import publish, text
 from pomona.core.rng import stream
-from pomona.privacy.accounting import Budget, epsilon, with_room
+from pomona.privacy.accounting import Budget, epsilon, rate, with_room
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
-from pomona.privacy.mechanism import gaussian, poisson
 from pomona.privacy.settings import Privacy
-from pomona.storage.atomic_io import publish
+
+BELOW = 1 - 2**-20  # more than the possible rounding error of a norm
+
+
+def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw a Poisson sample of range(n), ascending: each independently with probability q; may be
+    empty.
+    """
+    return np.flatnonzero(generator.random(n) < rate(n, size))
+
+
+def clipped(P: Tensor, C: float) -> Tensor:
+    """Clip per-sample gradients (b, d) to norm C, float64; zeros for gradients that are not finite.
+
+    Dropping a non-finite gradient is part of the mechanism: any sample may have norm 0. Factors and
+    products are
+    float64: in float32 the factor of a huge gradient is subnormal, and its rounding would exceed C.
+    """
+    norms = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
+    factors = (C * BELOW / norms).clamp(max=1.0)
+    return torch.where(norms.isfinite().unsqueeze(1), P.double() * factors.unsqueeze(1), 0)
+
+
+def gaussian(d: int, generator: np.random.Generator) -> Tensor:
+    """Draw N(0, 1) (d,) float64, each number half the sum of four draws.
+
+    A single floating-point draw can be recognised by the gaps between its possible values (Mironov,
+    CCS 2012); sums make that hard (Holohan and Braghin, ESORICS 2021).
+    """
+    return torch.from_numpy(generator.standard_normal((4, d)).sum(0) / 2)
 
 
 @dataclass

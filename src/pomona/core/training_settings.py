@@ -1,12 +1,14 @@
-"""Section ``optimizer``: how a local step uses the gradient; applied by
-``objective.optimizer_step``.
+"""Settings of training: section ``optimizer``, how a local step uses the gradient (applied by
+``objective.optimizer_step``); its length; section ``stop``, early stopping. Loads no PyTorch.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
+from pomona.core.bounds import ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings, of_kind, require_name
 
@@ -96,3 +98,35 @@ def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optim
         raise ConfigError(
             f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; remove it"
         )
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Length of a client's training: passes over its samples, or the first ``steps`` batches of
+    such passes.
+    """
+
+    epochs: int = 1
+    steps: int | None = None
+
+    def batches(self, per_epoch: int) -> int:
+        """Return the number of batches of a client whose passes have ``per_epoch`` each."""
+        return self.epochs * per_epoch if self.steps is None else self.steps
+
+    def __str__(self) -> str:
+        count, unit = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{count} {unit}{'s' * (count != 1)}"
+
+
+class Stop(Settings):
+    """Early stopping on the clients' validation samples."""
+
+    patience: int = Field(
+        ge=1,
+        le=ROUNDS,
+        description="a run ends after this many evaluations without a better headline metric on "
+        "validation samples, mean over clients",
+    )
+    min_gain: float = Field(
+        0.0, ge=0, le=1e6, description="an improvement counts if it exceeds this"
+    )
