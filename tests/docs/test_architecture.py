@@ -23,7 +23,7 @@ APART = [
 
 
 def part(module: str) -> str:
-    """The longest row of the table that contains a module such as pomona.results.figures.style."""
+    """The longest row of the table that contains a module such as pomona.results.figures.plot."""
     path = module.removeprefix("pomona.").split(".")
     names = ["/".join(path[:length]) for length in range(len(path), 0, -1)]
     return next(row for name in names for row in (f"{name}.py", f"{name}/") if row in ORDER)

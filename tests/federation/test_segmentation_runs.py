@@ -17,8 +17,8 @@ from pomona.objective.pytorch import TorchObjective
 from pomona.personal import PersonalModel
 from pomona.record.paired_gain import gains
 from pomona.record.predictions import example, read_examples
+from pomona.results.figures.plot import drawing
 from pomona.results.figures.stills import masks as masks_figure
-from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario
 from pomona.simulation import run

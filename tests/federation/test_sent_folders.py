@@ -11,7 +11,7 @@ from pomona.cli import app
 from pomona.core.errors import StorageError
 from pomona.core.files import UNFINISHED, own, publish
 from pomona.record.run_folder import load, require_unchanged
-from pomona.results.figures.figure import FORMS
+from pomona.results.figures.plot import FORMS
 from pomona.results.web.report_page import write
 from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status

@@ -161,8 +161,8 @@ def test_an_export_names_the_edges(run, tmp_path):
 
 
 def test_the_report_draws_survival_by_risk(run):
+    from pomona.results.figures.plot import drawing
     from pomona.results.figures.stills import risk_groups, survival
-    from pomona.results.figures.style import drawing
     from pomona.results.run_numbers import runs
     from pomona.results.tables.by_task import survival_table
 

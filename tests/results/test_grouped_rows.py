@@ -10,8 +10,8 @@ from pomona.core.rng import stream
 from pomona.results.gain_presentation import evidence, gained
 from pomona.results.run_numbers import records, runs
 from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.optional import subgroups
 from pomona.results.tables.outcomes import outcome_tables, pooled_outcomes
-from pomona.results.tables.subgroups import subgroups
 from pomona.results.text.cautions import cautions
 
 VISITS = 4  # of a patient

@@ -18,7 +18,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.record.result import Result
 from pomona.results import table
-from pomona.results.figures.figure import FORMS, INDEX, ReportFigure, forms, listed, save
+from pomona.results.figures.plot import FORMS, INDEX, ReportFigure, forms, listed, save
 from pomona.results.figures.sections import distinct
 from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh, write
@@ -117,7 +117,7 @@ def test_figures_of_a_page_that_was_cut_short_are_deleted_too(
     save([stub("curves")], tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(
-            "pomona.results.figures.figure.csv_text", lambda _: Path("/").write_text("no file")
+            "pomona.results.figures.plot.csv_text", lambda _: Path("/").write_text("no file")
         )
         with pytest.raises(IsADirectoryError):
             save([stub("labels")], tmp_path)

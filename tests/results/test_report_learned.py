@@ -21,11 +21,10 @@ from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
 from pomona.results.figures.client_values import course, uniform
 from pomona.results.figures.clusters import thresholds
-from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.relationships import scale
 from pomona.results.figures.sections import figures, learned
 from pomona.results.figures.series import Series, recorded
-from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.wording import slug
 

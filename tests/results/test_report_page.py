@@ -26,8 +26,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.classification import pooled_confusion
 from pomona.results.figures.curves import curves
-from pomona.results.figures.figure import FORMS
-from pomona.results.figures.style import drawing
+from pomona.results.figures.plot import FORMS, drawing
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
 from pomona.simulation import run as trained

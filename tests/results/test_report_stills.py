@@ -9,8 +9,8 @@ from test_report_tables import judged
 
 from masks import archive, settings
 from pomona.config import resolve
+from pomona.results.figures.plot import drawing
 from pomona.results.figures.stills import masks
-from pomona.results.figures.style import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.text.narrative import setup, title

@@ -9,8 +9,8 @@ from pomona.metrics.evaluation import wilson
 from pomona.results.run_numbers import runs
 from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.optional import privacy, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
-from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.web.report_page import page as report
 
 

@@ -9,7 +9,7 @@ import pomona
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Subgroups
 from pomona.results.run_numbers import runs
-from pomona.results.tables.subgroups import pooled, subgroups
+from pomona.results.tables.optional import pooled, subgroups
 from pomona.results.web.report_page import page
 
 HERE = __name__

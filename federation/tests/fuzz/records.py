@@ -20,7 +20,7 @@ from pomona.partition.partition import Partition
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
-from pomona.results.figures.figure import listed
+from pomona.results.figures.plot import listed
 from pomona.results.run_numbers import runs
 from pomona.results.web.comparison_page import write
 from pomona.results.web.report_page import page as report

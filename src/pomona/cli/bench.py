@@ -27,7 +27,7 @@ from pomona.experiments.grid import Group
 from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size, Suite, suite_file, suites
-from pomona.results.figures.figure import forms
+from pomona.results.figures.plot import forms
 from pomona.storage.run_status import read_status
 
 EVERY = 5.0  # seconds between two lines without a terminal

@@ -181,7 +181,7 @@ def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
     from pomona.core.files import writing
     from pomona.record.result import Result
     from pomona.results.figures.partition import bubbles, holders
-    from pomona.results.figures.style import drawing
+    from pomona.results.figures.plot import drawing
     from pomona.results.run_numbers import runs
 
     prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])

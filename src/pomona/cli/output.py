@@ -33,7 +33,7 @@ Figures = Annotated[
     ),
 ]
 """The option ``--figures`` of every command that writes a page; see
-``pomona.results.figures.figure.forms``.
+``pomona.results.figures.plot.forms``.
 """
 size = wording.size
 console = Console(stderr=True)

@@ -12,7 +12,7 @@ from pomona.core.files import own
 from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
-from pomona.results.figures.figure import FORMS, forms
+from pomona.results.figures.plot import FORMS, forms
 
 Flag = Annotated[bool, Parameter(negative="")]
 

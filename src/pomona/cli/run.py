@@ -26,7 +26,7 @@ from pomona.federation.callbacks import CallbackList, tracking
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results import table as result_table
-from pomona.results.figures.figure import forms
+from pomona.results.figures.plot import forms
 from pomona.results.summary_table import run_table
 from pomona.results.web.live_page import following
 from pomona.results.web.report_page import write

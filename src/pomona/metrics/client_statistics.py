@@ -70,9 +70,7 @@ def _interval(values: Array, metric: Metric) -> Interval:
     if len(values) < LEAST:
         return None
     # late, for silo processes: scipy.stats takes a second to import
-    from scipy.special import (
-        stdtrit,
-    )
+    from scipy.special import stdtrit
 
     n = len(values)
     half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / n**0.5

@@ -116,9 +116,7 @@ def wilson(hits: int, n: int) -> Interval:
     if not n:
         return None
     # late, for silo processes: scipy.stats takes a second to import
-    from scipy.special import (
-        ndtri,
-    )
+    from scipy.special import ndtri
 
     z = ndtri((1 + CONFIDENCE) / 2)
     centre = (hits + z**2 / 2) / (n + z**2)

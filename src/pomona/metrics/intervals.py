@@ -240,9 +240,7 @@ def _judged(
 def _half(level: float, parts: Sequence[tuple[float, float]]) -> float:
     """Return half the width of the interval with this error rate."""
     # imported late, as all of SciPy: every silo process loads this module
-    from scipy.special import (
-        stdtrit,
-    )
+    from scipy.special import stdtrit
 
     return hypot(*(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in parts))
 

@@ -71,10 +71,7 @@ def recalibration(
     ):
         return None
     # imported late, since every silo process loads this module
-    from scipy.special import (
-        expit,
-        ndtri,
-    )
+    from scipy.special import expit, ndtri
 
     centre, scale = x.mean(), x.std()
     start, rise = _most_likely(np.stack([np.ones_like(x), (x - centre) / scale]), positive)

@@ -185,6 +185,11 @@ class Comparison:
         return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
 
     @property
+    def headings(self) -> str:
+        """What the values are."""
+        return " or ".join(metric.heading for metric in self.metrics)
+
+    @property
     def methods(self) -> list[str]:
         """Rows, in the suite's order."""
         return list(self.bench.results["methods"])

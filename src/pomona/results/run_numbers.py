@@ -215,12 +215,6 @@ def evaluated(*runs: Run) -> str:
     return f"after round {number}, the {'best on validation' if best else 'last one evaluated'}"
 
 
-def client_names(result: Result, at_least: int = 0) -> list[str]:
-    """Return the clients' names, or default ones if the record has none."""
-    names = [str(name) for name in result.about.get("clients") or ()]
-    return names + [f"client {i}" for i in range(len(names), at_least)]
-
-
 def runs(results: list[Result]) -> list[Run]:
     """Give each result a unique label and a look."""
     titles = [result.presentation.title for result in results]

@@ -63,29 +63,29 @@ def _clients(run: Run, key: Key) -> list[int]:
 def _best_rounds(run: Run, key: Key) -> dict[str, Any]:
     """Return the best rounds on validation and on test."""
     test, clients = run.result.curve(*key), _clients(run, key)
-    held_out = {e.round: e for e in run.result.curve(*key, "validation")}
-    unknown = [None] * len(clients)
-    values, losses = [], []
-    for e in test:
-        seen = held_out.get(e.round)
-        values.append(seen.by_client(seen.value, clients) if seen else unknown)
-        losses.append(seen.by_client(seen.loss, clients) if seen else unknown)
+    validated = {e.round: e for e in run.result.curve(*key, "validation")}
+    held_out = [validated.get(e.round) for e in test]
+
+    def by_client(each: Sequence[Evaluation | None], name: str) -> list[Sequence[float | None]]:
+        unknown = [None] * len(clients)
+        return [e.by_client(getattr(e, name), clients) if e else unknown for e in each]
+
     best = best_rounds(
         [e.round for e in test],
-        [e.by_client(e.value, clients) for e in test],
+        by_client(test, "value"),
         _samples(test[-1], clients),
-        values,
+        by_client(held_out, "value"),
         run.metric,
-        losses,
+        by_client(held_out, "loss"),
     )
-    validation, tested = best.best_validation, best.best_test
-    return {
-        "best_validation": validation and validation.validation,
-        "test_at_best_validation": validation and validation.test,
-        "validation_round": validation and validation.round,
-        "best_on_test": tested and tested.test,
-        "test_round": tested and tested.round,
-    }
+    moments = (
+        ("best_validation", best.best_validation, "validation"),
+        ("test_at_best_validation", best.best_validation, "test"),
+        ("validation_round", best.best_validation, "round"),
+        ("best_on_test", best.best_test, "test"),
+        ("test_round", best.best_test, "round"),
+    )
+    return {name: moment and getattr(moment, what) for name, moment, what in moments}
 
 
 def _over_clients(run: Run, key: Key) -> dict[str, Any]:

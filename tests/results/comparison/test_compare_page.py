@@ -18,7 +18,7 @@ from pomona.experiments import load
 from pomona.experiments.reference import AVERAGES, Reference
 from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
-from pomona.results.tables.client_tests import gains, paired, spread_table, wilcoxon_table
+from pomona.results.significance import gains, paired, spread_table, wilcoxon_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
 from pomona.results.text.discussion import sentences

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.metric import ACCURACY
+from pomona.results.figures import plot
 from pomona.results.figures.clients import LABELLED
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import DARK, FRAME, PALE, bare, grid, panels, shorten
+from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 
@@ -29,7 +29,7 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
         return None
     columns = min(COLUMNS, len(outcomes))
     height = -(-len(outcomes) // columns)
-    figure, axes = panels(
+    figure, axes = plot.panels(
         3.3 * columns + 0.6, 3.3 * height, height, columns, sharex=True, sharey=True
     )
     rows: Rows = []
@@ -60,16 +60,18 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
 
 def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
     """Draw one outcome; return its numbers."""
-    ax.plot([0, 1], [0, 1], color=FRAME, linestyle=(0, (4, 2)), linewidth=1)
+    ax.plot([0, 1], [0, 1], color=plot.FRAME, linestyle=(0, (4, 2)), linewidth=1)
     for points in outcome.clients.values():
-        ax.plot(*zip(*points, strict=True), color=FRAME, linewidth=0.7, alpha=0.7)
+        ax.plot(*zip(*points, strict=True), color=plot.FRAME, linewidth=0.7, alpha=0.7)
     means, shares, lows, highs, *_ = zip(*outcome.groups, strict=True)
     reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
     ax.errorbar(
         means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1
     )
-    ax.set(title=shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-    grid(ax)
+    ax.set(
+        title=plot.shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal"
+    )
+    plot.grid(ax)
     names = ("mean_probability", "share", "low", "high", "cases", "samples")
     return [
         {"outcome": outcome.name, **dict(zip(names, group, strict=True))}
@@ -163,19 +165,25 @@ def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[s
     """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
     n = len(counts)
     side = min(max(0.4 * n + 1.5, 3.4), 8)
-    figure, axes = panels(side + 0.7, side, layout="compressed")
+    figure, axes = plot.panels(side + 0.7, side, layout="compressed")
     ax = axes[0, 0]
     image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
     for (row, column), count in np.ndenumerate(counts) if n <= COUNTED else ():
         if count:
-            ax.text(column, row, count, color=PALE if shares[row, column] > 0.55 else DARK, **look)
+            ax.text(
+                column,
+                row,
+                count,
+                color=plot.PALE if shares[row, column] > 0.55 else plot.DARK,
+                **look,
+            )
     if n <= LABELLED:
-        short = [shorten(name, 12) for name in names]
+        short = [plot.shorten(name, 12) for name in names]
         upright = n > 3 and max(map(len, short)) > 2
         ax.set_xticks(range(n), short, rotation=90 if upright else 0)
         ax.set_yticks(range(n), short)
-    bare(ax)
+    plot.bare(ax)
     ax.set(xlabel="predicted class", ylabel="true class")
     bar = figure.colorbar(
         image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03

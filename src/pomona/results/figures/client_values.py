@@ -12,20 +12,9 @@ from numpy.typing import NDArray
 
 from pomona.record.presentation import Quantity
 from pomona.record.rows import RoundRow
-from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure
 from pomona.results.figures.series import Series, Values, number
-from pomona.results.figures.style import (
-    FRAME,
-    INK,
-    MISSING,
-    bare,
-    bundle,
-    client_colours,
-    grid,
-    legend_below,
-    over_rounds,
-    panels,
-)
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
@@ -93,9 +82,9 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
     if found is None:
         return []
     epochs = np.arange(1, len(found.losses) + 1)
-    figure, axes = panels(5.4, 3.6)
+    figure, axes = plot.panels(5.4, 3.6)
     ax = axes[0, 0]
-    bundle(ax, epochs, found.losses, color=run.look.colour, linewidth=1, alpha=0.7)
+    plot.bundle(ax, epochs, found.losses, color=run.look.colour, linewidth=1, alpha=0.7)
     ax.plot([], [], color=run.look.colour, linewidth=1, label="each client")
     ends = {
         client: (stage, found.losses[stage - 1, client])
@@ -105,14 +94,14 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
     ax.plot(
         *zip(*ends.values(), strict=True),
         "o",
-        color=INK,
+        color=plot.INK,
         markersize=4,
         label="end of the initial stage",
     )
     ax.set(xlabel="epoch of weight learning, counted through", ylabel=what.symbol)
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)
-    grid(ax)
-    legend_below(figure, 2)
+    plot.grid(ax)
+    plot.legend_below(figure, 2)
     return [
         ReportFigure(
             name="ala-losses",
@@ -173,24 +162,24 @@ def scalars(series: Series) -> ReportFigure:
     figure, left, right = _sides(series, 3.4, sharey=True)
     left.set_ylabel(series.quantity.symbol)
     if not alike:
-        bundle(
+        plot.bundle(
             left,
             series.rounds,
             values,
-            color=FRAME,
+            color=plot.FRAME,
             linewidth=0.9,
             alpha=0.8,
             rasterized=values.size > 3000,
         )
-        left.plot([], [], color=FRAME, linewidth=0.9, label="each client")
+        left.plot([], [], color=plot.FRAME, linewidth=0.9, label="each client")
     mean = "every client" if alike else "mean over clients"
-    _line(left, series, np.nanmean(values, axis=1), color=INK, label=mean)
+    _line(left, series, np.nanmean(values, axis=1), color=plot.INK, label=mean)
     if right:
         right.plot(range(n), values[-1], "o", color=colour, markersize=5.5 if n <= NAMED else 3)
-        right.axhline(np.nanmean(values[-1]), color=INK, linewidth=1, linestyle=(0, (4, 2)))
+        right.axhline(np.nanmean(values[-1]), color=plot.INK, linewidth=1, linestyle=(0, (4, 2)))
         right.set_xlim(-0.7, n - 0.3)
-        grid(right, along="y")
-    legend_below(figure, 2)
+        plot.grid(right, along="y")
+    plot.legend_below(figure, 2)
     return _picture(series, figure, [series.quantity.symbol])
 
 
@@ -206,18 +195,18 @@ def vectors(series: Series) -> ReportFigure:
     left.set_ylabel(what.symbol + ("" if uniform(series.values) else ", mean over clients"))
     keyed = set(np.linspace(0, k - 1, min(k, KEYED)).round().astype(int).tolist())
     means = np.nanmean(series.values, axis=1)
-    for j, colour in enumerate(client_colours(k)):
+    for j, colour in enumerate(plot.client_colours(k)):
         _line(left, series, means[:, j], color=colour, label=names[j] if j in keyed else None)
     if right:
-        colours = colormaps["viridis"].with_extremes(bad=MISSING)
+        colours = colormaps["viridis"].with_extremes(bad=plot.MISSING)
         image = right.imshow(
             series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower"
         )
         figure.colorbar(image, ax=right, label=what.symbol).outline.set_visible(False)
-        bare(right)
+        plot.bare(right)
         right.set_yticks(*((range(k), names) if k <= NAMED else ([],)))
         right.set_ylabel("" if k <= NAMED else f"{k} {what.entries}s")
-    legend_below(figure, 5)
+    plot.legend_below(figure, 5)
     return _picture(series, figure, names)
 
 
@@ -226,9 +215,9 @@ def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
     all are equal).
     """
     level = uniform(series.values[-1:])
-    figure, axes = panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
-    over_rounds(axes[0, 0])
-    grid(axes[0, 0])
+    figure, axes = plot.panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
+    plot.over_rounds(axes[0, 0])
+    plot.grid(axes[0, 0])
     if level:
         return figure, axes[0, 0], None
     right = axes[0, 1]

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import (
-    FRAME,
-    INK,
-    grid,
-    legend_below,
-    named,
-    panels,
-    shorten,
-)
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.gain_presentation import Gained, by_client, gained_over
 from pomona.results.run_numbers import Run, alike, baseline, evaluated, leader
 from pomona.results.seeds import over_seeds
@@ -91,7 +83,7 @@ def _values_drawn(
     """
     place, small = {client: y for y, client in enumerate(everyone)}, len(everyone) > LABELLED
     height = min(max(0.25 * len(everyone) + 1.5, 2.4), 11)
-    figure, axes = panels(
+    figure, axes = plot.panels(
         9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True
     )
     dots = axes[0, 0]
@@ -103,19 +95,19 @@ def _values_drawn(
     dots.hlines(
         range(len(everyone)),
         *_ends(shown, everyone),
-        color=FRAME,
+        color=plot.FRAME,
         linewidth=0.8,
         alpha=0.6,
         zorder=0,
     )
     dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(everyone) - 0.3))
-    named(dots.yaxis, [shorten(lead.client(c), 20) for c in everyone], LABELLED)
+    plot.named(dots.yaxis, [plot.shorten(lead.client(c), 20) for c in everyone], LABELLED)
     if small:
         dots.set_ylabel(f"{len(everyone)} clients, sorted")
-    grid(dots, along="x")
+    plot.grid(dots, along="x")
     if compared:
         _gains(axes[0, -1], compared, place, small)
-    legend_below(figure, min(4, len(shown)))
+    plot.legend_below(figure, min(4, len(shown)))
     return figure
 
 
@@ -158,7 +150,7 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
     ax.axvline(0, color=base.look.colour, linestyle=base.look.line)
     ax.set(xlabel=f"gain over {base.label} ({unit})")
     ax.tick_params(left=False)
-    grid(ax, along="x")
+    plot.grid(ax, along="x")
 
 
 def _scaled_gains(found: Gained) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -215,17 +207,17 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     metric = shown[0].metric
     tenth = "10th percentile" if metric.higher else "90th percentile"
     rows: Rows = [_distribution(run) for run in shown]
-    figure, axes = panels(5.4, 0.55 * len(shown) + 1.5)
+    figure, axes = plot.panels(5.4, 0.55 * len(shown) + 1.5)
     ax = axes[0, 0]
     for y, (run, row) in enumerate(zip(reversed(shown), reversed(rows), strict=True)):
         _box(ax, y, run, row)
-    ax.plot([], [], "X", color=INK, linestyle="none", label="worst client")
-    ax.plot([], [], "D", color=INK, markerfacecolor="none", linestyle="none", label=tenth)
+    ax.plot([], [], "X", color=plot.INK, linestyle="none", label="worst client")
+    ax.plot([], [], "D", color=plot.INK, markerfacecolor="none", linestyle="none", label=tenth)
     ax.set_yticks(range(len(shown)), [run.label for run in reversed(shown)])
     ax.set(xlabel=f"test {metric.heading} of a client", ylim=(-0.6, len(shown) - 0.4))
     ax.tick_params(left=False)
-    grid(ax, along="x")
-    legend_below(figure, 2)
+    plot.grid(ax, along="x")
+    plot.legend_below(figure, 2)
     return ReportFigure(
         name="spread",
         title="Distribution over clients",

@@ -4,20 +4,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pomona.results.figures.figure import ReportFigure, Rows
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, number
-from pomona.results.figures.style import (
-    FRAME,
-    MISSING,
-    bare,
-    bundle,
-    client_colours,
-    grid,
-    legend_below,
-    named,
-    over_rounds,
-    panels,
-)
 from pomona.results.run_numbers import Run
 
 if TYPE_CHECKING:
@@ -93,12 +82,12 @@ def _map(series: Series, final: list[int]) -> "Figure":
 
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
     known = ever(series)
-    colours = client_colours(len(known))
+    colours = plot.client_colours(len(known))
     groups = series.groups or [0] * n
     sequence = sorted(
         range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i)
     )
-    figure, axes = panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
+    figure, axes = plot.panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
     ax = axes[0, 0]
     shown = labels[:, sequence].T
     places = np.where(
@@ -106,17 +95,17 @@ def _map(series: Series, final: list[int]) -> "Figure":
     )
     ax.imshow(
         places,
-        cmap=ListedColormap(colours).with_extremes(bad=MISSING),
+        cmap=ListedColormap(colours).with_extremes(bad=plot.MISSING),
         vmin=-0.5,
         vmax=len(known) - 0.5,
         aspect="auto",
         interpolation="none",
     )
-    bare(ax)
+    plot.bare(ax)
     ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))
     ax.set_xticks(ticks, [str(rounds[t]) for t in ticks])
     ax.set(xlabel="round", ylabel="" if n <= NAMED else f"{n} clients")
-    named(
+    plot.named(
         ax.yaxis,
         [series.names[i] + (f" · {groups[i]}" if series.groups else "") for i in sequence],
         NAMED,
@@ -132,7 +121,7 @@ def _map(series: Series, final: list[int]) -> "Figure":
         )
     # A plot changes the limits of a picture.
     ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
-    legend_below(figure, 3)
+    plot.legend_below(figure, 3)
     return figure
 
 
@@ -204,19 +193,19 @@ def _norms(
 ) -> "Figure":
     """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
     own, known = updates.values[:, :, 0], ever(series)
-    figure, axes = panels(9.5, 3.6, columns=2)
+    figure, axes = plot.panels(9.5, 3.6, columns=2)
     left, right = axes[0]
-    bundle(
+    plot.bundle(
         right,
         updates.rounds,
         own,
-        color=FRAME,
+        color=plot.FRAME,
         linewidth=0.9,
         alpha=0.7,
         rasterized=own.size > 3000,
     )
-    right.plot([], [], color=FRAME, linewidth=0.9, label="update of each client")
-    colours = dict(zip(known, client_colours(len(known)), strict=True))
+    right.plot([], [], color=plot.FRAME, linewidth=0.9, label="update of each client")
+    colours = dict(zip(known, plot.client_colours(len(known)), strict=True))
     for c, course in measured.items():
         rounds, means, largest = zip(*course, strict=True)
         look: dict[str, Any] = {
@@ -229,14 +218,14 @@ def _norms(
     threshold: dict[str, Any] = {"color": BOUND, "linewidth": 1.4, "linestyle": (0, (4, 2))}
     for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
         ax.set_title(f"Norm of a cluster's {title} update")
-        over_rounds(ax)
+        plot.over_rounds(ax)
         if bound is not None:
             ax.axhline(bound, **threshold)
         ax.set_ylim(bottom=0)
-        grid(ax)
+        plot.grid(ax)
     if bounds:
         left.plot([], [], **threshold, label="threshold of a split")
-    legend_below(figure, 4)
+    plot.legend_below(figure, 4)
     return figure
 
 

@@ -10,11 +10,10 @@ from pomona.core.toml import flat
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, INK, Points, hidden, legend_below, name_ends, panels
+from pomona.results.figures import plot
+from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.method_colours import Look, looks
-from pomona.results.significance import Ranking
-from pomona.results.tables.client_tests import gains, shared_seeds
+from pomona.results.significance import Ranking, gains, shared_seeds
 from pomona.results.wording import capital, slug
 
 if TYPE_CHECKING:
@@ -29,16 +28,16 @@ def diagram(ranking: Ranking) -> ReportFigure:
     k = len(ranking.methods)
     fits = ranking.difference <= k - 1
     half = (k + 1) // 2
-    figure, [[axes]] = panels(8.6, 1.3 + 0.27 * half)
+    figure, [[axes]] = plot.panels(8.6, 1.3 + 0.27 * half)
     axes.axis("off")
     axes.set_xlim(-0.55 * k, 1.55 * k + 1)
     axes.set_ylim(-(0.45 * half + 0.35 * len(ranking.cliques) + 0.4), 1.1)
-    axes.plot([1, k], [0, 0], color=INK, linewidth=1.2)
+    axes.plot([1, k], [0, 0], color=plot.INK, linewidth=1.2)
     for tick in range(1, k + 1):
-        axes.plot([tick, tick], [0, 0.12], color=INK, linewidth=1)
+        axes.plot([tick, tick], [0, 0.12], color=plot.INK, linewidth=1)
         axes.text(tick, 0.2, str(tick), ha="center", va="bottom")
     if fits:
-        axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=FRAME, linewidth=2)
+        axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=plot.FRAME, linewidth=2)
         axes.text(
             1 + ranking.difference / 2,
             0.8,
@@ -54,7 +53,7 @@ def diagram(ranking: Ranking) -> ReportFigure:
         axes.plot(
             [ends[0] - 0.06, ends[1] + 0.06],
             [y, y],
-            color=INK,
+            color=plot.INK,
             linewidth=3.2,
             solid_capstyle="butt",
         )
@@ -78,7 +77,7 @@ def _leader_line(axes: Any, ranking: Ranking, place: int, *, left: bool) -> None
     y = -(0.35 * len(ranking.cliques) + 0.3) - 0.45 * row
     side, gap = (0.75, -0.1) if left else (k + 0.25, 0.1)
     text = f"{ranking.methods[i]} {rank:.2f}" if left else f"{rank:.2f} {ranking.methods[i]}"
-    axes.plot([rank, rank, side], [0, y, y], color=FRAME, linewidth=0.9)
+    axes.plot([rank, rank, side], [0, y, y], color=plot.FRAME, linewidth=0.9)
     axes.text(side + gap, y, text, ha="right" if left else "left", va="center")
 
 
@@ -86,7 +85,7 @@ def _lines_drawn(
     made: Comparison, drawn: Mapping[str, Points], height: float
 ) -> tuple["Figure", Any]:
     """Draw a line for each method's row, in its look; return the figure and its axes."""
-    figure, [[axes]] = panels(7.6, height)
+    figure, [[axes]] = plot.panels(7.6, height)
     shown = _looks(made)
     for row, points in drawn.items():
         axes.plot(*zip(*points, strict=True), label=row, **_line(shown[row]))
@@ -96,7 +95,7 @@ def _lines_drawn(
 def _named(made: Comparison, axes: Any, drawn: Mapping[str, Points]) -> None:
     """Write names at the ends of lines if there are many, and show the grid."""
     shown = _looks(made)
-    name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
+    plot.name_ends(axes, {row: (points, shown[row].colour) for row, points in drawn.items()})
     axes.grid(axis="y")
 
 
@@ -114,12 +113,12 @@ def curves(made: Comparison, scenario: str) -> ReportFigure | None:
         _band(axes, curve, metric, _looks(made)[entry.row].colour)
     _named(made, axes, drawn)
     axes.set(xlabel="round", ylabel=f"test {metric.heading}")
-    legend_below(figure, 4)
+    plot.legend_below(figure, 4)
     rows = [row for e, curve in lines for row in _spread_rows(e, curve)]
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
         "Mean over clients of the headline model of the method, mean over seeds; the band is ± "
-        f"their standard deviation.{hidden(drawn)}"
+        f"their standard deviation.{plot.hidden(drawn)}"
     )
     return ReportFigure(
         f"curves-{slug(scenario)}", column, caption, f"At the end: {last}", figure, rows
@@ -164,12 +163,12 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     drawn = {row: _by_share([metric.scaled(v) for v in values]) for row, values in found.items()}
     figure, axes = _lines_drawn(made, drawn, 4.0)
     _named(made, axes, drawn)
-    axes.axhline(0, color=FRAME, linewidth=1)
+    axes.axhline(0, color=plot.FRAME, linewidth=1)
     axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel(
         f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
     )
-    legend_below(figure, 4)
+    plot.legend_below(figure, 4)
     rows: Rows = [
         {"method": row, "gain": v} for row, values in found.items() for v in sorted(values)
     ]
@@ -180,7 +179,7 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     caption = (
         f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, "
         "both in the round best on validation, or in the last without a validation split; below "
-        f"zero a client is worse off than alone.{hidden(drawn)}"
+        f"zero a client is worse off than alone.{plot.hidden(drawn)}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
@@ -219,7 +218,7 @@ def _lines(
 def _ablation(
     made: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]
 ) -> ReportFigure:
-    figure, [[axes]] = panels(7.6, 4.0)
+    figure, [[axes]] = plot.panels(7.6, 4.0)
     rows: Rows = []
     metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]
@@ -234,7 +233,7 @@ def _ablation(
         ]
     axes.set(xlabel=key, ylabel=f"test {metric.heading}")
     axes.grid(axis="y")
-    legend_below(figure, 1)
+    plot.legend_below(figure, 1)
     caption = (
         f"{capital(metric.title)}, {made.count}, ± standard deviation over seeds. All else "
         "is the same."

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.rows import Evaluation
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import (
-    FRAME,
-    Points,
-    grid,
-    hidden,
-    legend_below,
-    name_ends,
-    over_rounds,
-    panels,
-)
+from pomona.results.figures import plot
+from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
 
@@ -50,19 +41,19 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     """
     rows: Rows = []
     kinds = list(dict.fromkeys(map(panel, runs)))
-    figure, axes = panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
+    figure, axes = plot.panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
     for (left, right), kind in zip(axes, kinds, strict=True):
         here = [run for run in runs if panel(run) == kind]
         for run in here:
             rows += _run(left, right, run)
-        name_ends(left, _ends(here, _losses))
-        name_ends(right, _ends(here, _tests))
+        plot.name_ends(left, _ends(here, _losses))
+        plot.name_ends(right, _ends(here, _tests))
         _titles(left, right, here[0], runs)
     if not rows:
         return None
-    over_rounds(*axes.flat)
-    grid(*axes.flat)
-    legend_below(figure, 3)
+    plot.over_rounds(*axes.flat)
+    plot.grid(*axes.flat)
+    plot.legend_below(figure, 3)
     titles = " and ".join(dict.fromkeys(run.metric.title for run in runs))
     return ReportFigure(
         name="curves",
@@ -92,7 +83,7 @@ def _coinciding(runs: list[Run], kinds: list[str]) -> str:
     drawn = (_ends(here, points_of) for here in of_panels for points_of in (_losses, _tests))
     return "".join(
         dict.fromkeys(
-            hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn
+            plot.hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn
         )
     )
 
@@ -207,7 +198,7 @@ def _traffic_drawn(
     metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]
 ) -> "Figure":
     """Draw the curve of each run, or the last value of one that sends nothing."""
-    figure, axes = panels(5.4, 4.0)
+    figure, axes = plot.panels(5.4, 4.0)
     ax = axes[0, 0]
     for run, curve in moving.items():
         if curve:
@@ -217,13 +208,15 @@ def _traffic_drawn(
             look = {"color": run.look.colour, "linestyle": run.look.line}
             ax.axhline(metric.scaled(last[run]), label=f"{run.label} (sends nothing)", **look)
     _decades(ax)
-    name_ends(ax, {run.label: (curve, run.look.colour) for run, curve in moving.items() if curve})
+    plot.name_ends(
+        ax, {run.label: (curve, run.look.colour) for run, curve in moving.items() if curve}
+    )
     ax.set(
         xlabel="MB sent so far, down + up, all clients (log scale)",
         ylabel=f"test {metric.heading}, mean over clients",
     )
-    grid(ax)
-    legend_below(figure, 2)
+    plot.grid(ax)
+    plot.legend_below(figure, 2)
     return figure
 
 
@@ -291,22 +284,22 @@ def schedule(runs: list[Run]) -> ReportFigure | None:
     found = [(run, shape) for run in runs if (shape := penalty(run))]
     if not found:
         return None
-    figure, axes = panels(5.4, 3.3)
+    figure, axes = plot.panels(5.4, 3.3)
     ax = axes[0, 0]
     shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in found]
     for (run, shape), label in zip(found, shapes, strict=True):
         _draw(ax, shape["values"], run, main=True, label=label)
         if shape["end"] is not None:
-            ax.axvline(shape["end"], color=FRAME, linewidth=1, linestyle=":")
+            ax.axvline(shape["end"], color=plot.FRAME, linewidth=1, linestyle=":")
     rows: Rows = [
         {"run": run.label, "round": r, "lambda": v, "mu": shape["mu"], "mu_lambda": shape["mu"] * v}
         for run, shape in found
         for r, v in shape["values"]
     ]
     ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
-    over_rounds(ax)
-    grid(ax)
-    legend_below(figure, 1)
+    plot.over_rounds(ax)
+    plot.grid(ax)
+    plot.legend_below(figure, 1)
     return ReportFigure(
         name="schedule",
         title="The loss scheduler",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.style import DARK, FRAME, client_colours, grid, named, panels, shorten
-from pomona.results.run_numbers import Run, client_names
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure
+from pomona.results.run_numbers import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def _labels(run: Run) -> Labels | None:
     sizes = {part: _if_each((about.get("sizes") or {}).get(part), n) for part in PARTS}
     return Labels(
         counts,
-        client_names(run.result, n)[:n],
+        [run.client(i) for i in range(n)],
         [str(name) for name in _if_each(about.get("classes"), c) or range(c)],
         _if_each(about.get("groups"), n),
         {part: size for part, size in sizes.items() if any(size)},
@@ -95,7 +95,9 @@ def _bubbles_drawn(labels: Labels) -> "Figure":
     width, height = min(max(0.5 * n + 2.2, 5.0), 11), min(max(0.32 * c + 1.2, 2.6), 12)
     strip = 1.1 if labels.sizes else 0.0
     ratios = [strip, height] if labels.sizes else [height]
-    figure, axes = panels(width, height + strip, len(ratios), sharex=True, height_ratios=ratios)
+    figure, axes = plot.panels(
+        width, height + strip, len(ratios), sharex=True, height_ratios=ratios
+    )
     ax = axes[-1, 0]
     i, k = np.nonzero(labels.counts)
     counts = labels.counts[i, k]
@@ -104,12 +106,17 @@ def _bubbles_drawn(labels: Labels) -> "Figure":
     look: Any = {"linewidths": 0, "rasterized": len(counts) > 1500}
     ax.scatter(i, k, s=counts * area, c=_colours(labels, i), alpha=0.8, **look)
     for reference in sorted({int(counts.max()), int(max(1, counts.max() // 4))}):
-        ax.scatter([], [], s=reference * area, color=FRAME, linewidths=0, label=f"{reference:,}")
+        ax.scatter(
+            [], [], s=reference * area, color=plot.FRAME, linewidths=0, label=f"{reference:,}"
+        )
     upright = max(map(len, labels.clients)) > 2
-    named(
-        ax.xaxis, [shorten(name) for name in labels.clients], NAMED, rotation=90 if upright else 0
+    plot.named(
+        ax.xaxis,
+        [plot.shorten(name) for name in labels.clients],
+        NAMED,
+        rotation=90 if upright else 0,
     )
-    named(ax.yaxis, [shorten(name) for name in labels.classes], NAMED)
+    plot.named(ax.yaxis, [plot.shorten(name) for name in labels.classes], NAMED)
     ax.set(xlim=(-0.7, n - 0.3), ylim=(c - 0.4, -0.6), xlabel="client", ylabel="class")
     ax.grid(visible=True, alpha=0.2)
     if labels.sizes:
@@ -132,7 +139,7 @@ def _colours(labels: Labels, clients: NDArray[np.int64]) -> Any:
     if not labels.groups:
         return "#0072b2"
     groups = sorted(set(labels.groups))
-    by_group = dict(zip(groups, client_colours(len(groups)), strict=True))
+    by_group = dict(zip(groups, plot.client_colours(len(groups)), strict=True))
     return [by_group[labels.groups[client]] for client in clients]
 
 
@@ -145,7 +152,7 @@ def _size_bars(ax: Any, sizes: dict[str, list[int]]) -> None:
     ax.set_ylabel("samples")
     ax.tick_params(bottom=False)
     ax.locator_params(axis="y", nbins=3)
-    grid(ax, along="y")
+    plot.grid(ax, along="y")
 
 
 def holders(runs: list[Run]) -> ReportFigure | None:
@@ -178,24 +185,30 @@ def holders(runs: list[Run]) -> ReportFigure | None:
 
 def _holders_drawn(labels: Labels) -> "Figure":
     n, c = labels.counts.shape
-    figure, axes = panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
+    figure, axes = plot.panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
     ax = axes[0, 0]
     left = np.zeros(c)
     letter = labels.counts.sum(axis=0).max() / 70  # about as many as fit the longest bar
-    for i, colour in enumerate(client_colours(n)):
-        name, counts = shorten(labels.clients[i]), labels.counts[i]
+    for i, colour in enumerate(plot.client_colours(n)):
+        name, counts = plot.shorten(labels.clients[i]), labels.counts[i]
         held = np.flatnonzero(counts)
         ax.barh(held, counts[held], left=left[held], color=colour, height=0.78, label=name)
         for k in held[counts[held] > (len(name) + 1) * letter] if c <= NAMED else ():
             ax.text(
-                left[k] + counts[k] / 2, k, name, ha="center", va="center", fontsize=8, color=DARK
+                left[k] + counts[k] / 2,
+                k,
+                name,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=plot.DARK,
             )
         left += counts
-    named(ax.yaxis, [shorten(name) for name in labels.classes], NAMED)
+    plot.named(ax.yaxis, [plot.shorten(name) for name in labels.classes], NAMED)
     ax.invert_yaxis()
     ax.tick_params(left=False)
     ax.set(xlabel="training samples", ylabel="class")
-    grid(ax, along="x")
+    plot.grid(ax, along="x")
     if n <= 20:
         figure.legend(loc="outside right center", handlelength=1, labelspacing=0.3)
     return figure

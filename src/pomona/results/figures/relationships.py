@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomona.results.figures.figure import ReportFigure, Rows
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, number, order
-from pomona.results.figures.style import (
-    DARK,
-    FRAME,
-    INK,
-    KIN,
-    MISSING,
-    bare,
-    bundle,
-    client_colours,
-    grid,
-    named,
-    over_rounds,
-    panels,
-)
 from pomona.results.wording import slug
 
 if TYPE_CHECKING:
@@ -130,7 +117,7 @@ def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
 def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> "Figure":
     n, moments = series.n, series.moments
     names = [series.names[i] for i in sequence]
-    figure, axes = panels(
+    figure, axes = plot.panels(
         3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed"
     )
     for ax, t in zip(axes[0], moments, strict=True):
@@ -140,9 +127,9 @@ def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str
         image = ax.imshow(shown, interpolation="none", **look)
         _mark_groups(ax, series, sequence)
         ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
-        bare(ax)
-        named(ax.xaxis, names, LABELLED, rotation=90)
-        named(ax.yaxis, names, LABELLED)
+        plot.bare(ax)
+        plot.named(ax.xaxis, names, LABELLED, rotation=90)
+        plot.named(ax.yaxis, names, LABELLED)
     axes[0, 0].set_ylabel("client i")
     bar = figure.colorbar(
         image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=end
@@ -157,7 +144,7 @@ def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
     """
     from matplotlib.patches import Rectangle
 
-    look: dict[str, Any] = {"fill": False, "edgecolor": DARK, "linewidth": 1.6}
+    look: dict[str, Any] = {"fill": False, "edgecolor": plot.DARK, "linewidth": 1.6}
     for start, length in blocks(sequence, series.groups) if series.groups else ():
         ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, **look))
     for row, i in enumerate(sequence):
@@ -192,7 +179,7 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
         (False, True): "max",
         (True, True): "both",
     }[beyond]
-    colours = colormaps["RdBu_r" if two else "Blues"].with_extremes(bad=MISSING)
+    colours = colormaps["RdBu_r" if two else "Blues"].with_extremes(bad=plot.MISSING)
     return {"cmap": colours, "vmin": low, "vmax": limit}, end
 
 
@@ -272,7 +259,7 @@ def trajectories(series: Series) -> ReportFigure:
 def _small_panels(series: Series, clients: list[int]) -> "Figure":
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
-    figure, axes = panels(
+    figure, axes = plot.panels(
         2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True
     )
     for i, ax in zip(clients, axes.flat, strict=False):
@@ -290,12 +277,12 @@ def _small_panels(series: Series, clients: list[int]) -> "Figure":
             if series.strangers
             else "clients of its true group"
         )
-        key += axes.flat[0].plot([], [], color=KIN, label=whose)
-    key += axes.flat[0].plot([], [], color=FRAME, label="other clients")
+        key += axes.flat[0].plot([], [], color=plot.KIN, label=whose)
+    key += axes.flat[0].plot([], [], color=plot.FRAME, label="other clients")
     figure.legend(handles=key, loc="outside lower center", ncols=3)
     for ax in axes[:, 0]:
         ax.set_ylabel(series.quantity.symbol)
-    over_rounds(*axes[-1])
+    plot.over_rounds(*axes[-1])
     return figure
 
 
@@ -305,18 +292,18 @@ def _row_of(ax: Any, series: Series, i: int) -> None:
     kin = [j for j in others if series.groups and series.target_groups[i] == series.groups[j]]
     # Many clients or rounds would be megabytes of paths, so they become one small picture.
     look: dict[str, Any] = {"linewidth": 1.0, "rasterized": series.n * len(rounds) > LINES}
-    bundle(
+    plot.bundle(
         ax,
         rounds,
         values[:, i, [j for j in others if j not in kin]],
-        color=FRAME,
+        color=plot.FRAME,
         alpha=0.7,
         **look,
     )
-    bundle(ax, rounds, values[:, i, kin], color=KIN, **look)
+    plot.bundle(ax, rounds, values[:, i, kin], color=plot.KIN, **look)
     ax.plot(rounds, values[:, i, i], color=series.run.look.colour, linewidth=2.4)
     ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
-    grid(ax)
+    plot.grid(ax)
 
 
 def _elsewhere(series: Series) -> str:
@@ -336,16 +323,16 @@ def one_client(series: Series) -> ReportFigure:
     n, rounds, what = series.n, series.rounds, series.quantity
     i = series.seen[0]
     values, who = series.values[:, i, :], series.run.client(i)
-    figure, axes = panels(6.4, 3.6)
+    figure, axes = plot.panels(6.4, 3.6)
     ax = axes[0, 0]
-    colours = client_colours(n)
+    colours = plot.client_colours(n)
     named = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:NAMED]
     if n > NAMED:
-        bundle(
+        plot.bundle(
             ax,
             rounds,
             values[:, [j for j in range(n) if j not in named]],
-            color=FRAME,
+            color=plot.FRAME,
             linewidth=0.8,
         )
     for j in named:
@@ -357,8 +344,8 @@ def one_client(series: Series) -> ReportFigure:
             label=series.names[j],
         )
     ax.set_ylabel(what.symbol.replace("i", str(i)))
-    over_rounds(ax)
-    grid(ax)
+    plot.over_rounds(ax)
+    plot.grid(ax)
     figure.legend(loc="outside right center", title="client j")
     rest = f" Named are the {NAMED} highest of {n} at the end." if n > NAMED else ""
     return ReportFigure(
@@ -382,17 +369,17 @@ def diagonal(series: Series) -> ReportFigure:
     symbol = what.symbol.replace("j", "i")
     own = np.diagonal(series.values, axis1=1, axis2=2)
     few = n <= 20
-    figure, axes = panels(5.4, 3.6)
+    figure, axes = plot.panels(5.4, 3.6)
     ax = axes[0, 0]
-    colours = client_colours(n)
+    colours = plot.client_colours(n)
     for i in series.seen:
         look: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
-        ax.plot(rounds, own[:, i], **look if few else {"color": FRAME, "linewidth": 0.8})
+        ax.plot(rounds, own[:, i], **look if few else {"color": plot.FRAME, "linewidth": 0.8})
     if not few:
-        ax.plot(rounds, np.nanmedian(own, axis=1), color=INK, linewidth=2.4, label="median")
+        ax.plot(rounds, np.nanmedian(own, axis=1), color=plot.INK, linewidth=2.4, label="median")
     ax.set_ylabel(symbol)
-    over_rounds(ax)
-    grid(ax)
+    plot.over_rounds(ax)
+    plot.grid(ax)
     figure.legend(loc="outside right center")
     least, most = (int(pick(own[-1])) for pick in (np.nanargmin, np.nanargmax))
     column = what.column or what.name

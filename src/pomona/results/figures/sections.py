@@ -15,7 +15,7 @@ from pomona.results.figures import (
     relationships,
     stills,
 )
-from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.plot import ReportFigure
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
@@ -80,7 +80,7 @@ SECTIONS = {
 def pictures(runs: list[Run]) -> list[ReportFigure]:
     """Draw every figure supported by the record, with unique names.
 
-    Call it inside ``style.drawing``.
+    Call it inside ``plot.drawing``.
     """
 
     def together(*draws: Draw) -> list[ReportFigure]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pomona.record.presentation import Quantity
 from pomona.record.rows import RoundRow
-from pomona.results.figures.style import shorten
+from pomona.results.figures import plot
 from pomona.results.run_numbers import Run
 
 Values = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Series:
     @cached_property
     def names(self) -> list[str]:
         """The clients' names, shortened for an axis."""
-        return [shorten(self.run.client(i)) for i in range(self.n)]
+        return [plot.shorten(self.run.client(i)) for i in range(self.n)]
 
     @property
     def moments(self) -> list[int]:

@@ -15,9 +15,10 @@ from pomona.core.table import NOTHING
 from pomona.metrics.nan_safe import Array
 from pomona.metrics.survival import kaplan_meier, risk
 from pomona.record.predictions import MOST_CLIENTS, MaskExamples, read_examples
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, grid, panels, shorten
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader
+from pomona.results.tables.outcomes import outcome_names
 from pomona.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _drawn(groups: list[Group]) -> "Figure":
 
     end = max(group.time[-1] for group in groups)
     moments = [float(tick) for tick in MaxNLocator(MOMENTS).tick_values(0, end) if 0 <= tick <= end]
-    figure, axes = panels(6.4, 4.6, 2, 1, sharex=True, height_ratios=[4, 1])
+    figure, axes = plot.panels(6.4, 4.6, 2, 1, sharex=True, height_ratios=[4, 1])
     curves, table = axes[:, 0]
     for group, dash in zip(groups, DASHES, strict=False):
         colour = GROUPS[group.name]
@@ -126,7 +127,7 @@ def _drawn(groups: list[Group]) -> "Figure":
         curves.plot(censored, height, "|", color=colour, markersize=5, alpha=0.7)
     curves.set(ylabel="share without the event", ylim=(-0.02, 1.02))
     curves.legend(loc="lower left")
-    grid(curves)
+    plot.grid(curves)
     for k, group in enumerate(groups):
         for moment in moments:
             table.text(
@@ -203,19 +204,17 @@ def masks(runs: list[Run]) -> ReportFigure | None:
 
 
 def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> "Figure":
-    figure, axes = panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
+    figure, axes = plot.panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
     most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
     for line, (client, found) in zip(axes, shown.items(), strict=True):
         for k, which in enumerate(WHICH):
             _triple(line[3 * k : 3 * k + 3], found, k, which, most)
-        line[0].set_ylabel(shorten(run.client(client)), fontsize=9)
+        line[0].set_ylabel(plot.shorten(run.client(client)), fontsize=9)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-    names = [str(name) for name in run.result.about.get("classes") or ()]
-    names += [f"class {k}" for k in range(len(names), most + 1)]
     figure.legend(
-        handles=_key(names[: most + 1]),
+        handles=_key(outcome_names(run, most + 1)[: most + 1]),
         loc="outside lower center",
         ncols=min(6, most + 1),
         fontsize=9,
@@ -243,7 +242,7 @@ def _key(names: list[str]) -> list["Patch"]:
 
     colours = colormaps["cividis"](np.linspace(0, 1, len(names)))
     return [
-        Patch(facecolor=c, edgecolor=FRAME, label=shorten(n))
+        Patch(facecolor=c, edgecolor=plot.FRAME, label=plot.shorten(n))
         for n, c in zip(names, colours, strict=True)
     ]
 
@@ -280,5 +279,5 @@ def shows_stills(runs: list[Run]) -> bool:
 
 
 def stills(runs: list[Run]) -> list[ReportFigure]:
-    """Draw the figures that the page shows as pictures. Call it inside ``style.drawing``."""
+    """Draw the figures that the page shows as pictures. Call it inside ``plot.drawing``."""
     return [picture for draw, _ in STILLS.values() if (picture := draw(runs))]

@@ -29,8 +29,8 @@ from pomona.methods.base import Info, Received, Uplink
 from pomona.objective.training import LocalTraining
 from pomona.record.presentation import Presentation
 from pomona.record.run_folder import RunRecord
-from pomona.results.figures.figure import ReportFigure, Rows
-from pomona.results.figures.style import FRAME, drawing, legend_below, panels
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure, Rows, drawing
 from pomona.results.method_colours import Look, looks
 from pomona.scenario import Scenario
 
@@ -189,7 +189,7 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         ]
     )
     with drawing():
-        figure, axes = panels(6.4, 4.8)
+        figure, axes = plot.panels(6.4, 4.8)
         ax = axes[0, 0]
         image = ax.contourf(
             x, y, heights.reshape(points, points), levels=20, cmap="Greys", alpha=0.8
@@ -210,7 +210,7 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
             xlabel=f"C1 ({shares[0]:.0%} of the variance)",
             ylabel=f"C2 ({shares[1]:.0%} of the variance)",
         )
-        legend_below(figure, 2)
+        plot.legend_below(figure, 2)
     first, last = traces[0].rounds[0], traces[0].rounds[-1]
     names = " and ".join(t.shown.title for t in traces)
     return ReportFigure(
@@ -240,7 +240,7 @@ def _way(ax: Any, own: Trace, look: Look, plane: Any, losses: NDArray[np.float64
     """
     starts, ends = (plane.transform(part.double().numpy()) for part in (own.starts, own.ends))
     way = np.stack([starts, ends], axis=1).reshape(-1, 2)
-    ax.plot(*way.T, color=FRAME, linewidth=0.8, linestyle=":")
+    ax.plot(*way.T, color=plot.FRAME, linewidth=0.8, linestyle=":")
     steps = ends - starts
     ax.quiver(
         *starts.T,

@@ -10,7 +10,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.metrics.survival import FIGURES
 from pomona.record.predictions import Answers
 from pomona.results.run_numbers import Run, leader, records
-from pomona.results.tables.outcomes import MOST_ROWS, with_interval
+from pomona.results.tables.outcomes import MOST_ROWS, cell, outcome_names, with_interval
 from pomona.results.wording import capital
 from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
@@ -58,7 +58,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                         run.client(int(record["client"])),
                         f"{record['samples']:,}",
                         f"{record.get('events', 0):,}",
-                        *(_cell(record, name) for name in FIGURES),
+                        *(cell(record, name) for name in FIGURES),
                     ]
                     for record in found
                 ),
@@ -72,16 +72,6 @@ def survival_table(runs: list[Run]) -> list[Table]:
             range(1),
         )
     ]
-
-
-def _cell(record: dict[str, Any], name: str) -> str:
-    value, bounds = record.get(name), (record.get("intervals") or {}).get(name)
-    if value is None:
-        return NOTHING
-    shown = METRICS[name].number(value)
-    return (
-        f"{shown} ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds and None not in bounds else shown
-    )
 
 
 def labels(runs: list[Run]) -> Table:
@@ -189,12 +179,11 @@ DISTANCES = {"hd95": 1, "surface_dice": 3}
 
 def _rows(run: Run) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
     """Yield (client, class, its number, the client's metrics) of the headline model."""
-    names = [str(name) for name in run.result.about.get("classes") or ()]
     for record in records(run):
         figures = record.get("regions") or {}
+        names = outcome_names(run, len(figures.get("dice") or ()))
         for k in range(1, len(figures.get("dice") or ())):
-            name = names[k] if k < len(names) else f"class {k}"
-            yield run.client(int(record["client"])), name, k, figures
+            yield run.client(int(record["client"])), names[k], k, figures
 
 
 def _number(figures: dict[str, Any], key: str, k: int, digits: int) -> str:

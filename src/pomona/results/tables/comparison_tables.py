@@ -72,7 +72,7 @@ def _grid_note(made: Comparison) -> str:
     if made.reference:
         counting, values = f"{made.count}, as in {made.reference.title}", "ours is"
     return (
-        f"Test {headings(made)}, {counting}; {values} mean ± standard deviation over seeds (how "
+        f"Test {made.headings}, {counting}; {values} mean ± standard deviation over seeds (how "
         "many). The best of each scenario is bold."
     )
 
@@ -106,11 +106,6 @@ def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, i
     return frozenset(
         (i, j) for i, line in enumerate(cells) for j, (_, best) in enumerate(line, 1) if best
     )
-
-
-def headings(made: Comparison) -> str:
-    """Describe the values of a comparison."""
-    return " or ".join(metric.heading for metric in made.metrics)
 
 
 def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
@@ -179,7 +174,7 @@ def moments(made: Comparison) -> Table:
         for e in done
     ]
     note = (
-        f"Test {headings(made)}. Over clients each client counts once; over samples each test "
+        f"Test {made.headings}. Over clients each client counts once; over samples each test "
         "sample does. The best round on test is chosen by test data, so it is optimistic, and the "
         "more so the more often a run is evaluated; the one best on validation is not."
     )

@@ -68,7 +68,7 @@ def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -
             f"{metrics['positives']:,}",
             f"{metrics['samples']:,}",
             _threshold(metrics),
-            *(_cell(metrics, key) for key in FIGURES),
+            *(cell(metrics, key) for key in FIGURES),
         ]
         for label, client, name, metrics in found
     ]
@@ -216,7 +216,8 @@ def _threshold(found: dict[str, Any]) -> str:
     return f"{found['threshold']:.3f}" if found["chosen"] else f"{found['threshold']:.1f} (fixed)"
 
 
-def _cell(found: dict[str, Any], key: str) -> str:
+def cell(found: Mapping[str, Any], key: str) -> str:
+    """Format a metric of a record with its interval; "-" for None."""
     return with_interval(found.get(key), (found.get("intervals") or {}).get(key))
 
 
@@ -224,6 +225,6 @@ def with_interval(value: float | None, bounds: Sequence[float | None] | None) ->
     """Format a value with its interval; "-" for None."""
     if value is None:
         return NOTHING
-    if bounds is None or None in bounds:
+    if not bounds or None in bounds:
         return f"{value:.3f}"
     return f"{value:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"

@@ -206,14 +206,13 @@ def _moments(runs: list[Run]) -> Iterator[str]:
 
 def _closest(runs: list[Run]) -> Iterator[str]:
     """Warn of two mean accuracies that a single answer could equalise."""
-    known = [run for run in runs if run.mean is not None and run.metric == ACCURACY]
-    best = leader(known) if comparable(runs) else None
-    rest = leader([run for run in known if run is not best])
-    sizes = _tested(best) if best and rest else {}
-    if not sizes or not best or not rest or best.mean is None or rest.mean is None:
+    known = [(run.mean, run) for run in runs if run.mean is not None and run.metric == ACCURACY]
+    if len(known) < 2 or not comparable(runs):
         return
+    (first, best), (second, rest) = sorted(known, key=lambda pair: -pair[0])[:2]
+    sizes = _tested(best)
     client = min(sizes, key=sizes.__getitem__)
-    if best.mean - rest.mean < 1 / (len(sizes) * sizes[client]):
+    if first - second < 1 / (len(sizes) * sizes[client]):
         yield (
             f"The means of {best.label} and {rest.label} are closer than one test sample: one "
             "answer more or less on "

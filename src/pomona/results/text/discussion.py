@@ -15,7 +15,7 @@ from pomona.data.catalogue import CATALOGUE
 from pomona.experiments.reference import Reference
 from pomona.metrics.client_statistics import Spread, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.tables.client_tests import paired
+from pomona.results.significance import paired
 from pomona.results.wording import counted
 
 WORDS = {

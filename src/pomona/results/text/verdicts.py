@@ -135,24 +135,21 @@ def _helps(found: Gained, tried: int) -> str:
             f"{levels}; {why}, so whether that is more than chance is not known."
         )
     gain = measured(run.metric, found.over)
-    match found.over.verdict:
-        case "better":
-            unfair = _overtrained(base)
-            return (
-                f"{'' if unfair or _useless([run]) else 'Federation helps: '}{best} is ahead of "
-                f"{base.label}, training alone, in {title}, {levels} {over}: {gain}.{unfair}"
-            )
-        case "worse":
-            unfair = _overtrained(run)
-            return (
-                f"{'' if unfair else 'Federation does not help here: '}{best} is behind "
-                f"{base.label}, training alone, in {title}, {levels} {over}: {gain}.{unfair}"
-            )
-        case _:
-            return (
-                f"Does federation help? Between {best} and {base.label}, training alone, there is "
-                f"{LEVEL}: {title} {levels} {over}, a gain of {gain}."
-            )
+    if found.over.verdict == LEVEL:
+        return (
+            f"Does federation help? Between {best} and {base.label}, training alone, there is "
+            f"{LEVEL}: {title} {levels} {over}, a gain of {gain}."
+        )
+    if found.over.verdict == "better":
+        place, unfair = "ahead of", _overtrained(base)
+        opening = "" if unfair or _useless([run]) else "Federation helps: "
+    else:
+        place, unfair = "behind", _overtrained(run)
+        opening = "" if unfair else "Federation does not help here: "
+    return (
+        f"{opening}{best} is {place} {base.label}, training alone, in {title}, {levels} {over}: "
+        f"{gain}.{unfair}"
+    )
 
 
 def _levels(found: Gained) -> str:

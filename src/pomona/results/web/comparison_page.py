@@ -12,12 +12,11 @@ from pomona.core.table import Table, csv_text, markdown
 from pomona.experiments import Bench
 from pomona.experiments.bench_table import still_to_run
 from pomona.experiments.reference import Reference
+from pomona.results import significance
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
-from pomona.results.figures.figure import ReportFigure
-from pomona.results.figures.style import drawing
-from pomona.results.significance import Ranking, ranking
-from pomona.results.tables import client_tests, comparison_tables, cost
+from pomona.results.figures.plot import ReportFigure, drawing
+from pomona.results.tables import comparison_tables, cost
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
@@ -52,7 +51,7 @@ def write(
         return write_page(out, texts, pictures, forms)
 
 
-def rank(made: Comparison) -> Ranking | None:
+def rank(made: Comparison) -> significance.Ranking | None:
     """Rank methods over the columns in which all have a result; None for fewer than two methods or
     columns.
 
@@ -64,7 +63,7 @@ def rank(made: Comparison) -> Ranking | None:
     known = [line for line in values if None not in line]
     if len(full) < 2 or len(known) < 2:
         return None
-    return ranking([done[0][m].row for m in full], np.array(known, dtype=np.float64))
+    return significance.ranking([done[0][m].row for m in full], np.array(known, dtype=np.float64))
 
 
 def _with_results(made: Comparison) -> list[dict[str, ComparisonRow]]:
@@ -79,13 +78,13 @@ def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
     return entry.metric.goodness(own.mean) if own else None
 
 
-def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
+def _tables(made: Comparison, ranked: significance.Ranking | None) -> list[Table]:
     found = [
         comparison_tables.grid(made),
         comparison_tables.moments(made),
         comparison_tables.rank_table(ranked) if ranked else None,
-        client_tests.wilcoxon_table(made),
-        client_tests.spread_table(made),
+        significance.wilcoxon_table(made),
+        significance.spread_table(made),
         cost.cost_table(made),
         cost.speed_table(made),
         comparison_tables.privacy(made),
@@ -94,7 +93,7 @@ def _tables(made: Comparison, ranked: Ranking | None) -> list[Table]:
     return [table for table in found if table]
 
 
-def _pictures(made: Comparison, ranked: Ranking | None) -> list[ReportFigure]:
+def _pictures(made: Comparison, ranked: significance.Ranking | None) -> list[ReportFigure]:
     found = [
         comparison_figures.diagram(ranked) if ranked else None,
         *comparison_figures.ablations(made),

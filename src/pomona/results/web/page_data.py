@@ -21,7 +21,7 @@ from pomona.results.figures.sections import quantities
 from pomona.results.figures.series import MATRIX, Series, order, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.method_colours import MARKERS, Look
-from pomona.results.run_numbers import Run, baseline, client_names, finished, leader, records, views
+from pomona.results.run_numbers import Run, baseline, finished, leader, records, views
 from pomona.results.seeds import over_seeds
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 from pomona.results.wording import slug
@@ -100,7 +100,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
         "minimised": run.loss,
         "metric": _metric(run.metric),
         **_compared(run, runs),
-        "clients": client_names(result, n),
+        "clients": [run.client(i) for i in range(n)],
         "groups": _groups(result, n),
         "planned": run.setting("rounds"),
         "finished": finished(result),

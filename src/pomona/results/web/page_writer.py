@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pomona.core.files import publish, writing
-from pomona.results.figures.figure import ReportFigure, save
+from pomona.results.figures.plot import ReportFigure, save
 
 FIGURES = "figures"
 """Folder of figures beside a page."""

@@ -19,10 +19,9 @@ from pomona.core.toml import SECTIONS as NAMED
 from pomona.core.toml import flat
 from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
 from pomona.record.result import Result
-from pomona.results.figures.figure import ReportFigure
+from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.stills import STILLS, shows_stills, stills
-from pomona.results.figures.style import drawing
 from pomona.results.gain_presentation import gained, of_fewer
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
 from pomona.results.run_numbers import runs as prepare
@@ -30,9 +29,8 @@ from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
 from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
+from pomona.results.tables.optional import privacy, subgroups, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
-from pomona.results.tables.subgroups import subgroups
-from pomona.results.tables.unseen_and_privacy import privacy, unseen
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
