@@ -39,8 +39,8 @@ def cautions(scenario: Scenario) -> list[str]:
         scenario.choice.reason,
         _unused(scenario),
         _normless(scenario),
+        _frozen(scenario),
     ]
-    lines.append(_frozen(scenario))
     return [line for line in lines if line]
 
 

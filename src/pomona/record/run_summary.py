@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.core.training_settings import Stop
 from pomona.metrics.best_round import Point, best, reason
-from pomona.metrics.client_statistics import At, best_rounds, summarize
+from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
@@ -51,32 +51,38 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
 
 
 def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
-    test = result.curve(model, when, "test")
+    test = result.curve(model, when)
     if not test:
         return None
-    last, metric = test[-1], result.metric
-    values = [e.by_client(e.value, range(n)) for e in test]
-    samples = [s or 0 for s in last.by_client(last.samples, range(n))]
-    seen = {e.round: e for e in result.curve(model, when, "validation")}
-    held_out, losses = zip(*(_held_out(seen.get(e.round), n) for e in test), strict=True)
-    found = best_rounds([e.round for e in test], values, samples, held_out, metric, losses)
+    found, spread = best_and_spread(result, model, when, range(n))
     return {
         **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(found).items()},
-        "clients": summarize(values[-1], samples, metric=metric),
-        "loss": mean_of_known(last.loss),
-        "accuracy": last.accuracy_mean,
+        "clients": spread,
+        "loss": mean_of_known(test[-1].loss),
+        "accuracy": test[-1].accuracy_mean,
     }
 
 
-def _held_out(
-    validation: Evaluation | None, n: int
-) -> tuple[list[float | None], list[float | None]]:
-    """Return values and losses of n clients; None without an evaluation."""
-    if validation is None:
-        return [None] * n, [None] * n
-    return validation.by_client(validation.value, range(n)), validation.by_client(
-        validation.loss, range(n)
+def best_and_spread(
+    result: Result, model: str, when: str, clients: Sequence[int]
+) -> tuple[BestRounds, dict[str, Any]]:
+    """Return the best rounds of a named model that was evaluated on the test split, and its spread
+    over clients in the last round, as ``summarize`` returns it.
+    """
+    test = result.curve(model, when)
+    validated = {e.round: e for e in result.curve(model, when, "validation")}
+    held_out = [validated.get(e.round) for e in test]
+
+    def table(each: Sequence[Evaluation | None], name: str) -> list[list[float | None]]:
+        unknown = [None] * len(clients)
+        return [e.by_client(getattr(e, name), clients) if e else unknown for e in each]
+
+    values, samples = table(test, "value"), [n or 0 for n in table(test[-1:], "samples")[0]]
+    rounds, metric = [e.round for e in test], result.metric
+    found = best_rounds(
+        rounds, values, samples, table(held_out, "value"), metric, table(held_out, "loss")
     )
+    return found, summarize(values[-1], samples, metric=metric)
 
 
 def stopped(result: Result) -> str:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.client_statistics import best_rounds, summarize
 from pomona.metrics.metric import ACCURACY, LOSS, Metric, metric_named
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
-from pomona.record.rows import Evaluation
+from pomona.record.run_summary import best_and_spread
 from pomona.results.run_numbers import Key, Run, finished, runs, views
 
 
@@ -44,8 +43,6 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "clients": len(last.clients),
         "round": last.round,
         "last": last.mean,
-        **_best_rounds(run, key),
-        "pooled": last.pooled,
         **_over_clients(run, key),
         "loss": mean_of_known(last.loss),
         "loss_name": run.loss,
@@ -55,29 +52,14 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     }
 
 
-def _clients(run: Run, key: Key) -> list[int]:
-    """Return the clients that were ever evaluated on test data."""
-    return sorted({client for e in run.result.curve(*key) for client in e.clients})
-
-
-def _best_rounds(run: Run, key: Key) -> dict[str, Any]:
-    """Return the best rounds on validation and on test."""
-    test, clients = run.result.curve(*key), _clients(run, key)
-    validated = {e.round: e for e in run.result.curve(*key, "validation")}
-    held_out = [validated.get(e.round) for e in test]
-
-    def by_client(each: Sequence[Evaluation | None], name: str) -> list[Sequence[float | None]]:
-        unknown = [None] * len(clients)
-        return [e.by_client(getattr(e, name), clients) if e else unknown for e in each]
-
-    best = best_rounds(
-        [e.round for e in test],
-        by_client(test, "value"),
-        _samples(test[-1], clients),
-        by_client(held_out, "value"),
-        run.metric,
-        by_client(held_out, "loss"),
-    )
+def _over_clients(run: Run, key: Key) -> dict[str, Any]:
+    """Return the best rounds on validation and on test, and the worst client and the 10th
+    percentile of the last round, of the clients that were ever evaluated on test data.
+    """
+    test = run.result.curve(*key)
+    clients = sorted({client for e in test for client in e.clients})
+    best, spread = best_and_spread(run.result, *key, clients)
+    worst = spread["worst"]
     moments = (
         ("best_validation", best.best_validation, "validation"),
         ("test_at_best_validation", best.best_validation, "test"),
@@ -85,24 +67,14 @@ def _best_rounds(run: Run, key: Key) -> dict[str, Any]:
         ("best_on_test", best.best_test, "test"),
         ("test_round", best.best_test, "round"),
     )
-    return {name: moment and getattr(moment, what) for name, moment, what in moments}
-
-
-def _over_clients(run: Run, key: Key) -> dict[str, Any]:
-    """Return the worst client and the 10th percentile of the last round."""
-    last, clients = run.result.curve(*key)[-1], _clients(run, key)
-    values = last.by_client(last.value, clients)
-    known = summarize(values, _samples(last, clients), metric=run.metric)
-    worst = known["worst"]
+    at = test[-1].by_client(test[-1].value, clients).index(worst)
     return {
+        **{name: moment and getattr(moment, what) for name, moment, what in moments},
+        "pooled": test[-1].pooled,
         "worst": worst,
-        "worst_client": None if worst is None else run.client(clients[values.index(worst)]),
-        "percentile_10": known["percentile_10"],
+        "worst_client": None if worst is None else run.client(clients[at]),
+        "percentile_10": spread["percentile_10"],
     }
-
-
-def _samples(evaluation: Evaluation, clients: list[int]) -> list[int]:
-    return [n or 0 for n in evaluation.by_client(evaluation.samples, clients)]
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
