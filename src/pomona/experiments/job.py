@@ -271,16 +271,15 @@ def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
 def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
     tests = result.curve(model, when, "test")
     held_out = {e.round: e for e in result.curve(model, when, "validation")}
-    validation = {number: (e.mean, e.accuracy_mean) for number, e in held_out.items()}
-    paired = [validation.get(e.round, (None, None)) for e in tests]
+    paired = [held_out.get(e.round) for e in tests]
     return {
         "round": [e.round for e in tests],
         "test_value": [e.mean for e in tests],
         "test_accuracy": [e.accuracy_mean for e in tests],
         "test_accuracy_pooled": [_pooled(e) for e in tests],
         "test_loss": [mean_of_known(e.loss) for e in tests],
-        "validation_value": [value for value, _ in paired],
-        "validation_accuracy": [accuracy for _, accuracy in paired],
+        "validation_value": [e and e.mean for e in paired],
+        "validation_accuracy": [e and e.accuracy_mean for e in paired],
     }
 
 

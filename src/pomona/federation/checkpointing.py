@@ -72,20 +72,22 @@ def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any])
             "over in another folder"
         )
     then, asked = stored.get("rounds"), now.get("rounds")
-    if then == asked:
-        return
+    if then != asked and (reason := _final_length(then, asked, now)):
+        raise CheckpointError(
+            f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume "
+            f"with rounds = {then}, or start over in another folder"
+        )
+
+
+def _final_length(then: int | None, asked: int | None, now: Mapping[str, Any]) -> str:
+    """Return why a run cannot have the rounds asked for instead; empty if it can."""
     if then is None or asked is None or asked < then:
-        reason = "a run can be given more rounds, not fewer"
-    elif not now["extends"]:
-        method, schedule = now["config"]["method"]["name"], now["config"]["lr_schedule"]
-        who = "lr_schedule = cosine" if schedule == "cosine" else f"{method} with these settings"
-        reason = f"{who} lays its schedule out over all rounds"
-    else:
-        return
-    raise CheckpointError(
-        f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume "
-        f"with rounds = {then}, or start over in another folder"
-    )
+        return "a run can be given more rounds, not fewer"
+    if now["extends"]:
+        return ""
+    method, schedule = now["config"]["method"]["name"], now["config"]["lr_schedule"]
+    who = "lr_schedule = cosine" if schedule == "cosine" else f"{method} with these settings"
+    return f"{who} lays its schedule out over all rounds"
 
 
 @dataclass(frozen=True)

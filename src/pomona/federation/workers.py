@@ -79,22 +79,17 @@ class Workers:
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Serve the clients in parallel."""
-        positions = [
-            [k for k, i in enumerate(visit.ids) if self._home[i] == w]
-            for w in range(len(self._pipes))
-        ]
-        asked, received = (
-            [w for w, part in enumerate(positions) if part],
-            self.copies.received(visit, down),
-        )
+        received = self.copies.received(visit, down)
+        asked = sorted({self._home[i] for i in visit.ids})
         for w in asked:
-            part = positions[w]
-            ids = tuple(visit.ids[k] for k in part)
+            part = [k for k, i in enumerate(visit.ids) if self._home[i] == w]
             own = {name: rows.part(part) for name, rows in received.items()}
-            cut = replace(visit, ids=ids)
+            cut = replace(visit, ids=tuple(visit.ids[k] for k in part))
             self._send(w, ClientRuntime.visit, cut, own)
         replies = {r.client: r for w in asked for r in self._receive(w)}
-        busy = [sum(replies[visit.ids[k]].seconds for k in part) for part in positions]
+        busy = [0.0] * len(self._pipes)
+        for reply in replies.values():
+            busy[self._home[reply.client]] += reply.seconds
         self._together, self._any = self._together + min(busy), self._any + max(busy)
         return arrived([replies[i] for i in visit.ids], visit, down)
 

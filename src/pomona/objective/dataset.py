@@ -95,11 +95,13 @@ class DeviceDataset:
             None if text else torch.tensor(v, dtype=torch.float32).to(device)
             for v in (dataset.shift, dataset.scale)
         )
-        rows = {s: [torch.from_numpy(getattr(c, s)) for c in partition.clients] for s in SPLITS}
         task = task_of(targets, dataset.edges)
         learned = task.learned(dataset.y, dataset)
         x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, learned))
-        own = {s: [r.to(device) for r in per_client] for s, per_client in rows.items()}
+        own = {
+            s: [torch.from_numpy(getattr(c, s)).to(device) for c in partition.clients]
+            for s in SPLITS
+        }
         held = None if learned is dataset.y else torch.from_numpy(np.asarray(dataset.y)).to(device)
         units = None
         if task.standardised:

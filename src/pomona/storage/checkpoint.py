@@ -78,10 +78,10 @@ def save(
             lambda content: f"round-{number:06d}-{content}.safetensors",
         )
         others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
-        older = [(n, p) for n, p in others if n < number]
-        aged = {p for n, p in older[: len(older) - (keep - 1)] if n not in spare}
-        for stale in {p for n, p in others if n == number} | aged:
-            stale.unlink()
+        older = sum(n < number for n, _ in others)  # they come first
+        for k, (n, stale) in enumerate(others):
+            if n == number or (k < older - (keep - 1) and n not in spare):
+                stale.unlink()
     except OSError as fault:
         need = sum(t.nbytes for t in forms(tensors).values())
         rounds = [n for n, _ in committed(folder)]

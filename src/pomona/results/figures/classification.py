@@ -1,6 +1,6 @@
 """Figures of class probabilities: the confusion matrix over all clients, and calibration curves."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,6 @@ from pomona.results.figures.clients import LABELLED
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 COLUMNS = 3
 
@@ -161,7 +157,7 @@ def class_names(run: Run, n: int) -> list[str]:
     return given if len(given) == n else [str(c) for c in range(n)]
 
 
-def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]) -> "Figure":
+def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]) -> plot.Figure:
     """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
     n = len(counts)
     side = min(max(0.4 * n + 1.5, 3.4), 8)

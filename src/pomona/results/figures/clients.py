@@ -1,7 +1,7 @@
 """Figures over clients: each client's value and gain, and their distribution."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,6 @@ from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.gain_presentation import Gained, by_client, gained_over
 from pomona.results.run_numbers import Run, alike, baseline, evaluated, leader
 from pomona.results.seeds import over_seeds
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 GAINS = (
     " Right: what it gains over separate training, with 95 % intervals that compare both models on "
@@ -77,7 +74,7 @@ def _sorted(runs: list[Run], ranking: Mapping[int, float]) -> list[int]:
 
 def _values_drawn(
     shown: list[Run], lead: Run, compared: list[Gained], everyone: list[int]
-) -> "Figure":
+) -> plot.Figure:
     """Draw the dots of each run, clients from bottom to top as given, and their gains on the
     right.
     """

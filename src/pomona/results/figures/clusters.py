@@ -1,6 +1,6 @@
 """Figures of CFL: the clients of each cluster, and the norms that trigger splits."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -8,9 +8,6 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, number
 from pomona.results.run_numbers import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMED = 45
 """Maximum number of clients with name labels."""
@@ -76,7 +73,7 @@ def clusters(series: Series) -> ReportFigure:
     )
 
 
-def _map(series: Series, final: list[int]) -> "Figure":
+def _map(series: Series, final: list[int]) -> plot.Figure:
     """Draw the clusters (rounds, clients) as a picture, clients sorted by their last cluster."""
     from matplotlib.colors import ListedColormap
 
@@ -190,7 +187,7 @@ def _norms(
     updates: Series,
     measured: dict[int, list[Norm]],
     bounds: tuple[float, float] | None,
-) -> "Figure":
+) -> plot.Figure:
     """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
     own, known = updates.values[:, :, 0], ever(series)
     figure, axes = plot.panels(9.5, 3.6, columns=2)

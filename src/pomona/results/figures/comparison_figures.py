@@ -4,7 +4,7 @@ client.
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pomona.core.toml import flat
 from pomona.metrics.client_statistics import Spread, spread
@@ -15,9 +15,6 @@ from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.method_colours import Look, looks
 from pomona.results.significance import Ranking, gains, shared_seeds
 from pomona.results.wording import capital, slug
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FEWEST = 3
 """Minimum number of values for a curve."""
@@ -83,7 +80,7 @@ def _leader_line(axes: Any, ranking: Ranking, place: int, *, left: bool) -> None
 
 def _lines_drawn(
     made: Comparison, drawn: Mapping[str, Points], height: float
-) -> tuple["Figure", Any]:
+) -> tuple[plot.Figure, Any]:
     """Draw a line for each method's row, in its look; return the figure and its axes."""
     figure, [[axes]] = plot.panels(7.6, height)
     shown = _looks(made)

@@ -4,7 +4,7 @@ scheduler.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
@@ -13,9 +13,6 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.wording import capital
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MEGABYTE = 1e6
 
@@ -196,7 +193,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
 
 def _traffic_drawn(
     metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]
-) -> "Figure":
+) -> plot.Figure:
     """Draw the curve of each run, or the last value of one that sends nothing."""
     figure, axes = plot.panels(5.4, 4.0)
     ax = axes[0, 0]

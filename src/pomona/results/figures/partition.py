@@ -4,7 +4,7 @@ figures 5 and 6).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure
 from pomona.results.run_numbers import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMED = 40
 """Maximum number of clients or classes with name labels."""
@@ -90,7 +87,7 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _bubbles_drawn(labels: Labels) -> "Figure":
+def _bubbles_drawn(labels: Labels) -> plot.Figure:
     n, c = labels.counts.shape
     width, height = min(max(0.5 * n + 2.2, 5.0), 11), min(max(0.32 * c + 1.2, 2.6), 12)
     strip = 1.1 if labels.sizes else 0.0
@@ -183,7 +180,7 @@ def holders(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _holders_drawn(labels: Labels) -> "Figure":
+def _holders_drawn(labels: Labels) -> plot.Figure:
     n, c = labels.counts.shape
     figure, axes = plot.panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
     ax = axes[0, 0]

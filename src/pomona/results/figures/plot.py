@@ -23,9 +23,10 @@ from pomona.core.table import csv_text
 from pomona.results.method_colours import DISTINCT
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 
+Figure: TypeAlias = "MatplotlibFigure"
 Rows: TypeAlias = list[Mapping[str, Any]]
 
 DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
@@ -69,7 +70,7 @@ class ReportFigure:
     title: str
     caption: str
     alt: str
-    figure: "Figure"
+    figure: Figure
     rows: Rows
 
     def save(self, folder: Path, forms: Sequence[str] = FORMS) -> None:
@@ -215,7 +216,7 @@ def panels(
     *,
     layout: Layout = "constrained",
     **grid: Any,
-) -> tuple["Figure", NDArray[Any]]:
+) -> tuple[Figure, NDArray[Any]]:
     """Return a figure of the given size in inches and its (rows, columns) array of axes.
 
     Axes with an image keep its proportions; only the "compressed" layout then places their labels
@@ -257,7 +258,7 @@ def bundle(ax: Any, x: NDArray[Any], curves: NDArray[np.float64], **look: Any) -
     ax.plot(along, np.vstack([curves, np.full((1, curves.shape[1]), np.nan)]).T.ravel(), **look)
 
 
-def legend_below(figure: "Figure", columns: int) -> None:
+def legend_below(figure: Figure, columns: int) -> None:
     """Add a legend below the axes of a figure, enlarging it for more than three rows."""
     legend = figure.legend(loc="outside lower center", ncols=columns)
     rows = -(-len(legend.get_texts()) // columns)

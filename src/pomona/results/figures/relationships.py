@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, number, order
 from pomona.results.wording import slug
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PANELS = 12
 HARDLY = 0.05
@@ -114,7 +111,7 @@ def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
     return "".join(f" {sentence}" for sentence in said)
 
 
-def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> "Figure":
+def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> plot.Figure:
     n, moments = series.n, series.moments
     names = [series.names[i] for i in sequence]
     figure, axes = plot.panels(
@@ -256,7 +253,7 @@ def trajectories(series: Series) -> ReportFigure:
     )
 
 
-def _small_panels(series: Series, clients: list[int]) -> "Figure":
+def _small_panels(series: Series, clients: list[int]) -> plot.Figure:
     columns = min(4, len(clients))
     lines = -(-len(clients) // columns)
     figure, axes = plot.panels(

@@ -22,7 +22,6 @@ from pomona.results.tables.outcomes import outcome_names
 from pomona.tasks import TASKS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
 
@@ -105,7 +104,7 @@ def _group(name: str, targets: Array) -> Group:
     return Group(name, targets, time, kaplan_meier(targets, np.ones((1, len(targets))), time)[0])
 
 
-def _drawn(groups: list[Group]) -> "Figure":
+def _drawn(groups: list[Group]) -> plot.Figure:
     from matplotlib.ticker import MaxNLocator
 
     end = max(group.time[-1] for group in groups)
@@ -203,7 +202,7 @@ def masks(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> "Figure":
+def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> plot.Figure:
     figure, axes = plot.panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
     most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
     for line, (client, found) in zip(axes, shown.items(), strict=True):
