@@ -73,8 +73,8 @@ def best_and_spread(
     validated = {e.round: e for e in result.curve(model, when, "validation")}
     held_out = [validated.get(e.round) for e in test]
 
-    def table(each: Sequence[Evaluation | None], name: str) -> list[list[float | None]]:
-        unknown = [None] * len(clients)
+    def table(each: Sequence[Evaluation | None], name: str) -> list[list[Any]]:
+        unknown: list[Any] = [None] * len(clients)
         return [e.by_client(getattr(e, name), clients) if e else unknown for e in each]
 
     values, samples = table(test, "value"), [n or 0 for n in table(test[-1:], "samples")[0]]
