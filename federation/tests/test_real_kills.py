@@ -1,9 +1,9 @@
-"""SIGKILL of each process in each of 30 moments of a round; ``pytest -m slow
+"""SIGKILL of each process in each of 10 moments of a round; ``pytest -m slow
 federation/tests/test_real_kills.py``.
 
-One federation per process, killed once a round: the k-th time k / 30 of a round after a commit.
-Whatever is hit, the federation ends with the models of an undisturbed simulation, and every silo
-took part in every round.
+One federation per process, killed once a round: the k-th time in the k-th tenth of a round after a
+commit; the tree of the sources draws where in it. Whatever is hit, the federation ends with the
+models of an undisturbed simulation, and every silo took part in every round.
 """
 
 import sys
@@ -15,9 +15,10 @@ import pytest
 
 from pomona.record.run_folder import load
 from real_federation import check, federation, kill, started
+from representatives import number
 
 pytestmark = pytest.mark.slow
-MOMENTS = 30
+MOMENTS = 10
 BEFORE = 3  # rounds from which the length of a round is taken
 LATER = 300.0  # seconds within which the next round must be committed
 OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "server") | {
@@ -69,14 +70,14 @@ def killed(local, kind):
 
 @pytest.mark.parametrize("kind", OWNERS)
 def test_a_process_is_killed_in_every_moment_of_a_round(kind, tmp_path, monkeypatch, capsys):
-    began, struck = time.monotonic(), Counter()
-    with federation(tmp_path / "local", BEFORE + 4 * MOMENTS) as local:
+    began, struck, share = time.monotonic(), Counter(), number("kills") / 2**32
+    with federation(tmp_path / "local", BEFORE + 3 * MOMENTS) as local:
         started(local)
         committed(local, BEFORE)
         pace = median(r.seconds for r in load(local.server / "run").rounds[1:])
         for k in range(MOMENTS):
             committed(local, local.status.round + 1)
-            time.sleep(pace * k / MOMENTS)
+            time.sleep(pace * (k + share) / MOMENTS)
             struck[killed(local, kind)] += 1
         assert local.wait(lambda s: s.state in {"finished", "failed"}).state == "finished"
         check(local, monkeypatch)
