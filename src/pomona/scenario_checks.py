@@ -82,10 +82,7 @@ def require_samples(
             f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs "
             "models; raise data.validation_share, or give them validation rows"
         )
-    buffers = (
-        (path, buffer) for path, part in active(module) for buffer in part.buffers(recurse=False)
-    )
-    normed = next((path for path, buffer in buffers if buffer.is_floating_point()), None)
+    normed = _first_norm(module)
     lone = [name for name, c in held if len(c.train) == 1]
     if normed and config.batch_size == 1:
         raise ConfigError(
@@ -97,3 +94,11 @@ def require_samples(
             "normalises over "
             "a batch; give at least 2 samples a client, or take a model without BatchNorm"
         )
+
+
+def _first_norm(module: nn.Module) -> str | None:
+    """Return the path of the first trained layer with statistics of batches; None without one."""
+    for path, part in active(module):
+        if any(buffer.is_floating_point() for buffer in part.buffers(recurse=False)):
+            return path
+    return None

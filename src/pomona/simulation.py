@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pomona.auto_settings import on_engine, settled
 from pomona.config import Config
-from pomona.core.errors import ConfigError, StorageError, WorkerError, enough
+from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
@@ -112,10 +112,6 @@ def simulate(
     watcher = watcher or NullCallback()
     for line in cautions(scenario):
         watcher.note(line)
-    if "\0" in str(out):
-        raise StorageError(
-            f"the folder {str(out)!r} has a NUL character in its name; give another folder"
-        )
     if out is None:
         scenario = _settled(scenario, watcher)
         hold = _kept(scenario, out, watcher)

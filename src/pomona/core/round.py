@@ -33,21 +33,15 @@ def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]
     """
     share, rest = Fraction(largest), sum(sizes)
     descending = sorted((n for n in sizes if n), reverse=True)
-    if share == 1 or not descending:
+    if not descending or descending[0] <= share * rest or descending[0] == descending[-1]:
         return tuple(sizes)
     if len(descending) * share <= 1:
-        return (
-            tuple(1 if n else 0 for n in sizes) if descending[0] != descending[-1] else tuple(sizes)
-        )
+        return tuple(int(n > 0) for n in sizes)
     # limited clients; exact, so that the loop ends before the divisor is 0
     for cut, n in enumerate(descending):
         limit = share * rest / (1 - cut * share)
         if n <= limit:
-            return (
-                tuple(sizes)
-                if not cut
-                else tuple(float(limit) if n > limit else float(n) for n in sizes)
-            )
+            return tuple(float(min(size, limit)) for size in sizes)
         rest -= n
     raise AssertionError("the smallest of more than 1/s clients is never cut")
 

@@ -98,8 +98,8 @@ def collect(
         "size": size,
         "seeds": list(part.seeds or ()),
         "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
-        "scenarios": _scenarios(suite, {g.scenario for g in groups}),
-        "methods": _methods(suite, size, {g.method for g in groups}),
+        "scenarios": _scenarios(suite, groups),
+        "methods": _methods(suite, size, groups),
         "versions": [json.loads(text) for text in sorted(made_with)],
         "results": [_result(group, verdicts) for group in groups],
     }
@@ -107,12 +107,13 @@ def collect(
     return Bench(out, json.loads(json.dumps(results, allow_nan=False)), timing)
 
 
-def _scenarios(suite: Suite, wanted: Collection[str]) -> Tree:
-    columns = suite.scenario.items()
+def _scenarios(suite: Suite, groups: Sequence[Group]) -> Tree:
+    columns, wanted = suite.scenario.items(), {g.scenario for g in groups}
     return {name: {"title": column.title} for name, column in columns if name in wanted}
 
 
-def _methods(suite: Suite, size: Size, wanted: Collection[str]) -> Tree:
+def _methods(suite: Suite, size: Size, groups: Sequence[Group]) -> Tree:
+    wanted = {g.method for g in groups}
     return {
         name: {
             "row": row.row,
@@ -136,19 +137,22 @@ def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
     cells = () if chosen is None else group.finals[chosen]
     finals = [_cell(c, verdicts[c.folder]) for c in cells]
     trials = [_cell(c, verdicts[c.folder]) for c in group.trials]
-    states = [cell["state"] for cell in finals or trials]
     return {
         "scenario": group.scenario,
         "method": group.method,
-        "state": next(
-            (s for s in ("waiting", "failed", "data missing") if s in states), "finished"
-        ),
+        "state": _state(finals or trials),
         "search": [_tried(trial, cell) for trial, cell in zip(trials, group.trials, strict=True)],
         "chosen": None if chosen is None else dict(group.points[chosen]),
         "settings": _settings(cells[0]) if cells else None,
         "cells": finals,
         "over_seeds": {moment: _over_seeds(finals, moment) for moment in MOMENTS},
     }
+
+
+def _state(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return the state of several cells: the first that any has."""
+    states = {cell["state"] for cell in cells}
+    return next((s for s in ("waiting", "failed", "data missing") if s in states), "finished")
 
 
 def _cell(cell: Cell, verdict: JobState) -> dict[str, Any]:

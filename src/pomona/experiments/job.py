@@ -278,8 +278,8 @@ def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
         "test_accuracy": [e.accuracy_mean for e in tests],
         "test_accuracy_pooled": [_pooled(e) for e in tests],
         "test_loss": [mean_of_known(e.loss) for e in tests],
-        "validation_value": [e and e.mean for e in paired],
-        "validation_accuracy": [e and e.accuracy_mean for e in paired],
+        "validation_value": [getattr(e, "mean", None) for e in paired],
+        "validation_accuracy": [getattr(e, "accuracy_mean", None) for e in paired],
     }
 
 

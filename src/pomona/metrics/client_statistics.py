@@ -210,16 +210,18 @@ def best_rounds(
         if not np.isnan(at.test)
     ]
     found = best(points, metric) or best(points, metric, least=0)
+    by_round = {at.round: at for at in tested}
+    chosen, chosen_by = (by_round[found.round], found.metric.name) if found else (None, None)
     return BestRounds(
         last=_highest(tested, rounds),
-        best_validation=next((at for at in tested if found and at.round == found.round), None),
+        best_validation=chosen,
         best_test=_highest(tested, sign * means),
         best_test_pooled=_highest(
             [At(float(p), at.round) for p, at in zip(pooled, tested, strict=True)], sign * pooled
         )
         if metric.pools
         else None,
-        chosen_by=found.metric.name if found else None,
+        chosen_by=chosen_by,
     )
 
 

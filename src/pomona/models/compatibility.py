@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, worded
 from pomona.models.layers import training_mode
 from pomona.storage.mapped_array import machine_memory
 
@@ -76,8 +76,9 @@ def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) ->
     try:
         return kind(**args)
     except Exception as fault:  # the class's own checks raise any type
-        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
-        raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
+        raise ConfigError(
+            f"model.name={name} cannot be built ({worded(fault)}); see model.args"
+        ) from fault
 
 
 def verified(

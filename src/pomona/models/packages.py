@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from pomona.core.errors import ConfigError, with_extra
+from pomona.core.errors import ConfigError, with_extra, worded
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
 FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
@@ -58,8 +58,9 @@ def build(
     except ConfigError:
         raise
     except Exception as fault:  # the package's own checks raise any type
-        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
-        raise ConfigError(f"model.name={name} cannot be built ({line}); see model.args") from fault
+        raise ConfigError(
+            f"model.name={name} cannot be built ({worded(fault)}); see model.args"
+        ) from fault
 
 
 def require(first: str, what: str) -> None:
@@ -69,10 +70,9 @@ def require(first: str, what: str) -> None:
     try:
         import_module(first)
     except Exception as fault:  # binaries for another PyTorch raise any type
-        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
         raise ConfigError(
-            f"{what} needs {first}, which cannot be imported ({line}); install torch, torchvision "
-            f"and {first} of one source: all for this machine's CPU, or all for its CUDA"
+            f"{what} needs {first}, which cannot be imported ({worded(fault)}); install torch, "
+            f"torchvision and {first} of one source: all for this machine's CPU, or all for its CUDA"
         ) from fault
 
 

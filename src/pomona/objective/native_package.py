@@ -5,6 +5,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from pomona.core.errors import worded
+
 PACKAGE = "pomona_native"
 INTERFACE = 1
 """Version of the package's interface used here; other builds have another number, old ones none."""
@@ -50,8 +52,7 @@ def native_package(kind: str = "") -> NativePackage | str:
         kind = kind or kinds[0]
         return NativePackage(package.__version__, kind, package.load(kind))
     except Exception as fault:  # binaries for another Python or another machine raise any type
-        line = f"{type(fault).__name__}: {fault}".partition("\n")[0]
-        return f"the package pomona-native cannot be imported ({line}): run make native"
+        return f"the package pomona-native cannot be imported ({worded(fault)}): run make native"
 
 
 def release() -> str:

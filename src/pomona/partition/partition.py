@@ -182,7 +182,7 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANE
                 f"{source}: {what} has {len(values)} entries for {len(partition.clients)} "
                 f"clients; {ANEW}"
             )
-    if partition.targets and sorted(partition.targets) != list(range(len(partition.clients))):
+    if sorted(partition.targets) not in ([], list(range(len(partition.clients)))):
         raise DataError(f"{source}: targets must name each client once; {ANEW}")
     if not set(partition.turns) <= set(range(4)):
         got = sorted(set(partition.turns))

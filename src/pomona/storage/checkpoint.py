@@ -9,7 +9,7 @@ detected.
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,11 +77,8 @@ def save(
             pieces(tensors, note),
             lambda content: f"round-{number:06d}-{content}.safetensors",
         )
-        others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
-        older = sum(n < number for n, _ in others)  # they come first
-        for k, (n, stale) in enumerate(others):
-            if n == number or (k < older - (keep - 1) and n not in spare):
-                stale.unlink()
+        for stale in _stale(folder, number, path, keep, spare):
+            stale.unlink()
     except OSError as fault:
         need = sum(t.nbytes for t in forms(tensors).values())
         rounds = [n for n, _ in committed(folder)]
@@ -92,6 +89,17 @@ def save(
             "fix the folder, then resume"
         ) from fault
     return path
+
+
+def _stale(
+    folder: Path, number: int, path: Path, keep: int, spare: Collection[int]
+) -> Iterator[Path]:
+    """Yield other files of a round, and those older than the newest ``keep`` up to it."""
+    others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
+    older = sum(n < number for n, _ in others)  # they come first
+    for k, (n, other) in enumerate(others):
+        if n == number or (k < older - (keep - 1) and n not in spare):
+            yield other
 
 
 def read(path: Path) -> Checkpoint:

@@ -88,6 +88,10 @@ def require_own(folder: Path) -> None:
     A symbolic link would cause a file elsewhere to be overwritten, and a pipe would block the run.
     The folder itself may be a link.
     """
+    if "\0" in str(folder):
+        raise StorageError(
+            f"the folder {str(folder)!r} has a NUL character in its name; give another folder"
+        )
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(place, name)

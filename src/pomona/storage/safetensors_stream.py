@@ -94,7 +94,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
         RecursionError: the header is nested too deeply.
     """
     length = int.from_bytes(file.read(8), "little")
-    if size < 8 or length > min(size - 8, limit):
+    if length > min(size - 8, limit):
         raise ValueError(
             f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be"
         )

@@ -259,7 +259,7 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
     rare = int(np.argmin(sum(counts.values())))
     few = {c: int(n[rare]) for c, n in counts.items() if c not in small and n[rare] < FEW_EVENTS}
     if few:
-        classes = [str(name) for name in run.result.about.get("classes") or ()]
+        classes = run.result.about.get("classes") or ()
         what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
         shown = [f"{run.client(c)} ({n})" for c, n in few.items()]
         each = listing(shown[:MOST_NAMED])
