@@ -72,7 +72,8 @@ def require(first: str, what: str) -> None:
     except Exception as fault:  # binaries for another PyTorch raise any type
         raise ConfigError(
             f"{what} needs {first}, which cannot be imported ({worded(fault)}); install torch, "
-            f"torchvision and {first} of one source: all for this machine's CPU, or all for its CUDA"
+            f"torchvision and {first} of one source: all for this machine's CPU, or all for its "
+            "CUDA"
         ) from fault
 
 
