@@ -4,7 +4,7 @@
     python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
     python tools/calibrate_auroc.py --repeats 500 # a look
 
-DeLong's components and the rules of ``gain_interval`` are computed here for 500 draws at once, and
+DeLong's components and the rules of ``metrics.intervals`` are computed here for 500 draws at once, and
 so are random signs. *At its size*: DeLong's power with the limit at which its false claims are as
 frequent as the product's.
 """
@@ -57,7 +57,7 @@ def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.
 
 def holds(units: np.ndarray) -> np.ndarray:
     """Whether a difference holds against random signs (R,), if few units carry it: see
-    ``gain_interval``.
+    ``metrics.intervals``.
     """
     squares = units**2
     known: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)

@@ -41,7 +41,7 @@ def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]
     for cut, n in enumerate(descending):
         limit = share * rest / (1 - cut * share)
         if n <= limit:
-            return tuple(float(min(size, limit)) for size in sizes)
+            return tuple(float(min(Fraction(size), limit)) for size in sizes)
         rest -= n
     raise AssertionError("the smallest of more than 1/s clients is never cut")
 
