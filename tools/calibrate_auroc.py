@@ -4,8 +4,8 @@
     python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
     python tools/calibrate_auroc.py --repeats 500 # a look
 
-DeLong's components and the rules of ``metrics.intervals`` are computed here for 500 draws at once, and
-so are random signs. *At its size*: DeLong's power with the limit at which its false claims are as
+DeLong's components and the rules of ``metrics.intervals`` are computed here for 500 draws at once,
+and so are random signs. *At its size*: DeLong's power with the limit at which its false claims are as
 frequent as the product's.
 """
 
