@@ -5,8 +5,8 @@
     python tools/calibrate_auroc.py --repeats 500 # a look
 
 DeLong's components and the rules of ``metrics.intervals`` are computed here for 500 draws at once,
-and so are random signs. *At its size*: DeLong's power with the limit at which its false claims are as
-frequent as the product's.
+and so are random signs. *At its size*: DeLong's power with the limit at which its false claims are
+as frequent as the product's.
 """
 
 import argparse

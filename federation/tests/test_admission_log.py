@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load
 
 from pomona.core.errors import QuorumError
-from pomona.federation.admission import DEFAULT
+from pomona.federation.admission import FACTOR
 from pomona.record.run_folder import load as load_run
 from pomona_federation.audit import read, verify
 from pomona_federation.silo import client_app
@@ -50,7 +50,7 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
     assert (refused["round"], refused["silo"]) == (2, "silo-1")
     assert "norm" in refused["reason"]
     assert refused["reason"].startswith("tensor")
-    most = DEFAULT.factor * median([n for (number, _), n in norms.items() if number < 3])
+    most = FACTOR * median([n for (number, _), n in norms.items() if number < 3])
     for line in lines:
         true = norms[line["round"], line["silo"]]
         assert line["norms"].keys() == line["limits"].keys() == {"core"}

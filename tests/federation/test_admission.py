@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save as library_save
 
 from pomona.core.errors import ProtocolError
-from pomona.federation.admission import AdmissionLimits, Expected, History, admit
+from pomona.federation import admission
+from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import clip, decode, largest, non_finite
@@ -45,8 +46,8 @@ def accepted(verdict):
     return [a.reply.client for a in verdict.accepted]
 
 
-def judged(*arrivals, history=None, **limits):
-    return admit(arrivals, ROUND, history or History(), AdmissionLimits(**limits))
+def judged(*arrivals, history=None):
+    return admit(arrivals, ROUND, history or History())
 
 
 def test_a_sound_round_is_let_in_in_order_of_clients():
@@ -127,9 +128,7 @@ def test_a_number_of_samples_is_the_registered_one(samples):
     "changes", [{"run": "other"}, {"round": 4}, {"round": 6}, {"client": 6}, {"client": -1}]
 )
 def test_what_is_stale_or_unasked_is_ignored_without_a_strike(changes):
-    verdict = admit(
-        [arrival(2), arrival(**{"client": 1} | changes)], ROUND, History(), AdmissionLimits()
-    )
+    verdict = admit([arrival(2), arrival(**{"client": 1} | changes)], ROUND, History())
     assert accepted(verdict) == [2]
     assert len(verdict.rejected) == 1
     assert verdict.history == judged(arrival(2)).history
@@ -181,24 +180,26 @@ def test_arrival_order_decides_nothing():
 
 
 def test_a_norm_is_bounded_by_a_multiple_of_the_median():
-    """Ones (3, 2) have norm sqrt(6); the bound is factor times the median over history."""
+    """Ones (3, 2) have norm sqrt(6); the bound is 100 times the median over history."""
     history = History(norms={"core": (1.0, 2.0, 3.0, 50.0, 2.5)})
-    edge = 4 * 2.5 / math.sqrt(6)
+    edge = 100 * 2.5 / math.sqrt(6)
     verdict = judged(
-        arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history, factor=4
+        arrival(0, sound(edge * 0.999)), arrival(1, sound(edge * 1.001)), history=history
     )
     assert accepted(verdict) == [0]
     assert (
-        verdict.rejected[0].line == "client 1, round 5: tensor 'core' has norm 10, the bound is 10"
+        verdict.rejected[0].line
+        == "client 1, round 5: tensor 'core' has norm 250, the bound is 250"
     )
-    assert verdict.history.norms["core"] == (1.0, 2.0, 3.0, 50.0, 2.5, pytest.approx(9.99))
+    assert verdict.history.norms["core"] == (1.0, 2.0, 3.0, 50.0, 2.5, pytest.approx(249.75))
 
 
-def test_a_huge_core_is_refused_in_the_first_round_too_where_others_are_more():
+def test_a_huge_core_is_refused_in_the_first_round_too_where_others_are_more(monkeypatch):
     arrivals = [arrival(i, sound(1e6 if i == 2 else 1.0 + 0.1 * i)) for i in range(6)]
     assert accepted(judged(*arrivals)) == [0, 1, 3, 4, 5]
     assert accepted(judged(*arrivals[1:4])) == [1, 2, 3]  # three norms make no median
-    assert accepted(judged(*arrivals[1:4], enough=3)) == [1, 3]
+    monkeypatch.setattr(admission, "ENOUGH", 3)
+    assert accepted(judged(*arrivals[1:4])) == [1, 3]
 
 
 def test_zeros_are_valid_and_bound_nobody():
@@ -220,9 +221,10 @@ def test_a_norm_that_overflows_is_refused_even_while_nothing_is_known():
     assert "norm inf" in verdict.rejected[0].reason
 
 
-def test_the_window_forgets_the_oldest():
+def test_the_window_forgets_the_oldest(monkeypatch):
     history = History(norms={"core": (1.0, 2.0, 3.0)})
-    assert judged(arrival(0), history=history, window=3).history.norms["core"] == (
+    monkeypatch.setattr(admission, "WINDOW", 3)
+    assert judged(arrival(0), history=history).history.norms["core"] == (
         2.0,
         3.0,
         math.sqrt(6),

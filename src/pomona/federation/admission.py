@@ -3,7 +3,7 @@
 Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its
 number of samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and
 integers are client ids; the method's own check; and each float tensor's L2 norm, which may be at
-most ``factor`` times the median of those accepted before. The norm is the tensor's own, not its
+most ``FACTOR`` times the median of those accepted before. The norm is the tensor's own, not its
 distance from an earlier one: that distance grows with a client's data and with every missed round,
 and shrinks towards the optimum, so that a bound on it would refuse honest clients. Admission
 rejects numbers far outside the usual range; it does not protect against a client that poisons
@@ -25,28 +25,16 @@ from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
 UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms, it excludes infinities
-
-
-@dataclass(frozen=True)
-class AdmissionLimits:
-    """Limits on uplinks.
-
-    Attributes:
-        factor: maximum ratio of a norm to the median of those accepted before.
-        enough: number of norms needed for a median. Until as many were accepted, the round's own
-            uplinks count as well, and while they are still too few, norms are only checked to be
-            finite.
-        window: accepted norms stored for each tensor.
-        strikes: consecutive refused uplinks after which a client is quarantined.
-    """
-
-    factor: float = 100.0
-    enough: int = 5
-    window: int = 1000
-    strikes: int = 3
-
-
-DEFAULT = AdmissionLimits()
+FACTOR = 100.0
+"""Maximum ratio of a norm to the median of those accepted before."""
+ENOUGH = 5
+"""Number of norms needed for a median. Until as many were accepted, the round's own uplinks count
+as well, and while they are still too few, norms are only checked to be finite.
+"""
+WINDOW = 1000
+"""Accepted norms stored for each tensor."""
+STRIKES = 3
+"""Consecutive refused uplinks after which a client is quarantined."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +65,9 @@ class History:
     strikes: Mapping[int, int] = field(default_factory=dict)
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def quarantined(self, limits: AdmissionLimits = DEFAULT) -> frozenset[int]:
+    def quarantined(self) -> frozenset[int]:
         """Return the clients that are excluded from later rounds."""
-        return frozenset(
-            client for client, count in self.strikes.items() if count >= limits.strikes
-        )
+        return frozenset(client for client, count in self.strikes.items() if count >= STRIKES)
 
     def as_json(self) -> dict[str, Any]:
         """Return the history as JSON for a checkpoint's note."""
@@ -137,7 +123,6 @@ def admit(
     arrivals: Sequence[Arrival],
     expected: Expected,
     history: History,
-    limits: AdmissionLimits = DEFAULT,
 ) -> Admission:
     """Check a round's uplinks together, so that the order of arrival only decides which of two
     copies is first.
@@ -147,10 +132,10 @@ def admit(
     that reports a fault is rejected without a strike; these come first.
     """
     faults = _faults(arrivals)
-    sound, rejected = _sound(arrivals, expected, history, limits)
+    sound, rejected = _sound(arrivals, expected, history)
     norms = {client: _norms(sound[client].reply.uplink) for client in sorted(sound)}
     bounds = {
-        name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()], limits)
+        name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()])
         for name, example in expected.spec.items()
         if example.is_floating_point()
     }
@@ -160,7 +145,7 @@ def admit(
     ]
     accepted = {client: sound[client] for client in norms if client not in huge}
     rejected.sort(key=lambda r: (r.client, r.reason))
-    after = _history_after(history, norms, accepted.keys(), rejected, bounds, limits)
+    after = _history_after(history, norms, accepted.keys(), rejected, bounds)
     return Admission(tuple(accepted.values()), (*faults, *rejected), after, norms, bounds)
 
 
@@ -173,7 +158,7 @@ def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
 
 
 def _sound(
-    arrivals: Sequence[Arrival], expected: Expected, history: History, limits: AdmissionLimits
+    arrivals: Sequence[Arrival], expected: Expected, history: History
 ) -> tuple[dict[int, Arrival], list[Rejection]]:
     """Return each client's first well-formed uplink, in order of arrival, and the others with the
     reason.
@@ -182,7 +167,7 @@ def _sound(
     rejected: list[Rejection] = []
     for arrival in [a for a in arrivals if not a.reply.fault]:
         client = arrival.reply.client
-        if ignored := _uninvited(arrival, expected, history, limits):
+        if ignored := _uninvited(arrival, expected, history):
             rejected.append(_rejection(client, expected.round, ignored, struck=False))
         elif wrong := _flaw(arrival, expected):
             rejected.append(_rejection(client, expected.round, wrong, struck=True))
@@ -209,30 +194,27 @@ def _history_after(
     accepted: Collection[int],
     rejected: Sequence[Rejection],
     names: Iterable[str],
-    limits: AdmissionLimits,
 ) -> History:
     """Return the history with a round's strikes, and the norms of its accepted uplinks."""
     struck = {r.client for r in rejected if r.struck} - {*accepted}
     strikes = {c: n for c, n in history.strikes.items() if c not in accepted}
     strikes |= {c: strikes.get(c, 0) + 1 for c in sorted(struck)}
     remembered = {
-        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-limits.window :]
+        name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-WINDOW:]
         for name in names
     }
     return History(strikes, remembered)
 
 
-def _uninvited(
-    arrival: Arrival, expected: Expected, history: History, limits: AdmissionLimits
-) -> str | None:
+def _uninvited(arrival: Arrival, expected: Expected, history: History) -> str | None:
     if arrival.run != expected.run:
         return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
     if arrival.round != expected.round:
         return f"it is for round {arrival.round}"
     if arrival.reply.client not in expected.sizes:
         return "this client was not asked"
-    if arrival.reply.client in history.quarantined(limits):
-        return f"in quarantine after {limits.strikes} refused uplinks in a row"
+    if arrival.reply.client in history.quarantined():
+        return f"in quarantine after {STRIKES} refused uplinks in a row"
     return None
 
 
@@ -271,13 +253,13 @@ def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
-def _bound(history: Sequence[float], candidates: Sequence[float], limits: AdmissionLimits) -> float:
+def _bound(history: Sequence[float], candidates: Sequence[float]) -> float:
     """Return the largest norm to accept; the largest float, which excludes infinities, if there are
     too few norms.
     """
-    known = [*history] if len(history) >= limits.enough else [*history, *candidates]
-    middle = median(known) if len(known) >= limits.enough else 0.0
-    top = limits.factor * middle
+    known = [*history] if len(history) >= ENOUGH else [*history, *candidates]
+    middle = median(known) if len(known) >= ENOUGH else 0.0
+    top = FACTOR * middle
     return top if middle > 0 and isfinite(top) else UNBOUNDED
 
 

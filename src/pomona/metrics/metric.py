@@ -68,9 +68,9 @@ class Metric:
         """Format a value for display: "95.47 %", "0.731"; "-" for None."""
         return self.number(value) + (" %" if self.percent and value is not None else "")
 
-    def gap(self, value: float | None, sign: str = "+") -> str:
+    def gap(self, value: float | None) -> str:
         """Format a difference of two values: "+0.09 percentage points", "+0.046"."""
-        return self.number(value, sign) + (
+        return self.number(value, "+") + (
             " percentage points" if self.percent and value is not None else ""
         )
 

@@ -31,7 +31,7 @@ def ranks(values: Matrix) -> Matrix:
     return np.asarray(stats.rankdata(-np.round(values, 12), axis=1), dtype=np.float64)
 
 
-def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> float:
+def critical_difference(methods: int, blocks: int) -> float:
     """Return the difference of mean ranks that is significant by Nemenyi's test: q sqrt(k (k + 1) /
     (6 B)).
 
@@ -39,7 +39,7 @@ def critical_difference(methods: int, blocks: int, level: float = LEVEL) -> floa
     """
     from scipy import stats  # late: a second, not needed for a page of one run
 
-    q = stats.studentized_range.ppf(1 - level, methods, np.inf) / np.sqrt(2)
+    q = stats.studentized_range.ppf(1 - LEVEL, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * blocks)))
 
 
