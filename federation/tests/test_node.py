@@ -137,6 +137,15 @@ def test_a_worker_that_has_ended_is_started_again(made):
     assert made.process.poll() is None
 
 
+def test_an_answer_forgets_the_failures_before_it(made, capfd):
+    for _ in range(4):
+        assert made.ask([b"pass"], 5)
+        made.process.kill()
+        made.process.wait()
+        made.keep()
+    assert capfd.readouterr().err.count("starts again in 0.01 s") == 4
+
+
 def gone(pid):
     """Whether a process ends within a few seconds."""
     until = time.monotonic() + 20

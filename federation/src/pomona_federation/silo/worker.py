@@ -41,8 +41,7 @@ MODULES = (
     "pomona_federation.silo.client_app",
 )
 ASKED, ANSWERED, ENDED = b"?", b"!", b"x"  # what comes with a file, or instead of one
-FIRST, LONGEST = 0.2, 60.0  # seconds before a restart, doubled by each failure
-STEADY = 60.0  # seconds of running after which failures are forgotten
+FIRST, LONGEST = 0.2, 60.0  # seconds before a restart, doubled by each failure since an answer
 
 
 # The node's side.
@@ -61,7 +60,6 @@ class Worker:
     env: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
     _link: socket.socket | None = None
-    _began: float = 0.0
     _failures: int = 0
     _next: float = 0.0  # when it may be started again
 
@@ -89,7 +87,9 @@ class Worker:
         assert self._link, "with its socket"
         try:
             send(self._link, ASKED, [*parts, str(node).encode()])
-            return receive(self._link)
+            answer = receive(self._link)
+            self._failures = 0
+            return answer
         except (OSError, EOFError):  # it has ended, or is just about to
             self.process.kill()
             self._ended()
@@ -98,7 +98,7 @@ class Worker:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._link, self._began = ours, time.monotonic()
+            self._link = ours
             passed = theirs.fileno()
             self.process = subprocess.Popen(
                 self.command(passed), env=dict(self.env), pass_fds=[passed]
@@ -109,7 +109,7 @@ class Worker:
         code, self.process = self.process.wait(), None
         if self._link:
             self._link.close()
-        self._failures = 1 if time.monotonic() - self._began > STEADY else self._failures + 1
+        self._failures += 1
         delay = backoff(self._failures, FIRST, LONGEST)
         self._next = time.monotonic() + delay
         print(  # noqa: T201 - the process's log
