@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from pomona.core.errors import DataError, OutOfMemoryError
 from pomona.data import data_settings, npz, read
-from pomona.data.medmnist import CLASSES
+from pomona.data.published import CLASSES
 
 X, Y = np.arange(12.0).reshape(4, 3) ** 2, np.array([0, 2, 1, 2])
 IMAGES = np.arange(4 * 6 * 6, dtype=np.uint8).reshape(4, 6, 6)

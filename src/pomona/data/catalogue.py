@@ -73,17 +73,7 @@ def _idx(
 ) -> CatalogueEntry:
     marker = f"{prefix}train-images-idx3-ubyte"
     places = tuple(f"{folder}{raw}" for folder in folders for raw in ("", "/raw", "/gzip"))
-    return CatalogueEntry(
-        name,
-        PublicImages,
-        "pomona.data.idx:read",
-        "image",
-        "28x28x1",
-        about,
-        source,
-        places,
-        (marker, f"{marker}.gz"),
-    )
+    return _images(name, "idx:read", "28x28x1", about, source, places, (marker, f"{marker}.gz"))
 
 
 def _emnist(split: str, about: str) -> CatalogueEntry:
@@ -93,26 +83,37 @@ def _emnist(split: str, about: str) -> CatalogueEntry:
 
 def _medmnist(stem: str, channels: int, about: str) -> CatalogueEntry:
     name, source = f"{stem}mnist", "MedMNIST v2 (Yang et al. 2023), 28 x 28"
-    target, places = "pomona.data.medmnist:read", (".", name, "medmnist")
-    return CatalogueEntry(
-        name,
-        PublicImages,
-        target,
-        "image",
-        f"28x28x{channels}",
-        about,
-        source,
-        places,
-        (f"{name}.npz",),
-    )
+    shape, places = f"28x28x{channels}", (".", name, "medmnist")
+    return _images(name, "published:medmnist", shape, about, source, places, (f"{name}.npz",))
 
 
 def _cifar(number: int, about: str, markers: tuple[str, ...]) -> CatalogueEntry:
     name, source = f"cifar{number}", f"CIFAR-{number} (Krizhevsky 2009), binary version"
     markers = (f"cifar-{number}-binary.tar.gz", *markers)
-    target, places = "pomona.data.cifar:read", (name, f"cifar-{number}", f"cifar_{number}", ".")
+    places = (name, f"cifar-{number}", f"cifar_{number}", ".")
+    return _images(name, "cifar:read", "32x32x3", about, source, places, markers)
+
+
+def _images(
+    name: str,
+    reader: str,
+    shape: str,
+    about: str,
+    source: str,
+    folders: tuple[str, ...],
+    markers: tuple[str, ...],
+) -> CatalogueEntry:
+    target = f"pomona.data.{reader}"
     return CatalogueEntry(
-        name, PublicImages, target, "image", "32x32x3", about, source, places, markers
+        name, PublicImages, target, "image", shape, about, source, folders, markers
+    )
+
+
+def _own(
+    name: str, settings: type[DataSettings], kind: str, about: str, reader: str = ""
+) -> CatalogueEntry:
+    return CatalogueEntry(
+        name, settings, f"pomona.data.{reader or f'{name}:read'}", kind, "any", about
     )
 
 
@@ -120,7 +121,7 @@ _ENTRIES = (
     CatalogueEntry(
         "digits",
         BundledImages,
-        "pomona.data.sklearn_data:digits",
+        "pomona.data.published:digits",
         "image",
         "8x8x1",
         "handwritten digits, 10 classes, 1,797 rows",
@@ -128,7 +129,7 @@ _ENTRIES = (
     CatalogueEntry(
         "breast-cancer",
         BundledTable,
-        "pomona.data.sklearn_data:breast_cancer",
+        "pomona.data.published:breast_cancer",
         "table",
         "30",
         "tumour nuclei, 2 classes, 569 rows",
@@ -173,11 +174,9 @@ _ENTRIES = (
     _medmnist("organa", 1, "abdominal CT, axial, 11 classes, 41,072 + 17,778"),
     _medmnist("organc", 1, "abdominal CT, coronal, 11 classes, 15,392 + 8,268"),
     _medmnist("organs", 1, "abdominal CT, sagittal, 11 classes, 16,392 + 8,829"),
-    CatalogueEntry(
+    _images(
         "tiny-imagenet",
-        PublicImages,
-        "pomona.data.image_folder:tiny_imagenet",
-        "image",
+        "image_folder:tiny_imagenet",
         "64x64x3",
         "photographs, 200 classes, 100,000 + 10,000",
         "Tiny-ImageNet-200 (Stanford CS231n), unzipped",
@@ -195,69 +194,51 @@ _ENTRIES = (
         ("ag-news", "ag_news", "ag_news_csv"),
         ("train.csv", "test.csv"),
     ),
-    CatalogueEntry(
-        "npz",
-        NpzArrays,
-        "pomona.data.npz:read",
-        "any",
-        "any",
-        "own arrays x, y (x_test, y_test) in an .npz; set data.path",
-    ),
-    CatalogueEntry(
+    _own("npz", NpzArrays, "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"),
+    _own(
         "csv",
         CsvTable,
-        "pomona.data.csv_table:read",
         "table",
-        "any",
         "own table as CSV; set data.path, data.label_column",
+        "csv_table:read",
     ),
-    CatalogueEntry(
+    _own(
         "parquet",
         ParquetTable,
-        "pomona.data.csv_table:read",
         "table",
-        "any",
         "own table as Parquet; set data.path, label_column",
+        "csv_table:read",
     ),
-    CatalogueEntry(
+    _own(
         "csv-text",
         CsvTexts,
-        "pomona.data.text:read",
         "text",
-        "any",
         "own texts; set data.path, label_column, text_columns",
+        "text:read",
     ),
-    CatalogueEntry(
+    _own(
         "folder",
         ImageFolder,
-        "pomona.data.image_folder:read",
         "image",
-        "any",
         "own images, one folder a class; set data.path",
+        "image_folder:read",
     ),
-    CatalogueEntry(
-        "manifest",
-        ImageManifest,
-        "pomona.data.manifest:read",
-        "image",
-        "any",
-        "own images or volumes that a CSV lists; set data.path",
+    _own(
+        "manifest", ImageManifest, "image", "own images or volumes that a CSV lists; set data.path"
     ),
-    CatalogueEntry(
+    _own(
         "idx",
         IdxImages,
-        "pomona.data.idx:own",
         "image",
-        "any",
         "own images in IDX files named as MNIST's; set data.path",
+        "idx:own",
     ),
-    CatalogueEntry(
+    _own(
         "clients",
         ClientCsvTables,
-        "pomona.data.client_files:read",
-        "any",
         "any",
         "own files of each client; set data.clients",
+        "client_files:read",
     ),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}

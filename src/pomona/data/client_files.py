@@ -66,7 +66,7 @@ def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple
     """Read all files as one data set; also return their row counts."""
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
     suffixes = {path.suffix.lower() for path in paths}
-    formats = {FORMATS.get(suffix) for suffix in suffixes}
+    formats = set(map(FORMATS.get, suffixes))
     if suffixes != {".npz"} and (None in formats or len(formats) > 1):
         named = ", ".join(sorted(suffix or "no suffix" for suffix in suffixes))
         raise ConfigError(

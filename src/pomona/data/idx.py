@@ -15,7 +15,7 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data import image_arrays, targets
+from pomona.data import image_arrays
 from pomona.data.array_file import (
     MOST_PACKED,
     StoredArray,
@@ -92,8 +92,10 @@ def read(settings: PublicImages) -> Dataset:
     """
     name, images = settings.name, locate(settings)
     parts = [_pair(images), _pair(_test(images))]
-    shift = 1 if name == "emnist-letters" else 0
-    dataset = _dataset(name, parts, settings, CLASSES[name], shift)
+    first = 1 if name == "emnist-letters" else 0
+    dataset = image_arrays.dataset(
+        name, parts, 1, settings.memory_share, classes=CLASSES[name], first=first
+    )
     if name.startswith("emnist-"):
         for _, rows in blocks(dataset.x, 4096):
             rows[...] = rows.swapaxes(1, 2).copy()
@@ -112,7 +114,9 @@ def own(settings: IdxImages) -> Dataset:
         )
     test = _test(images)
     parts = [_pair(images), *([_pair(test)] if test.exists() else [])]
-    return _dataset(str(path), parts, settings, settings.classes, 0)
+    return image_arrays.dataset(
+        str(path), parts, 1, settings.memory_share, classes=settings.classes
+    )
 
 
 def _first(folder: Path, pattern: str) -> Path | None:
@@ -138,16 +142,3 @@ def _either(path: Path) -> Path:
 def _pair(images: Path) -> tuple[StoredArray, StoredArray]:
     labels = images.with_name(re.sub(r"-images-idx\d", "-labels-idx1", images.name))
     return paired(stored(images), stored(_either(labels)))
-
-
-def _dataset(
-    name: str,
-    parts: list[tuple[StoredArray, StoredArray]],
-    settings: IdxImages | PublicImages,
-    classes: tuple[str, ...],
-    shift: int,
-) -> Dataset:
-    numbers = [(y.where, y.load() - np.int64(shift)) for _, y in parts]
-    y, classes = targets.from_arrays(numbers, "classes", classes)
-    x = image_arrays.gathered([x for x, _ in parts], settings.memory_share)
-    return Dataset(name, "image", x, y, classes, len(parts[0][0]), *image_arrays.usual(x))

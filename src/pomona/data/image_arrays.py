@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.core.samples import Targets
+from pomona.data import targets
 from pomona.data.array_file import StoredArray, joined
 from pomona.data.dataset import FORMS, Dataset
 from pomona.data.validation import blocks
@@ -77,6 +79,36 @@ def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.ge
     row = parts[0].shape[1:]
     dtype = sample_type(part.dtype for part in parts)
     return joined(parts, row if len(row) > 2 else (*row, 1), dtype, memory_share)
+
+
+def dataset(
+    name: str,
+    parts: Sequence[tuple[StoredArray, StoredArray]],
+    training: int,
+    memory_share: float,
+    kind: Targets = "classes",
+    classes: tuple[str, ...] = (),
+    first: int = 0,
+) -> Dataset:
+    """Read parts of images and targets, the first ``training`` of them for training.
+
+    Args:
+        name: of the data.
+        parts: inputs and targets as stored.
+        training: number of parts.
+        memory_share: see ``allocate``.
+        kind: see ``targets.from_arrays``.
+        classes: see ``targets.from_arrays``.
+        first: number that the first class has in the files.
+
+    Raises:
+        DataError: as ``gathered`` and ``targets.from_arrays``.
+    """
+    numbers = [(y.where, y.load() - np.int64(first) if first else y.load()) for _, y in parts]
+    y, classes = targets.from_arrays(numbers, kind, classes)
+    x = gathered([x for x, _ in parts], memory_share)
+    n_train = sum(len(x) for x, _ in parts[:training])
+    return Dataset(name, "image", x, y, classes, n_train, *usual(x))
 
 
 def adopted(x: NDArray[Any], where: str) -> NDArray[Any]:

@@ -1,7 +1,11 @@
-"""Image decoding with a fixed list of decoders, never chosen by a file's content."""
+"""Pictures in files, by a fixed list of decoders that is never chosen by a file's content.
 
-import warnings
+Pillow reads them, and tifffile TIFF that Pillow cannot: 16-bit colour, floating point, any number
+of channels.
+"""
+
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pomona.core import bounds, files
+from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data.image_arrays import WINDOW
-from pomona.data.image_file import MOST_VALUES, Size
+from pomona.data.array_file import file
+from pomona.data.image_arrays import WINDOW, sample_type
+from pomona.data.image_file import MOST_VALUES, ImageFile, Size, decoding, package, plain
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+TIFF = {".tif", ".tiff"}
+SUFFIXES = {*TIFF, ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm"}
 # By default, Pillow selects the decoder by content, and some start other programs (EPS:
 # Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
@@ -29,6 +35,19 @@ DEEP = {
     "F": np.float32,
 }
 T = TypeVar("T")
+
+
+def picture(path: Path) -> ImageFile:
+    """Open an image in one of ``FORMATS``. Raises DataError."""
+    mode, (width, height) = form(path)
+    if mode in DEEP:
+        dtype = np.dtype(DEEP[mode])
+        return plain(path, (height, width, 1), dtype, lambda: deep(path))
+
+    def pixels(channels: int, size: Size | None) -> NDArray[np.uint8]:
+        return decoded(path, "L" if channels == 1 else "RGB", size)
+
+    return ImageFile(path, (height, width, len(mode)), np.dtype(np.uint8), pixels, picture=True)
 
 
 def form(path: Path) -> tuple[str, Size]:
@@ -115,29 +134,21 @@ def _upright(image: Image.Image) -> Image.Image:
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     """Apply ``look`` to an opened image. Raises DataError for any problem with the file."""
     files.regular(path, DataError)
-    try:
-        with warnings.catch_warnings():
-            # about content that Pillow ignores; the size limit is our own
-            warnings.simplefilter("ignore")
-            with files.opened(path) as raw, Image.open(raw, formats=FORMATS) as image:
+    with decoding(path), files.opened(path) as raw:
+        try:
+            with Image.open(raw, formats=FORMATS) as image:
                 if image.width * image.height > MOST_VALUES:
                     size = f"{image.width} x {image.height} pixels"
                     raise DataError(
                         f"{path} has {size}, at most {MOST_VALUES} are read; make it smaller"
                     )
                 return look(image)
-    except DataError:
-        raise
-    except UnidentifiedImageError:
-        what = (
-            "it is empty"
-            if not path.stat().st_size
-            else f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        )
-        raise DataError(f"cannot read the image {path} ({what}); replace or remove it") from None
-    except Exception as fault:  # decoders raise all kinds of errors for damaged files
-        reason = bounds.plain(str(fault), 120) or type(fault).__name__
-        raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
+        except UnidentifiedImageError:
+            known = f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            what = known if path.stat().st_size else "it is empty"
+            raise DataError(
+                f"cannot read the image {path} ({what}); replace or remove it"
+            ) from None
 
 
 def _mode(image: Image.Image) -> str:
@@ -162,3 +173,44 @@ def _mode(image: Image.Image) -> str:
             f"{name} has pixels of mode {image.mode}{colours}, which are not read; {WINDOW}"
         )
     return mode
+
+
+def tiff(path: Path) -> ImageFile:
+    """Open a single-page file as an image (H, W, C) from its header.
+
+    Raises:
+        DataError: not a TIFF, several pages, or a dtype that images do not have.
+        ConfigError: tifffile is not installed.
+    """
+    tifffile = package("tifffile", path)
+    with decoding(path), tifffile.TiffFile(file(path)) as opened:
+        shape, dtype = _tiff_form(opened, path)
+        return plain(path, shape, sample_type([dtype], path), partial(_tiff_values, path, shape))
+
+
+def _tiff_form(opened: Any, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    page = opened.pages[0]
+    if page.next if hasattr(page, "next") else len(opened.pages) > 1:
+        raise DataError(
+            f"{path} contains several pictures, of which only one would be read; save each in its "
+            "own file"
+        )
+    axes, shape = str(page.axes), tuple(map(int, page.shape))
+    if axes not in {"YX", "YXS", "SYX"} or page.dtype is None:
+        raise DataError(
+            f"{path} holds axes {axes} of {page.dtype}; an image has rows, columns and channels"
+        )
+    rows, columns, channels = {"YX": (*shape, 1), "YXS": shape, "SYX": (*shape[1:], *shape[:1])}[
+        axes
+    ]
+    return (rows, columns, channels), page.dtype
+
+
+def _tiff_values(path: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    with package("tifffile", path).TiffFile(path) as opened:
+        page = opened.pages[0]
+        values = page.asarray(maxworkers=1)
+        values = np.moveaxis(values, 0, -1) if page.axes == "SYX" else values
+        return np.ascontiguousarray(values.reshape(shape)).astype(
+            sample_type([page.dtype]), copy=False
+        )

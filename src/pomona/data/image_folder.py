@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from unicodedata import normalize
 
@@ -57,33 +57,45 @@ def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
     """
     train = root / "train" if (root / "train").is_dir() else root
     beside = [root / part for part in ("val", "test") if train != root and (root / part).is_dir()]
-    known = classes or tuple(dict.fromkeys(_class(folder) for folder in folders(train)))
-    numbers = {normalize("NFC", name): k for k, name in enumerate(known)}
-    problems, notes = [], []
-    if train != root:
-        problems += _loose(root) + _astray(root, {train, *beside})
-    labelled: list[Labelled] = []
+    known = classes or tuple(dict.fromkeys(map(_class, folders(train))))
+    problems = _loose(root) + _astray(root, {train, *beside}) if train != root else []
+    labelled, notes = [], list[str]()
     for part in (train, *beside):
-        labelled.append([])
-        problems += _loose(part)
-        for folder in folders(part):
-            if _class(folder) not in numbers:
-                problems.append(
-                    f"{folder}: no such class among the training images; {near(folder.name, known)}"
-                )
-                continue
-            found = images(folder)
-            labelled[-1] += [(path, numbers[_class(folder)]) for path in found]
-            if not found and not classes and part == train:
-                problems.append(
-                    f"{folder}: no image in it, so no class; remove it, or put its images there"
-                )
-            unread, other = _others(folder)
-            problems += unread
-            notes += other
-    testing = labelled[1:][-1] if beside else []
-    training = [item for items in labelled[: len(labelled) - bool(beside)] for item in items]
+        found, wrong, skipped = _part(part, known, not classes and part == train)
+        labelled.append(found)
+        problems += wrong
+        notes += skipped
+    testing = labelled.pop() if beside else []
+    training = list(chain.from_iterable(labelled))
     return FolderContents(training, testing, known, tuple(problems), tuple(notes))
+
+
+def _part(
+    root: Path, classes: Sequence[str], complete: bool
+) -> tuple[Labelled, list[str], list[str]]:
+    """Return the images in a folder's class folders, the problems, and what is skipped; if
+    ``complete``, each class needs an image.
+    """
+    numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
+    labelled: Labelled = []
+    problems, notes = _loose(root), list[str]()
+    for folder in folders(root):
+        number = numbers.get(_class(folder))
+        if number is None:
+            problems.append(
+                f"{folder}: no such class among the training images; {near(folder.name, classes)}"
+            )
+            continue
+        found = images(folder)
+        labelled += [(path, number) for path in found]
+        if complete and not found:
+            problems.append(
+                f"{folder}: no image in it, so no class; remove it, or put its images there"
+            )
+        unread, other = _others(folder)
+        problems += unread
+        notes += other
+    return labelled, problems, notes
 
 
 def _class(folder: Path) -> str:
@@ -225,7 +237,7 @@ def _dataset(
         )
     stack = image_stack.stacked(name, [path for path, _ in labelled], settings, problems)
     y = np.array([label for _, label in labelled], np.int64)[stack.kept]
-    n_train, told = int((stack.kept < len(training)).sum()), (*notes, *stack.notes)
-    return Dataset(
-        name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x), notes=told
-    )
+    n_train = int((stack.kept < len(training)).sum())
+    shift, scale = image_arrays.usual(stack.x)
+    said = (*notes, *stack.notes)
+    return Dataset(name, "image", stack.x, y, classes, n_train, shift, scale, notes=said)

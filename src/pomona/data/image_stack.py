@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import dicom, dicom_series, image_decoding, nifti, tiff
+from pomona.data import dicom, image_decoding, nifti
 from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, Size, plain
+from pomona.data.image_file import ImageFile, Window
 from pomona.data.kinds import ImageFolder, ImageManifest, PublicImages
 from pomona.data.problem_report import MOST, listed, refuse
-from pomona.data.settings import ImageFiles
+from pomona.data.settings import ImageFiles, Images
 from pomona.storage.mapped_array import allocate
 
 S = TypeVar("S")
@@ -37,30 +37,17 @@ def opened(path: Path) -> ImageFile:
     """
     suffix = path.suffix.lower()
     if path.is_dir():
-        return dicom_series.opened(path)
+        return dicom.series(path)
     if suffix in dicom.SUFFIXES:
         return dicom.opened(path)
     if nifti.is_nifti(path):
         return nifti.opened(path)
     try:
-        return picture(path)
+        return image_decoding.picture(path)
     except DataError:
-        if suffix not in tiff.SUFFIXES:
+        if suffix not in image_decoding.TIFF:
             raise
-        return tiff.opened(path)
-
-
-def picture(path: Path) -> ImageFile:
-    """Open an image in a format of ``image_decoding``. Raises DataError."""
-    mode, (width, height) = image_decoding.form(path)
-    if mode in image_decoding.DEEP:
-        dtype = np.dtype(image_decoding.DEEP[mode])
-        return plain(path, (height, width, 1), dtype, lambda: image_decoding.deep(path))
-
-    def pixels(channels: int, size: Size | None) -> NDArray[np.uint8]:
-        return image_decoding.decoded(path, "L" if channels == 1 else "RGB", size)
-
-    return ImageFile(path, (height, width, len(mode)), np.dtype(np.uint8), pixels, picture=True)
+        return image_decoding.tiff(path)
 
 
 @dataclass(frozen=True)
@@ -105,22 +92,18 @@ def stacked(
     )
     bad, count = list(unread), len(paths) + len(unread)
     forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
-    faults = [*problems, *([] if skip_bad else bad)]
-    if not forms and not faults:
-        faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
-    side = settings.resize
     files = [file for _, file in forms]
-    faults += _sizes(files, bool(side)) + _dtypes(files)
-    channels = max((file.shape[-1] for file in files), default=1)
+    faults = [*problems, *([] if skip_bad else bad)]
+    if not files and not faults:
+        faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
+    faults += _sizes(files, bool(settings.resize)) + _dtypes(files)
     if faults:  # other problems are found on decoding
         for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
             pass
         refuse(name, faults)
-    flat = len(files[0].shape) == 3
-    size = (side, side) if side and flat else None
-    spatial = (size[1], size[0]) if size else files[0].shape[:-1]
-    dtype = sample_type(file.dtype_in(window) for file in files)
-    x = allocate((len(files), *spatial, channels), dtype, settings.memory_share)
+    x = _allocated(files, settings, window)
+    channels = x.shape[-1]
+    size = (x.shape[2], x.shape[1]) if settings.resize and x.ndim == 4 else None
     kept: list[int] = []
     for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, window), bad):
         x[len(kept)] = image
@@ -129,6 +112,19 @@ def stacked(
         refuse(name, bad)
     notes = (*skipped(name, bad, count), *_spacings(files), *_padded(files))
     return Stack(x[: len(kept)], np.array(kept, np.int64), notes)
+
+
+def _allocated(
+    files: Sequence[ImageFile], settings: Images, window: Window | None
+) -> NDArray[np.generic]:
+    """Return an array for all files, in the size that images get, with room for colour if any has
+    it.
+    """
+    flat, side = len(files[0].shape) == 3, settings.resize
+    spatial = (side, side) if side and flat else files[0].shape[:-1]
+    channels = max(file.shape[-1] for file in files)
+    dtype = sample_type(file.dtype_in(window) for file in files)
+    return allocate((len(files), *spatial, channels), dtype, settings.memory_share)
 
 
 def _spacings(files: Sequence[ImageFile]) -> list[str]:

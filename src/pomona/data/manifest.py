@@ -2,10 +2,8 @@
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +17,6 @@ from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.kinds import ImageManifest
 from pomona.data.problem_report import refuse
 from pomona.data.settings import CsvForm
-from pomona.storage.mapped_array import allocate
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")
 SPLITS = {"": 0, "train": 0, "validation": 1, "val": 1, "test": 2}
@@ -69,9 +66,9 @@ def read(settings: ImageManifest) -> Dataset:
         problems += wrong
     refuse(name, sorted(problems, key=_line))  # in the lines; those in the files follow
     if masks:
-        y, kept, bad = _masks(paths, drawn, settings)
+        y, kept, bad = mask.stacked(paths, drawn, settings)
     stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
-    kept, y = kept[stack.kept], _only(y, stack.kept) if masks else y[stack.kept]
+    kept, y = kept[stack.kept], mask.only(y, stack.kept) if masks else y[stack.kept]
     owners, kind = _owners(found, kept, role), settings.targets if masks else None
     n_train = int((role[kept] < TEST).sum())
     usual = image_arrays.usual(stack.x)
@@ -186,22 +183,25 @@ def _torn(found: ManifestRows) -> list[str]:
     for kind in ("group", "path"):
         first: dict[str, int] = {}
         for row, one in enumerate(found.cells.get(kind, ())):
-            at = first.setdefault(one, row)
-            for column in ("split", "client"):
-                own, other = (
-                    (found.cells[column][k] for k in (row, at))
-                    if column in found.cells
-                    else ("", "")
-                )
-                if one and own != other:
-                    places = f"{other} ({found.where(at)}) and {own} ({found.where(row)})"
-                    lines.append(f"{kind} {one} is in {column} {places}; keep a {kind} together")
-            if one and kind == "path" and at != row and "split" not in found.cells:
-                places = f"{found.where(at)} and {found.where(row)}"
-                lines.append(
-                    f"{one!r} is in {places}, and rows are split at random; list it once, or add "
-                    "a split"
-                )
+            if one and (at := first.setdefault(one, row)) != row:
+                lines += _apart(found, kind, at, row)
+    return lines
+
+
+def _apart(found: ManifestRows, kind: str, first: int, again: int) -> list[str]:
+    """Report two rows of one group or path that are in several splits or clients, or may be."""
+    lines, one = [], found.cells[kind][first]
+    at, there = found.where(first), found.where(again)
+    for column in ("split", "client"):
+        cells = found.cells.get(column)
+        if cells and cells[first] != cells[again]:
+            places = f"{cells[first]} ({at}) and {cells[again]} ({there})"
+            lines.append(f"{kind} {one} is in {column} {places}; keep a {kind} together")
+    if kind == "path" and "split" not in found.cells:
+        lines.append(
+            f"{one!r} is in {at} and {there}, and rows are split at random; list it once, or add a "
+            "split"
+        )
     return lines
 
 
@@ -211,39 +211,6 @@ def _labels(
     if masks:
         return (np.zeros(0, np.uint8), settings.classes), []
     return targets.from_cells([found.cells["label"]], ["label"], settings, found.where)
-
-
-def _masks(
-    images: Sequence[Path], masks: Sequence[Path], settings: ImageManifest
-) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
-    """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and
-    problems.
-    """
-    side, bad = settings.resize, list[str]()
-    y: NDArray[Any] | None = None
-    kept: list[int] = []
-
-    def drawn(k: int) -> NDArray[np.uint8]:
-        spatial = image_stack.opened(images[k]).shape[:-1]
-        size = (side, side) if side and len(spatial) == 2 else None
-        return mask.decoded(masks[k], spatial, len(settings.classes), size)
-
-    for k, values in image_stack.each(range(len(images)), drawn, bad):
-        if y is None:
-            y = allocate((len(images), *values.shape), np.uint8, settings.memory_share)
-        if values.shape == y.shape[1:]:  # different image sizes are rejected when all are checked
-            y[len(kept)] = values
-        kept.append(k)
-    empty = np.zeros((0, 1, 1), np.uint8)
-    return (empty if y is None else y[: len(kept)]), np.array(kept, np.int64), bad
-
-
-def _only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Keep these rows, in ascending order, by moving them to the front in place."""
-    for to, row in enumerate(rows):
-        if to != row:
-            y[to] = y[row]
-    return y[: len(rows)]
 
 
 def _owners(found: ManifestRows, kept: NDArray[np.int64], role: NDArray[np.int8]) -> Owners | None:

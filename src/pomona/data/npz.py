@@ -207,17 +207,14 @@ def _dataset(
     name: str, parts: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
 ) -> tuple[Dataset, tuple[int, ...]]:
     inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
-    n_train = sum(counts[:training])
-    targeted, classes = targets.from_arrays(
-        [(y.where, y.load()) for _, y in parts], settings.targets, classes
-    )
-    if len(inputs[0].shape) == 2:
-        x = rows(inputs, settings.memory_share)
-        return csv_table.in_single(
-            Dataset(name, "table", x, targeted, classes, n_train), settings.memory_share
-        ), counts
-    x = image_arrays.gathered(inputs, settings.memory_share)
-    return Dataset(name, "image", x, targeted, classes, n_train, *image_arrays.usual(x)), counts
+    if len(inputs[0].shape) != 2:
+        kind, share = settings.targets, settings.memory_share
+        return image_arrays.dataset(name, parts, training, share, kind, classes), counts
+    labels = [(y.where, y.load()) for _, y in parts]
+    y, classes = targets.from_arrays(labels, settings.targets, classes)
+    x = rows(inputs, settings.memory_share)
+    dataset = Dataset(name, "table", x, y, classes, sum(counts[:training]))
+    return csv_table.in_single(dataset, settings.memory_share), counts
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -121,9 +121,8 @@ def read(
     plain = [
         k for k, column in enumerate(columns) if column.kind == "number" and not column.missing
     ]
-    end, unread = 0, iter(records)
-    for first in unread:
-        block = [first, *islice(unread, AT_ONCE // len(first.cells))]
+    end = 0
+    for block in _blocks(records):
         start, end = end, end + len(block)
         values = np.full((len(block), len(places)), math.nan)
         plain = _numbers(block, places, plain, values)
@@ -136,12 +135,15 @@ def read(
         x[start:end] = values
     if end != count:
         raise DataError("the table changed while it was read; read it again")
-    codes, bounds = (
-        tuple(tuple(reader.codes) for reader in readers),
-        tuple(reader.bounds for reader in readers),
-    )
-    table = RawTable(tuple(columns), x, codes, bounds=bounds)
+    codes = tuple(tuple(reader.codes) for reader in readers)
+    table = RawTable(tuple(columns), x, codes, bounds=tuple(reader.bounds for reader in readers))
     return table, [reader.strays for reader in readers if reader.strays.wrong]
+
+
+def _blocks(records: Iterable[Record]) -> Iterator[list[Record]]:
+    unread = iter(records)
+    for first in unread:
+        yield [first, *islice(unread, AT_ONCE // len(first.cells))]
 
 
 def _numbers(

@@ -226,14 +226,7 @@ def _no_flags(
     heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
 ) -> str:
     """Report values that are neither 0 nor 1."""
-    rows = [int(row) for row in np.flatnonzero(~np.isin(values, (0, 1)))]
-    if not rows:
-        return ""
-    first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
-    hint = _hint(cells[row] for row in rows)
-    return (
-        f"label column {heading}: {len(rows)} of {len(cells)} are not flags 0 or 1, {first}{hint}"
-    )
+    return _not("flags 0 or 1", np.isin(values, (0, 1)), "", heading, cells, where)
 
 
 def _no_times(
@@ -242,14 +235,25 @@ def _no_times(
     """Report values that are not finite numbers above 0."""
     with np.errstate(over="ignore"):
         held = values.astype(np.float32)
-    rows = [int(row) for row in np.flatnonzero(~((held > 0) & np.isfinite(held)))]
+    good = (held > 0) & np.isfinite(held)
+    return _not("times above 0", good, "; leave these rows out", heading, cells, where)
+
+
+def _not(
+    what: str,
+    good: NDArray[np.bool_],
+    remedy: str,
+    heading: str,
+    cells: Sequence[str],
+    where: Callable[[int], str],
+) -> str:
+    """Report cells that are not what they should be; empty if all are."""
+    rows = [int(row) for row in np.flatnonzero(~good)]
     if not rows:
         return ""
     first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
-    hint = _hint(cells[row] for row in rows) or "; leave these rows out"
-    return (
-        f"label column {heading}: {len(rows)} of {len(cells)} are not times above 0, {first}{hint}"
-    )
+    hint = _hint(cells[row] for row in rows) or remedy
+    return f"label column {heading}: {len(rows)} of {len(cells)} are not {what}, {first}{hint}"
 
 
 def _no_numbers(

@@ -139,14 +139,7 @@ def checked(dataset: Dataset) -> Dataset:
         raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
     inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
-    for values in (dataset.shift, dataset.scale):
-        if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
-            raise DataError(
-                f"{name}: shift and scale need one finite value, or one for each entry of the "
-                "last axis"
-            )
-    if min(dataset.scale) <= 0:
-        raise DataError(f"{name}: scale must be positive")
+    _normalisation(dataset)
     if dataset.owners is not None:
         _owners(dataset.owners, n, name)
     for what, numbers in (
@@ -160,6 +153,17 @@ def checked(dataset: Dataset) -> Dataset:
             )
     _names(dataset)
     return dataset
+
+
+def _normalisation(dataset: Dataset) -> None:
+    for values in (dataset.shift, dataset.scale):
+        if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
+            raise DataError(
+                f"{dataset.name}: shift and scale need one finite value, or one for each entry of "
+                "the last axis"
+            )
+    if min(dataset.scale) <= 0:
+        raise DataError(f"{dataset.name}: scale must be positive")
 
 
 def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:

@@ -1,12 +1,15 @@
-"""MedMNIST v2 (Yang et al. 2023): one .npz per data set; its validation split is added to the
-training rows.
-"""
+"""Published data sets without a format of their own: those of scikit-learn, and MedMNIST."""
 
-from pomona.core.bounds import Targets
-from pomona.data import image_arrays, npz, targets
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from pomona.data import image_arrays, npz
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import PublicImages
+from pomona.data.kinds import BundledImages, BundledTable, PublicImages
 
 _ORGANS = (
     *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),
@@ -54,19 +57,42 @@ CLASSES = {
 }
 
 
-def read(settings: PublicImages) -> Dataset:
-    """Read a 2-D set of the collection; chestmnist has 14 flags per row instead of a class."""
+def medmnist(settings: PublicImages) -> Dataset:
+    """Read a 2-D set of MedMNIST v2 (Yang et al. 2023), one .npz each, with the validation split
+    among the training rows; chestmnist has 14 flags per row instead of a class.
+    """
     name, path = settings.name, locate(settings)
     parts = [
         npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")
     ]
-    kind: Targets = "multilabel" if name == "chestmnist" else "classes"
-    y, classes = targets.from_arrays(
-        [(y.where, y.load()) for _, y in parts], kind, CLASSES.get(name, ())
-    )
-    x = image_arrays.gathered([x for x, _ in parts], settings.memory_share)
-    n_train = len(parts[0][0]) + len(parts[1][0])
-    labels = CLASSES[name] if kind == "multilabel" else ()
-    return Dataset(
-        name, "image", x, y, classes, n_train, image_arrays.SHIFT, image_arrays.SCALE, labels=labels
-    )
+    names, share = CLASSES.get(name, ()), settings.memory_share
+    if name != "chestmnist":
+        return image_arrays.dataset(name, parts, 2, share, classes=names)
+    return replace(image_arrays.dataset(name, parts, 2, share, "multilabel"), labels=names)
+
+
+def digits(settings: BundledImages) -> Dataset:
+    """Load handwritten digits (1797, 8, 8, 1), scaled from 0..16 to 0..255."""
+    source = _digits()
+    x = np.rint(source.images * (255 / 16)).astype(np.uint8)[..., None]
+    y, classes = source.target.astype(np.int64), tuple(map(str, source.target_names))
+    return Dataset("digits", "image", x, y, classes, len(x), *image_arrays.usual(x))
+
+
+@cache
+def _digits() -> Any:
+    """Cache the data, since scikit-learn parses them from text, which takes longer than a short
+    run's round.
+    """
+    from sklearn.datasets import load_digits
+
+    return load_digits()
+
+
+def breast_cancer(settings: BundledTable) -> Dataset:
+    """Load Breast Cancer Wisconsin, diagnostic (569, 30)."""
+    from sklearn.datasets import load_breast_cancer
+
+    source = load_breast_cancer()
+    x, y = source.data.astype(np.float32), source.target.astype(np.int64)
+    return Dataset("breast-cancer", "table", x, y, tuple(map(str, source.target_names)), len(x))
