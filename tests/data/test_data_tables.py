@@ -306,6 +306,10 @@ def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
     ("settings", "said"),
     [
         ({"categories": ("died",)}, "data.categories: column died of .* is not a feature"),
+        (
+            {"dates": ("ward",), "drop_columns": ("ward",)},
+            "data.dates: column ward of .* is not a feature",
+        ),
         ({"dates": ("when",)}, "data.dates: .* no column 'when'"),
         (
             {"dates": ("ward",), "categories": ("ward",)},
@@ -323,7 +327,7 @@ def test_settings_that_do_not_fit(tmp_path, settings, said):
         read(
             data_settings(
                 name="csv",
-                path=write(tmp_path / "t.csv", "ward,died\nA,0\nB,1\n"),
+                path=write(tmp_path / "t.csv", "ward,bed,died\nA,1,0\nB,2,1\n"),
                 label_column="died",
                 **settings,
             )

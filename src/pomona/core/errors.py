@@ -5,7 +5,7 @@ interrupt.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
@@ -184,3 +184,25 @@ def _readable(amount: str) -> str:
 
 
 SHORT = 12  # names that a message lists at most
+
+
+MOST_PROBLEMS = 20  # maximum lines of problems; a file can have one for each row
+
+
+def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ()) -> None:
+    """Raise one DataError with all problems and remedies; return if there are none.
+
+    File paths below the folder ``where`` are shown relative to it.
+    """
+    if not problems:
+        return
+    lines = [problem.replace(f"{where}/", "") for problem in problems[:MOST_PROBLEMS]]
+    if len(problems) == 1:
+        raise DataError(f"{where}: {'; '.join([*lines, *remedies])}")
+    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    raise DataError(f"{where} has {len(problems)} problems", *lines, *more, *remedies)
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Join names for a message, truncated after the first few."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

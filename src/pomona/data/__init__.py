@@ -7,7 +7,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import csv_table, image_arrays, targets
+from pomona.data import clients, csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import OwnReader
@@ -57,7 +57,10 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
             f"{settings.name} is not a function; give a module:function that takes the data "
             "settings"
         )
-    dataset = _with_features(_adopted(reader(settings), settings))
+    dataset = _adopted(reader(settings), settings)
+    if dataset.kind == "table":
+        dataset = replace(dataset, notes=(*dataset.notes, *clients.remarks(dataset)))
+    dataset = _with_features(dataset)
     if dataset.learn is None and not keep_raw:
         dataset = replace(dataset, raw=None)
     dataset = checked(

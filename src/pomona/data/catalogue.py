@@ -233,13 +233,7 @@ _ENTRIES = (
         "own images in IDX files named as MNIST's; set data.path",
         "idx:own",
     ),
-    _own(
-        "clients",
-        ClientCsvTables,
-        "any",
-        "own files of each client; set data.clients",
-        "client_files:read",
-    ),
+    _own("clients", ClientCsvTables, "any", "own files of each client; set data.clients"),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 

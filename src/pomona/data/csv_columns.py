@@ -9,7 +9,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from pomona.data.problem_report import listed
+from pomona.core.errors import listed
 
 LARGEST = float(np.finfo(np.float32).max)
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}

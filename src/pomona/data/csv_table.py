@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import (
     csv_columns,
     parquet,
-    site_comparison,
     table_cells,
     table_features,
     table_file,
@@ -23,8 +22,7 @@ from pomona.data import (
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTable, ParquetTable, Table
-from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, TableColumn
-from pomona.data.problem_report import listed, refuse
+from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable
 from pomona.data.settings import DataSettings, Features
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
@@ -89,7 +87,7 @@ def read_parts(
         raise DataError(
             f"{paths[0]} has no features beside labels, client and dropped columns; add some"
         )
-    raw, strays = table_cells.features(survey, settings)
+    raw, strays = table_cells.read_features(survey, settings)
     (y, classes), wrong = survey.targets(settings)
     wrong += survey.problems()
     wrong += [
@@ -99,28 +97,26 @@ def read_parts(
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.roles.features)
-    same = [
-        (c.name, csv_columns.alike(values))
-        for c, values in zip(raw.columns, raw.values, strict=True)
-    ]
-    notes = [
-        f"column {name}: categories that differ in their writing only: {listed(odd)}"
-        for name, odd in same
-        if odd
-    ]
-    bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
-    notes += (
-        [f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}"]
-        if bounds
-        else []
-    )
-    dataset = replace(dataset, notes=(*dataset.notes, *notes, *site_comparison.notes(dataset)))
+    dataset = replace(dataset, notes=(*dataset.notes, *_remarks(raw)))
     layout = () if survey.files[0].header else survey.columns
     if not _prepares(settings):
         return in_single(dataset, settings.memory_share, layout), survey.counts
     by_client, share = settings.fit == "client", settings.memory_share
     learn = partial(learnt, share=settings.category_share, by_client=by_client, memory_share=share)
     return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
+
+
+def _remarks(raw: RawTable) -> list[str]:
+    """Report categories that differ in their writing only, and bounds that were read as numbers."""
+    notes = [
+        f"column {column.name}: categories that differ in their writing only: {listed(odd)}"
+        for column, values in zip(raw.columns, raw.values, strict=True)
+        if (odd := csv_columns.alike(values))
+    ]
+    bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
+    if bounds:
+        notes.append(f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}")
+    return notes
 
 
 def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = ()) -> Dataset:
@@ -132,16 +128,10 @@ def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = (
     if np.can_cast(dataset.x.dtype, np.float32):
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
-    raw = RawTable(
-        tuple(TableColumn(name=name) for name in names), dataset.x, ((),) * len(names), layout
-    )
-    moved = any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T)
-    if moved:
-        return replace(
-            dataset,
-            raw=raw,
-            learn=partial(learnt, share=0.0, by_client=False, memory_share=memory_share),
-        )
+    raw = RawTable.plain(names, dataset.x, layout)
+    if any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T):
+        learn = partial(learnt, share=0.0, by_client=False, memory_share=memory_share)
+        return replace(dataset, raw=raw, learn=learn)
     x = allocate(dataset.x.shape, np.float32, memory_share)
     x[...] = dataset.x
     return replace(dataset, x=x, raw=raw)
@@ -250,11 +240,7 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
 
     Raises DataError for different columns, or for gaps where the agreement has none.
     """
-    raw = dataset.raw or RawTable(
-        tuple(TableColumn(name=name) for name in dataset.columns),
-        dataset.x,
-        ((),) * len(dataset.columns),
-    )
+    raw = dataset.raw or RawTable.plain(dataset.columns, dataset.x)
     names = tuple(column.name for column in raw.columns)
     if sorted(names) != sorted(by.names):
         raise DataError(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.core.samples import Targets
+from pomona.core.bounds import Targets
 from pomona.data import targets
 from pomona.data.array_file import StoredArray, joined
 from pomona.data.dataset import FORMS, Dataset

@@ -42,7 +42,7 @@ def picture(path: Path) -> ImageFile:
     mode, (width, height) = form(path)
     if mode in DEEP:
         dtype = np.dtype(DEEP[mode])
-        return plain(path, (height, width, 1), dtype, lambda: deep(path))
+        return plain(path, (height, width, 1), dtype, lambda: stored(path))
 
     def pixels(channels: int, size: Size | None) -> NDArray[np.uint8]:
         return decoded(path, "L" if channels == 1 else "RGB", size)
@@ -66,32 +66,23 @@ def form(path: Path) -> tuple[str, Size]:
     return _opened(path, look)
 
 
-def deep(path: Path) -> NDArray[Any]:
-    """Return the pixels (H, W, 1) of a gray image in a ``DEEP`` mode.
+def stored(path: Path) -> NDArray[Any]:
+    """Return the stored pixels (H, W, C): those of a palette as its indices, others as gray or RGB.
 
     Raises DataError as ``form``, and if damaged.
     """
 
     def pixels(image: Image.Image) -> NDArray[Any]:
-        dtype = DEEP[_mode(image)]  # the image loses it on loading
-        return np.asarray(_upright(image)).astype(dtype)[..., None]
+        mode = _mode(image)  # the image may lose it on loading
+        kept = mode in DEEP or image.mode in {"1", "L", "P"}
+        upright = _upright(image) if kept else _upright(image).convert(mode)
+        return (
+            np.asarray(upright)
+            .astype(DEEP.get(mode, np.uint8))
+            .reshape(upright.height, upright.width, -1)
+        )
 
     return _opened(path, pixels)
-
-
-def numbers(path: Path) -> NDArray[Any] | None:
-    """Return the stored numbers (H, W, 1) of a gray or palette image; None for colour images.
-
-    Raises DataError.
-    """
-
-    def stored(image: Image.Image) -> NDArray[Any] | None:
-        mode = _mode(image)
-        if image.mode in {"1", "L", "P"}:
-            return np.asarray(_upright(image)).astype(np.uint8)[..., None]
-        return np.asarray(_upright(image)).astype(DEEP[mode])[..., None] if mode in DEEP else None
-
-    return _opened(path, stored)
 
 
 def decoded(path: Path, colours: str, size: Size | None = None) -> NDArray[np.uint8]:

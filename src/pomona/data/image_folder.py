@@ -9,13 +9,12 @@ from unicodedata import normalize
 import numpy as np
 
 from pomona.core import files
-from pomona.core.errors import DataError, near
+from pomona.core.errors import DataError, listed, near
 from pomona.data import dicom, image_arrays, image_decoding, image_stack, nifti
 from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import ImageFolder, PublicImages
-from pomona.data.problem_report import listed
 
 Labelled = list[tuple[Path, int]]  # (path, class index) of images
 

@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data import dicom, image_decoding, nifti
 from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, Window
+from pomona.data.image_file import ImageFile, Size, Window
 from pomona.data.kinds import ImageFolder, ImageManifest, PublicImages
-from pomona.data.problem_report import MOST, listed, refuse
 from pomona.data.settings import ImageFiles, Images
 from pomona.storage.mapped_array import allocate
 
@@ -96,14 +95,9 @@ def stacked(
     faults = [*problems, *([] if skip_bad else bad)]
     if not files and not faults:
         faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
-    faults += _sizes(files, bool(settings.resize)) + _dtypes(files)
-    if faults:  # other problems are found on decoding
-        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
-            pass
-        refuse(name, faults)
-    x = _allocated(files, settings, window)
+    _require(name, files, faults, settings, window)
+    x, size = _allocated(files, settings, window)
     channels = x.shape[-1]
-    size = (x.shape[2], x.shape[1]) if settings.resize and x.ndim == 4 else None
     kept: list[int] = []
     for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, window), bad):
         x[len(kept)] = image
@@ -114,17 +108,35 @@ def stacked(
     return Stack(x[: len(kept)], np.array(kept, np.int64), notes)
 
 
+def _require(
+    name: str,
+    files: Sequence[ImageFile],
+    faults: list[str],
+    settings: Images,
+    window: Window | None,
+) -> None:
+    """Raise DataError for these faults and for forms that do not match, together with what is found
+    on decoding.
+    """
+    faults += _sizes(files, bool(settings.resize)) + _dtypes(files)
+    if faults:
+        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
+            pass
+        refuse(name, faults)
+
+
 def _allocated(
     files: Sequence[ImageFile], settings: Images, window: Window | None
-) -> NDArray[np.generic]:
-    """Return an array for all files, in the size that images get, with room for colour if any has
-    it.
+) -> tuple[NDArray[np.generic], Size | None]:
+    """Return an array for all files, with room for colour if any has it, and the size to which
+    images are resized.
     """
-    flat, side = len(files[0].shape) == 3, settings.resize
-    spatial = (side, side) if side and flat else files[0].shape[:-1]
+    side = settings.resize
+    size = (side, side) if side and len(files[0].shape) == 3 else None
     channels = max(file.shape[-1] for file in files)
     dtype = sample_type(file.dtype_in(window) for file in files)
-    return allocate((len(files), *spatial, channels), dtype, settings.memory_share)
+    shape = (len(files), *(size or files[0].shape[:-1]), channels)
+    return allocate(shape, dtype, settings.memory_share), size
 
 
 def _spacings(files: Sequence[ImageFile]) -> list[str]:
@@ -178,10 +190,10 @@ def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
         return ()
     folder = Path(name).parent if Path(name).suffix else name
     lines = [line.replace(f"{folder}/", "") for line in bad]
-    more = [f"and {len(bad) - MOST} more"] if len(bad) > MOST else []
+    more = [f"and {len(bad) - MOST_PROBLEMS} more"] if len(bad) > MOST_PROBLEMS else []
     return (
         f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)",
-        *lines[:MOST],
+        *lines[:MOST_PROBLEMS],
         *more,
     )
 

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import csv_columns, image_arrays, image_stack, mask, table_file, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.kinds import ImageManifest
-from pomona.data.problem_report import refuse
 from pomona.data.settings import CsvForm
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")

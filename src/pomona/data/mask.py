@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data import image_decoding
-from pomona.data.image_decoding import SUFFIXES
 from pomona.data.image_file import Size
 from pomona.data.image_stack import each, opened
 from pomona.data.kinds import ImageManifest
@@ -82,8 +81,8 @@ def only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
 
 def _values(path: Path) -> NDArray[Any]:
     """Return the stored numbers (*spatial, C)."""
-    if path.suffix.lower() in SUFFIXES and (numbers := image_decoding.numbers(path)) is not None:
-        return numbers
+    if path.suffix.lower() in image_decoding.SUFFIXES:
+        return image_decoding.stored(path)
     file = opened(path)
     return file.decoded(file.shape[-1])
 

@@ -28,7 +28,7 @@ from pomona.data.kinds import Arrays, NpzArrays
 
 Pair = tuple[StoredArray, StoredArray]
 Index = Mapping[str, zipfile.ZipInfo]
-_TRAINING = (("x", "y"), ("x_train", "y_train"))
+_ENDS = {"": ("", "_train"), "_test": ("_test",)}  # of the names of x and y, by part
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -136,25 +136,15 @@ def read(settings: NpzArrays) -> Dataset:
     (a patient), as numbers or text; ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
-    parts, files = [pair(path, *_TRAINING)], [(path, "")]
-    if "x_test" in names(path):
-        parts.append(pair(path, ("x_test", "y_test")))
-        files.append((path, "_test"))
-    dataset, counts = _dataset(str(path), parts, 1, settings, _classes(path, settings))
+    files = [(path, ""), (path, "_test")] if "x_test" in names(path) else [(path, "")]
+    dataset, counts = _joined(str(path), files, 1, settings)
     owners = _named("client", files, counts)
     if owners is None:
-        return replace(dataset, groups=_groups(files, counts))
+        return dataset
     if "" in owners:
         raise DataError(f"{path}, array client: row {owners.index('')} names no client; name it")
     role = np.where(np.arange(len(dataset)) < dataset.n_train, 0, 2).astype(np.int8)
-    return replace(
-        dataset, groups=_groups(files, counts), owners=Owners(*targets.numbered(owners), role)
-    )
-
-
-def _groups(files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> RowGroups | None:
-    found = _named("group", files, counts)
-    return None if found is None else RowGroups("group", targets.grouped(found))
+    return replace(dataset, owners=Owners(*targets.numbered(owners), role))
 
 
 def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> list[str] | None:
@@ -189,11 +179,28 @@ def read_parts(
     """Read archives with x and y, the first ``training`` of them for training; returns the data and
     row counts.
     """
-    parts = [pair(path, *_TRAINING) for path in paths]
-    dataset, counts = _dataset(
-        str(paths[0].parent), parts, training, settings, _classes(paths[0], settings)
-    )
-    return replace(dataset, groups=_groups([(path, "") for path in paths], counts)), counts
+    return _joined(str(paths[0].parent), [(path, "") for path in paths], training, settings)
+
+
+def _joined(
+    name: str, files: Sequence[tuple[Path, str]], training: int, settings: Arrays
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Read the arrays of these files with these suffixes of their names, the first ``training`` of
+    them for training; returns the data and row counts.
+    """
+    parts = [pair(path, *((f"x{end}", f"y{end}") for end in _ENDS[end])) for path, end in files]
+    inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
+    kind, share, classes = settings.targets, settings.memory_share, _classes(files[0][0], settings)
+    if len(inputs[0].shape) == 2:
+        y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, classes)
+        x, n_train = rows(inputs, share), sum(counts[:training])
+        dataset = csv_table.in_single(Dataset(name, "table", x, y, classes, n_train), share)
+    else:
+        dataset = image_arrays.dataset(name, parts, training, share, kind, classes)
+    groups = _named("group", files, counts)
+    if groups is None:
+        return dataset, counts
+    return replace(dataset, groups=RowGroups("group", targets.grouped(groups))), counts
 
 
 def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:
@@ -201,20 +208,6 @@ def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:
     if settings.classes or settings.targets not in NAMED or "classes" not in names(path):
         return settings.classes
     return tuple(map(str, stored(path, "classes").load()))
-
-
-def _dataset(
-    name: str, parts: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
-) -> tuple[Dataset, tuple[int, ...]]:
-    inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
-    if len(inputs[0].shape) != 2:
-        kind, share = settings.targets, settings.memory_share
-        return image_arrays.dataset(name, parts, training, share, kind, classes), counts
-    labels = [(y.where, y.load()) for _, y in parts]
-    y, classes = targets.from_arrays(labels, settings.targets, classes)
-    x = rows(inputs, settings.memory_share)
-    dataset = Dataset(name, "table", x, y, classes, sum(counts[:training]))
-    return csv_table.in_single(dataset, settings.memory_share), counts
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:

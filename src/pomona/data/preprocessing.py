@@ -76,6 +76,11 @@ class TableColumn(Settings):
         )
         return (*own, f"{self.name} missing") if self.flagged else own
 
+    @property
+    def plain(self) -> bool:
+        """Return whether every cell is a number or a usual gap."""
+        return self.kind == "number" and not self.missing
+
     def is_gap(self, cell: str) -> bool:
         """Return whether a cell is a gap."""
         always = csv_columns.is_missing if self.kind == "category" else csv_columns.is_gap
@@ -148,6 +153,14 @@ class RawTable:
     values: tuple[tuple[str, ...], ...]
     layout: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
+
+    @classmethod
+    def plain(
+        cls, names: Sequence[str], x: NDArray[Any], layout: tuple[str, ...] = ()
+    ) -> "RawTable":
+        """Return a table of numbers x (N, C)."""
+        columns = tuple(TableColumn(name=name) for name in names)
+        return cls(columns, x, ((),) * len(columns), layout)
 
     def rows(self, numbers: NDArray[np.int64]) -> "RawTable":
         """Return the given rows."""

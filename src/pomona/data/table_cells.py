@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import DataError
 from pomona.data import csv_columns
 from pomona.data.csv_columns import Strays
 from pomona.data.kinds import Table
 from pomona.data.preprocessing import RawTable, TableColumn
-from pomona.data.settings import Features, as_column
+from pomona.data.table_columns import planned, read_as
 from pomona.data.table_file import Record, place
 from pomona.data.table_survey import TableSurvey
 from pomona.storage.mapped_array import allocate
@@ -118,9 +118,7 @@ def read(
     """
     readers = [Reader(column, most) for column in columns]
     x = allocate((count, len(places)), np.float64, memory_share)
-    plain = [
-        k for k, column in enumerate(columns) if column.kind == "number" and not column.missing
-    ]
+    plain = [k for k, column in enumerate(columns) if column.plain]
     end = 0
     for block in _blocks(records):
         start, end = end, end + len(block)
@@ -183,7 +181,7 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     )
 
 
-def features(survey: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
+def read_features(survey: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
     """Read the feature columns as configured; returns the same as ``read``.
 
     If the settings allow it, columns with mostly non-numeric cells are read again as categories.
@@ -191,17 +189,15 @@ def features(survey: TableSurvey, settings: Table) -> tuple[RawTable, list[Stray
     Raises as ``planned``.
     """
     share, several, most = settings.memory_share, len(survey.files) > 1, settings.category_limit
-    raw, strays = read(
-        survey, len(survey), survey.roles.features, planned(survey, settings), share, several, most
-    )
+    features = survey.roles.features
+    plan = planned(survey.files[0], features, settings)
+    raw, strays = read(survey, len(survey), features, plan, share, several, most)
     texts = {s.name for s in strays if s.kind(len(survey)) in {"category", "texts"}}
     if settings.categories != "encode" or not texts:
         return raw, strays
     at = [k for k, column in enumerate(raw.columns) if column.name in texts]
-    named = [_column(raw.columns[k].name, "category", raw.columns[k].missing, settings) for k in at]
-    again, odd = read(
-        survey, len(survey), [survey.roles.features[k] for k in at], named, share, several, most
-    )
+    named = [read_as(raw.columns[k].name, "category", raw.columns[k].missing, settings) for k in at]
+    again, odd = read(survey, len(survey), [features[k] for k in at], named, share, several, most)
     raw.x[:, at] = again.x
     columns, values, bounds = list(raw.columns), list(raw.values), list(raw.bounds)
     for j, k in enumerate(at):
@@ -211,49 +207,3 @@ def features(survey: TableSurvey, settings: Table) -> tuple[RawTable, list[Stray
         [*(s for s in strays if s.name not in texts), *odd], key=lambda s: order[s.name]
     )
     return replace(raw, columns=tuple(columns), values=tuple(values), bounds=tuple(bounds)), strays
-
-
-def planned(survey: TableSurvey, settings: Table) -> list[TableColumn]:
-    """Return how to read each feature column, from the settings.
-
-    Raises:
-        ConfigError: a column does not exist, is a label or client column or dropped, or has two
-            types.
-    """
-    path = survey.files[0].path
-
-    def asked(key: str, which: Sequence[str | int]) -> Sequence[int]:
-        places = survey.files[0].indices(map(as_column, which), key)
-        if odd := next((i for i in places if i not in survey.roles.features), None):
-            raise ConfigError(
-                f"data.{key}: column {survey.columns[odd]} of {path} is not a feature; remove it"
-            )
-        return places
-
-    listed = (
-        [] if isinstance(settings.categories, str) else asked("categories", settings.categories)
-    )
-    dates = asked("dates", settings.dates)
-    if both := {*listed} & {*dates}:
-        raise ConfigError(
-            f"column {survey.columns[min(both)]} is in data.categories and in data.dates; keep one"
-        )
-    own = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
-    markers = dict(zip(asked("missing_values", [*own]), own.values(), strict=True))
-    everywhere = settings.missing_values.get("*", ())
-    plan = []
-    for i in survey.roles.features:
-        kind = "category" if i in listed else "date" if i in dates else "number"
-        missing = tuple(dict.fromkeys(map(csv_columns.plain, (*markers.get(i, ()), *everywhere))))
-        plan.append(_column(survey.columns[i], kind, missing, settings))
-    return plan
-
-
-def _column(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:
-    """Return a column before training rows are known; the fill only states that there will be
-    one.
-    """
-    fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
-    censored = kind == "number" and settings.censored == "limit"
-    known = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}
-    return TableColumn.model_validate(known)

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.data import csv_columns
 from pomona.data.preprocessing import Floats, Preprocessing, RawTable, TableColumn
-from pomona.data.problem_report import listed
 from pomona.data.targets import in_order
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate

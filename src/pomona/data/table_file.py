@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.errors import ConfigError, DataError, listed, near, refuse
 from pomona.core.files import opened as binary
 from pomona.data import parquet
 from pomona.data.array_file import file, reading
-from pomona.data.problem_report import listed, refuse
 from pomona.data.settings import MARKS, CsvForm
 
 MOST_COLUMNS = 10**5

@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import csv_columns, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.kinds import ColumnData
-from pomona.data.problem_report import listed
-from pomona.data.settings import CsvHeading, DataSettings, Features, csv_form
+from pomona.data.settings import CsvHeading, DataSettings, csv_form
+from pomona.data.table_columns import Roles, roles
 from pomona.data.table_file import Record, TableFile, opened, place
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
@@ -25,22 +24,6 @@ MISSING = "(missing)"
 _IDENTIFIER = re.compile(
     r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE
 )
-
-
-class Roles(NamedTuple):
-    """What columns are for, by their indices.
-
-    Attributes:
-        label: the label columns.
-        places: other columns with a purpose, by the setting that names them.
-        dropped: columns that are left out.
-        features: the other columns, without labels, owners, groups and times.
-    """
-
-    label: tuple[int, ...]
-    places: Mapping[str, int]
-    dropped: tuple[int, ...]
-    features: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -238,20 +221,20 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> TableSurvey:
     """
     _require(paths[0], settings)
     first = _opened(paths[0], settings)
-    roles = _roles(first, settings)
+    known = roles(first, settings)
     files = (first, *(_opened(path, settings).like(first) for path in paths[1:]))
     blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
-    cells: dict[int, list[str]] = {i: [] for i in (*roles.label, *roles.places.values())}
+    cells: dict[int, list[str]] = {i: [] for i in (*known.label, *known.places.values())}
     named = {i for i, name in enumerate(first.columns) if _IDENTIFIER.search(name)}
-    distinct = {i: set[str]() for i in sorted({*named, *roles.dropped})}
-    lines, counts, without = _gathered(files, roles.label, blank, cells, distinct)
+    distinct = {i: set[str]() for i in sorted({*named, *known.dropped})}
+    lines, counts, without = _gathered(files, known.label, blank, cells, distinct)
     if without and not lines:
         raise DataError(
             f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?"
         )
     return TableSurvey(
         files=files,
-        roles=roles,
+        roles=known,
         blank=blank,
         without=without,
         counts=counts,
@@ -292,43 +275,6 @@ def _are_names(values: set[str]) -> bool:
     return all(
         np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values
     )
-
-
-def _roles(first: TableFile, settings: ColumnData) -> Roles:
-    """Return what the columns are for. Raises ConfigError as ``survey``."""
-    key = "label_columns" if settings.label_columns else "label_column"
-    label = first.indices(settings.labels, key)
-    places = {key: first.index(which, key) for key, which in settings.purposes.items()}
-    dropped, dated = _dropped(first, settings, label, places)
-    out = {*label, *dropped, places.get("client_column"), places.get("group_column")}
-    out |= {places.get("time_column")}.difference(dated)
-    features = tuple(i for i in range(len(first.columns)) if i not in out)
-    return Roles(label, places, dropped, features)
-
-
-def _dropped(
-    first: TableFile, settings: DataSettings, label: Sequence[int], places: Mapping[str, int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the columns that are left out, by name or because others are kept, and the dates."""
-    if not isinstance(settings, Features):
-        return (), ()
-    dropped = first.indices(settings.drop_columns, "drop_columns")
-    wanted = first.indices(settings.keep_columns, "keep_columns")
-    for i in dropped:
-        name = first.columns[i]
-        if i in {*label, places.get("client_column")}:
-            raise ConfigError(
-                f"data.drop_columns: column {name} of {first.path} is the label or the client; "
-                "keep it"
-            )
-        if i in wanted:
-            raise ConfigError(
-                f"column {name} of {first.path} is in data.keep_columns and in data.drop_columns; "
-                "keep one"
-            )
-    kept = {*wanted, *label, *places.values()}
-    others = [i for i in range(len(first.columns)) if wanted and i not in kept]
-    return tuple(dict.fromkeys((*dropped, *others))), first.indices(settings.dates, "dates")
 
 
 def _opened(path: Path, settings: ColumnData) -> TableFile:

@@ -179,12 +179,9 @@ def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
     names.
     """
     marks = {*map(plain, _markers(settings))}
-    names = (
-        {*map(plain, settings.classes)}
-        if settings.targets == "classes" and settings.label_above is None
-        else set()
-    )
-    gap = is_missing if settings.targets == "classes" and settings.label_above is None else is_gap
+    named = settings.targets == "classes" and settings.label_above is None
+    names = {*map(plain, settings.classes)} if named else set()
+    gap = is_missing if named else is_gap
     return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
 
 

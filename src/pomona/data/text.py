@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, refuse
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
-from pomona.data.problem_report import refuse
 from pomona.data.table_file import Record, parts
 from pomona.data.table_survey import TableSurvey, survey
 from pomona.data.validation import blocks

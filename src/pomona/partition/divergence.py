@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import Split
+from pomona.core.errors import listed
 from pomona.data import csv_columns
 from pomona.data.dataset import Dataset
-from pomona.data.problem_report import listed
 from pomona.data.validation import blocks
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers

@@ -16,10 +16,9 @@ from pydantic import Field, ValidationError
 
 from pomona.core import bounds, files
 from pomona.core.bounds import SPLITS, Place
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
-from pomona.data.problem_report import listed
 
 FORMAT = "pomona-partition-1"
 MOST_BYTES = 2**30  # of a saved partition: some hundred million rows

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError, near
+from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
 from pomona.data import (
     image_arrays,
@@ -25,7 +25,6 @@ from pomona.data import (
 )
 from pomona.data.array_file import file, joined, reading
 from pomona.data.preprocessing import TableColumn
-from pomona.data.problem_report import listed, refuse
 from pomona.data.table_file import FORMATS, TableFile
 from pomona.record.model_metadata import ModelMetadata
 

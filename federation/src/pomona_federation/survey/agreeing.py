@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pomona.core.errors import DataError, ProtocolError
-from pomona.data.problem_report import listed
+from pomona.core.errors import DataError, ProtocolError, listed
 from pomona_federation.survey.replies import (
     ColumnForm,
     ColumnKind,
