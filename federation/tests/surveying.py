@@ -9,7 +9,7 @@ import pytest
 
 from pomona.data import data_settings
 from pomona_federation.survey import agreeing, silo
-from pomona_federation.survey.result import SiloTold, SurveyResult
+from pomona_federation.survey.result import SiloDisclosure, SurveyResult
 from pomona_federation.survey.settings import SurveySettings
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -54,7 +54,7 @@ def surveyed(silos, survey=None):
     columns = {name: silo.columns(survey, data) for name, data in silos.items()}
     question, notes = agreeing.agreed(survey, columns)
     told = {
-        name: SiloTold(columns=columns[name], figures=silo.figures(survey, question, data)[0])
+        name: SiloDisclosure(columns=columns[name], figures=silo.figures(survey, question, data)[0])
         for name, data in silos.items()
     }
     return SurveyResult(survey=survey, question=question, silos=told, notes=notes)

@@ -20,7 +20,7 @@ KEPT = {
     "state/models/personal.safetensors",
     "state/private/dp/client-00/ledger.jsonl",
     "state/report.md",
-    "state/told/0123456789abcdef.json",
+    "state/disclosed/0123456789abcdef.json",
 }
 SECRET = {
     "keys/silo.key",

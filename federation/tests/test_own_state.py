@@ -53,7 +53,7 @@ SEEDED = (
     "private/dp/client-00/ledger.jsonl",
     "private/budget.json",
     "audit.jsonl",
-    "told/x",
+    "disclosed/x",
 )
 
 

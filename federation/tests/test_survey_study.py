@@ -515,7 +515,7 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
     assert (
         refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"
     )
-    assert not (standing.kits / "south/state/told").exists()
+    assert not (standing.kits / "south/state/disclosed").exists()
 
 
 def test_a_survey_without_noise_costs_more_than_any_epsilon_that_a_silo_accepts(standing):

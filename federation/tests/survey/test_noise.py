@@ -53,9 +53,9 @@ def table(folder, name="north", rows=400, wards="AAAB"):
     return data_settings(name="csv", path=path, label_column="outcome", test_share=0.2)
 
 
-def asked(data, survey, told=None, seed=0):
+def asked(data, survey, disclosed=None, seed=0):
     question = FiguresQuestion(columns=silo.columns(survey, data).columns)
-    return silo.figures(survey, question, data, told, generator(seed))
+    return silo.figures(survey, question, data, disclosed, generator(seed))
 
 
 @pytest.mark.parametrize("a", [0.1, 0.5, 0.9])

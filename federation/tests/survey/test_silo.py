@@ -40,13 +40,13 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
     )
 
 
-def asked(data, survey=SURVEY, told=None, **kinds):
+def asked(data, survey=SURVEY, disclosed=None, **kinds):
     """One silo's answer to a question derived from its own columns, with some declared as other
     kinds.
     """
     forms = silo.columns(survey, data).columns
     changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
-    return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, told)
+    return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, disclosed)
 
 
 def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
@@ -113,16 +113,16 @@ def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
 
 def test_what_was_told_is_told_again_whatever_the_data_are_now(tmp_path):
     first, told = asked(table(tmp_path))
-    assert asked(table(tmp_path), told=told) == (first, told)
+    assert asked(table(tmp_path), disclosed=told) == (first, told)
     changed = table(tmp_path, change=lambda lines: [lines[0], *(f"7{line}" for line in lines[1:])])
     assert asked(changed)[0] != first
-    assert asked(changed, told=told) == (first, told)
+    assert asked(changed, disclosed=told) == (first, told)
 
 
 def test_new_rows_are_not_told_by_a_difference(tmp_path):
     first, told = _of_age(tmp_path)
     more = table(tmp_path, rows=ROWS + 5)
-    reply, now = asked(more, told=told)
+    reply, now = asked(more, disclosed=told)
     assert reply.numbers == first.numbers
     assert reply.rows == first.rows
     assert set(reply.withheld) == {"ward", "visit"}
@@ -137,7 +137,7 @@ def _of_age(folder):
 
 def test_a_column_is_told_in_one_kind_only(tmp_path):
     _, told = asked(table(tmp_path))
-    reply, now = asked(table(tmp_path), told=told, age="category")
+    reply, now = asked(table(tmp_path), disclosed=told, age="category")
     assert set(reply.withheld) == {"age"}
     assert "would be reported twice" in reply.withheld["age"]
     assert now == told

@@ -14,7 +14,7 @@ from pomona_federation.survey.replies import (
     Names,
     Numbers,
 )
-from pomona_federation.survey.result import SiloTold, SurveyResult
+from pomona_federation.survey.result import SiloDisclosure, SurveyResult
 from pomona_federation.survey.settings import SurveySettings
 
 
@@ -34,7 +34,7 @@ def path(tmp_path_factory):
         names = {"ward": Names(names=("a rather long name of a ward", "b"), counts=(30, 30))}
         classes = Names(names=("ill", "well")[k % 2 :], counts=(30, 30)[k % 2 :], rest=30 * (k % 2))
         told = FiguresReply(rows=60, numbers=numbers, names=names, classes=classes)
-        silos[f"hospital-number-{k}"] = SiloTold(columns=columns, figures=told)
+        silos[f"hospital-number-{k}"] = SiloDisclosure(columns=columns, figures=told)
     question = FiguresQuestion(columns=tuple(forms))
     absent = {"clinic": "it is not connected"}
     result = SurveyResult(survey=SurveySettings(), question=question, silos=silos, absent=absent)

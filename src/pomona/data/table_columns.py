@@ -1,13 +1,14 @@
 """What the columns of a table are for, and how they are read, from the settings."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pomona.core.errors import ConfigError
-from pomona.data import csv_columns
+from pomona.data import csv_columns, table_file
 from pomona.data.kinds import ColumnData, Table
 from pomona.data.preprocessing import TableColumn
-from pomona.data.settings import DataSettings, Features, as_column
+from pomona.data.settings import CsvHeading, DataSettings, Features, as_column, csv_form
 from pomona.data.table_file import TableFile
 
 
@@ -62,6 +63,45 @@ def _dropped(
     kept = {*wanted, *label, *places.values()}
     others = [i for i in range(len(first.columns)) if wanted and i not in kept]
     return tuple(dict.fromkeys((*dropped, *others))), first.indices(settings.dates, "dates")
+
+
+def opened(path: Path, settings: ColumnData) -> TableFile:
+    """Open a file with the column names of its first line: as set, else if any column is given by
+    name.
+    """
+    header, names = _heading(settings)
+    if header is None and not names:
+        header = any(isinstance(which, str) for which in settings.mentioned)
+    found = table_file.opened(path, csv_form(settings), bool(header))
+    return found.with_names(names) if names else found
+
+
+def _heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
+    """Return what is set about a header, and the names that the settings give to columns."""
+    if isinstance(settings, CsvHeading):
+        return settings.header, settings.columns
+    return None, ()
+
+
+def require(path: Path, settings: ColumnData) -> None:
+    """Raise ConfigError unless the settings name labels and columns once, and labels in a way that
+    fits their kind.
+    """
+    if settings.label_column is not None and settings.label_columns:
+        raise ConfigError(
+            "data.label_column and data.label_columns both say where labels are; keep one"
+        )
+    if settings.label_columns and settings.targets == "classes":
+        raise ConfigError(
+            "data.label_columns are several flags or targets a row: set data.targets = multilabel "
+            "or regression; one class a row is data.label_column"
+        )
+    if not settings.labels:
+        raise ConfigError(
+            f"{path} needs a label: set data.label_column to a column's name or number"
+        )
+    if all(_heading(settings)):
+        raise ConfigError(f"data.columns names columns that {path} names itself; drop data.columns")
 
 
 def planned(first: TableFile, features: Sequence[int], settings: Table) -> list[TableColumn]:

@@ -15,9 +15,8 @@ from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import csv_columns, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.kinds import ColumnData
-from pomona.data.settings import CsvHeading, DataSettings, csv_form
-from pomona.data.table_columns import Roles, roles
-from pomona.data.table_file import Record, TableFile, opened, place
+from pomona.data.table_columns import Roles, opened, require, roles
+from pomona.data.table_file import Record, TableFile, place
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
 MISSING = "(missing)"
@@ -219,10 +218,10 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> TableSurvey:
         DataError: a damaged or empty file, lines of different widths, a repeated column name, or
             files with different columns.
     """
-    _require(paths[0], settings)
-    first = _opened(paths[0], settings)
+    require(paths[0], settings)
+    first = opened(paths[0], settings)
     known = roles(first, settings)
-    files = (first, *(_opened(path, settings).like(first) for path in paths[1:]))
+    files = (first, *(opened(path, settings).like(first) for path in paths[1:]))
     blank = targets.unlabelled(settings) if settings.unlabelled == "drop" else _labelled
     cells: dict[int, list[str]] = {i: [] for i in (*known.label, *known.places.values())}
     named = {i for i, name in enumerate(first.columns) if _IDENTIFIER.search(name)}
@@ -275,45 +274,6 @@ def _are_names(values: set[str]) -> bool:
     return all(
         np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values
     )
-
-
-def _opened(path: Path, settings: ColumnData) -> TableFile:
-    """Open a file with the column names of its first line: as set, else if any column is given by
-    name.
-    """
-    header, names = _heading(settings)
-    if header is None and not names:
-        header = any(isinstance(which, str) for which in settings.mentioned)
-    found = opened(path, csv_form(settings), bool(header))
-    return found.with_names(names) if names else found
-
-
-def _heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
-    """Return what is set about a header, and the names that the settings give to columns."""
-    if isinstance(settings, CsvHeading):
-        return settings.header, settings.columns
-    return None, ()
-
-
-def _require(path: Path, settings: ColumnData) -> None:
-    """Raise ConfigError unless the settings name labels and columns once, and labels in a way that
-    fits their kind.
-    """
-    if settings.label_column is not None and settings.label_columns:
-        raise ConfigError(
-            "data.label_column and data.label_columns both say where labels are; keep one"
-        )
-    if settings.label_columns and settings.targets == "classes":
-        raise ConfigError(
-            "data.label_columns are several flags or targets a row: set data.targets = multilabel "
-            "or regression; one class a row is data.label_column"
-        )
-    if not settings.labels:
-        raise ConfigError(
-            f"{path} needs a label: set data.label_column to a column's name or number"
-        )
-    if all(_heading(settings)):
-        raise ConfigError(f"data.columns names columns that {path} names itself; drop data.columns")
 
 
 def _labelled(_: str) -> bool:

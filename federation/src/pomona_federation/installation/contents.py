@@ -76,7 +76,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
             "keep",
             "privacy budget: what all studies may have spent on your data",
         ),
-        Rule("state/told/*.json", "keep", "what surveys have reported of your data"),
+        Rule("state/disclosed/*.json", "keep", "what surveys have reported of your data"),
         Rule("state/private/*", "secret", "key of the noise"),
         Rule("state/*cache/*", "secret", "other silos' models"),
         Rule("state/*checkpoints/*", "secret", "what the method keeps between rounds, and answers"),

@@ -24,7 +24,7 @@ from pomona_federation.server.message_exchange import MessageExchange, OutgoingM
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
 from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
-from pomona_federation.survey.result import SiloTold, SurveyResult
+from pomona_federation.survey.result import SiloDisclosure, SurveyResult
 from pomona_federation.versions import note
 
 FIRST = "columns.json"
@@ -153,7 +153,8 @@ def conduct(
         told = _second(agreed, inquiry, first)
         absent = {**first.absent, **inquiry.absent}
         silos = {
-            name: SiloTold(columns=first.silos[name], figures=reply) for name, reply in told.items()
+            name: SiloDisclosure(columns=first.silos[name], figures=reply)
+            for name, reply in told.items()
         }
         result = SurveyResult(
             survey=agreed.survey,

@@ -1,8 +1,8 @@
 """A silo's part in a survey: each step is answered once, and a repeated question gets the same
 answer.
 
-``state/told/`` holds, for each data set, everything ever disclosed about it in any survey: a column
-is disclosed again as it was the first time, so that two surveys reveal no more than one. The
+``state/disclosed/`` holds, for each data set, everything ever disclosed about it in any survey: a
+column is disclosed again as it was the first time, so that two surveys reveal no more than one. The
 answers of one survey are in its own folder.
 """
 
@@ -42,18 +42,18 @@ from pomona_federation.survey import silo as answers
 from pomona_federation.survey.replies import FiguresReply
 from pomona_federation.survey.settings import SurveySettings
 
-TOLD = "told"
+DISCLOSED = "disclosed"
 AGAIN = "this silo was asked another question of this step, and answers each step once"
 
 
-class ToldData(Settings):
+class DisclosedData(Settings):
     """Everything disclosed about one data set, its sources, and the hash of the meaning of its
     labels and texts.
     """
 
     data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
     labels: Sha256 | None = None
-    told: FiguresReply | None = None
+    figures: FiguresReply | None = None
 
 
 class GivenAnswers(Settings):
@@ -92,33 +92,33 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
             samples=rows,
         )
     silo.terms.require_members(body.members)
-    with locked(silo.folder / "state" / TOLD):
+    with locked(silo.folder / "state" / DISCLOSED):
         return _answered(silo, survey, body)
 
 
-def told_before(silo: Silo) -> tuple[ToldData, Path]:
+def disclosed_before(silo: Silo) -> tuple[DisclosedData, Path]:
     """Everything disclosed about the silo's data, under any name, and its file.
 
     Raises ProtocolError if surveys have disclosed several data sets that share samples with this
     one, or other labels: disclosed labels have no name, and would be repeated in place of those
     that are asked for now.
     """
-    folder, own = silo.folder / "state" / TOLD, hashed(sources(silo.file.data))
-    files = {path: read_json(ToldData, path) for path in sorted(folder.glob("*.json"))}
+    folder, own = silo.folder / "state" / DISCLOSED, hashed(sources(silo.file.data))
+    files = {path: read_json(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
     found = [(known, path) for path, known in files.items() if known and shared(known.data, own)]
     if len(found) > 1:
         raise ProtocolError(
             "surveys have reported parts of these data by themselves; survey each part by itself"
         )
     labels = _labels(silo.file.data)
-    if any(known.told and known.labels not in {None, labels} for known, _ in found):
+    if any(known.figures and known.labels not in {None, labels} for known, _ in found):
         raise ProtocolError(
             "a survey has reported these data with other labels, and a silo reports those of one "
             "view"
         )
     places = "\n".join(source.place for source in own)
     new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
-    before, path = found[0] if found else (ToldData(data=own), new)
+    before, path = found[0] if found else (DisclosedData(data=own), new)
     return before.model_copy(update={"labels": labels, "data": with_names(before.data, own)}), path
 
 
@@ -154,9 +154,9 @@ def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> Surv
         silo.reserve(asked.run)
         known = known.model_copy(update={"asked": asked.digest})
         write_json(path, known)
-        before, path_of_told = told_before(silo)
-        reply, every = answers.figures(survey, asked.figures, silo.file.data, before.told)
-        write_json(path_of_told, before.model_copy(update={"told": every}))
+        before, path = disclosed_before(silo)
+        reply, every = answers.figures(survey, asked.figures, silo.file.data, before.figures)
+        write_json(path, before.model_copy(update={"figures": every}))
         answer = SurveyAnswer(**about, figures=reply)
         if survey.noise:
             PrivacyBudget(silo.folder).note_spent(asked.agreement, asked.run, survey.noise.epsilon)

@@ -47,8 +47,8 @@ from pomona_federation.survey.replies import (
     ColumnsReply,
     Names,
     Numbers,
+    disclosable,
     rounded,
-    tellable,
 )
 from pomona_federation.survey.settings import Noise
 
@@ -118,7 +118,9 @@ def safe_classes(counts: Mapping[str, int], least: int) -> Names:
     """Labels in their safe form; every row has one, so rows of rare classes join the most frequent
     class.
     """
-    told = _frequent(counts, least) or {_largest(counts): 0} if any(map(tellable, counts)) else {}
+    told = (
+        _frequent(counts, least) or {_largest(counts): 0} if any(map(disclosable, counts)) else {}
+    )
     if not told:
         return Names(rest=sum(counts.values()))
     return _names(_joined(told, sum(counts.values()) - sum(told.values())), 0)
@@ -137,12 +139,14 @@ def _frequent(counts: Mapping[str, int], least: int) -> dict[str, int]:
     """The categories in at least ``least`` rows, at most as many as an answer holds, the most
     frequent first.
     """
-    enough = [(name, n) for name, n in counts.items() if n >= least and tellable(name)]
+    enough = [(name, n) for name, n in counts.items() if n >= least and disclosable(name)]
     return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:MOST_CELLS])
 
 
 def _largest(counts: Mapping[str, int]) -> str:
-    return min((name for name in counts if tellable(name)), key=lambda name: (-counts[name], name))
+    return min(
+        (name for name in counts if disclosable(name)), key=lambda name: (-counts[name], name)
+    )
 
 
 def _joined(told: dict[str, int], few: int) -> dict[str, int]:

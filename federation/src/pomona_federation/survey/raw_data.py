@@ -17,7 +17,7 @@ from pomona.data.settings import DataSettings, Features
 from pomona.data.text import FIRST, PADDING
 from pomona.data.validation import blocks
 from pomona.partition import divide
-from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, tellable
+from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, disclosable
 
 LENGTH = "tokens"  # the column of texts
 AT_ONCE = 256  # images
@@ -57,9 +57,11 @@ class RawData:
         """Description of the data, without any of its values."""
         found, table = self.dataset, self._table
         forms = [
-            ColumnForm(name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if tellable(m)))
+            ColumnForm(
+                name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if disclosable(m))
+            )
             for c in table.columns
-            if tellable(c.name)
+            if disclosable(c.name)
         ]
         given = any(
             getattr(self.settings, key, None) not in (None, ())

@@ -28,21 +28,21 @@ def rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}") if abs(value) >= TINY else 0.0
 
 
-def tellable(name: str) -> bool:
+def disclosable(name: str) -> bool:
     """Whether the name of a category, class or column can be disclosed: one line, not too long."""
     return 0 < len(name) <= LONGEST and plain(name, LONGEST) == name
 
 
-def _told(name: str) -> str:
-    if not tellable(name):
+def _safe(name: str) -> str:
+    if not disclosable(name):
         raise ValueError(f"must be one line of at most {LONGEST} characters")
     return name
 
 
-ToldName = Annotated[str, AfterValidator(_told)]
+SafeName = Annotated[str, AfterValidator(_safe)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
 ColumnKind = Literal["number", "date", "category"]
-Markers = Annotated[tuple[ToldName, ...], Field(max_length=50)]
+Markers = Annotated[tuple[SafeName, ...], Field(max_length=50)]
 Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MOST_CELLS)]
 
 
@@ -90,7 +90,7 @@ class Names(SafeColumn):
         rest: rows with a missing or rare category.
     """
 
-    names: tuple[ToldName, ...] = Field((), max_length=MOST_CELLS)
+    names: tuple[SafeName, ...] = Field((), max_length=MOST_CELLS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -111,7 +111,7 @@ class ColumnForm(Settings):
     usual ones.
     """
 
-    name: ToldName
+    name: SafeName
     kind: ColumnKind
     missing: Markers = ()
 
@@ -141,10 +141,10 @@ class ColumnsReply(Settings):
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field((), max_length=4)
     dtype: SampleType
     targets: Targets
-    labels: tuple[ToldName, ...] = Field((), max_length=MOST_COLUMNS)
-    classes: tuple[ToldName, ...] = Field((), max_length=MOST_CELLS)
+    labels: tuple[SafeName, ...] = Field((), max_length=MOST_COLUMNS)
+    classes: tuple[SafeName, ...] = Field((), max_length=MOST_CELLS)
     columns: Forms
-    layout: tuple[ToldName, ...] = Field((), max_length=MOST_COLUMNS)
+    layout: tuple[SafeName, ...] = Field((), max_length=MOST_COLUMNS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -174,12 +174,12 @@ class FiguresReply(Settings):
     """
 
     rows: Count
-    numbers: dict[ToldName, Numbers] = Field({}, max_length=MOST_COLUMNS)
-    names: dict[ToldName, Names] = Field({}, max_length=MOST_COLUMNS)
+    numbers: dict[SafeName, Numbers] = Field({}, max_length=MOST_COLUMNS)
+    names: dict[SafeName, Names] = Field({}, max_length=MOST_COLUMNS)
     classes: Names | None = None
-    targets: dict[ToldName, Numbers] = Field({}, max_length=MOST_COLUMNS)
+    targets: dict[SafeName, Numbers] = Field({}, max_length=MOST_COLUMNS)
     words: dict[Word, Count] = Field({}, max_length=MOST_WORDS)
-    withheld: dict[ToldName, Line] = Field({}, max_length=MOST_COLUMNS)
+    withheld: dict[SafeName, Line] = Field({}, max_length=MOST_COLUMNS)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -22,7 +22,7 @@ from pomona_federation.survey.replies import (
     FiguresReply,
     Names,
     Numbers,
-    ToldName,
+    SafeName,
 )
 from pomona_federation.survey.settings import SurveySettings
 
@@ -157,7 +157,7 @@ def name_distance(one: Names, all_: Counter[str]) -> float | None:
     )
 
 
-class SiloTold(Settings):
+class SiloDisclosure(Settings):
     """Everything that one silo disclosed."""
 
     columns: ColumnsReply
@@ -177,8 +177,8 @@ class SurveyResult(Settings):
 
     survey: SurveySettings
     question: FiguresQuestion
-    silos: dict[ToldName, SiloTold] = Field(min_length=1, max_length=PLACES)
-    absent: dict[ToldName, Line] = Field({}, max_length=PLACES)
+    silos: dict[SafeName, SiloDisclosure] = Field(min_length=1, max_length=PLACES)
+    absent: dict[SafeName, Line] = Field({}, max_length=PLACES)
     notes: tuple[Line, ...] = Field((), max_length=10**4)
 
     @property

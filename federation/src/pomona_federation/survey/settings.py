@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
-from pomona_federation.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, ToldName, rounded
+from pomona_federation.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, SafeName, rounded
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 Edges = Annotated[tuple[Finite, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
-CellNames = Annotated[tuple[ToldName, ...], Field(min_length=1, max_length=MOST_CELLS)]
+CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MOST_CELLS)]
 
 
 class Noise(Settings):
@@ -27,15 +27,15 @@ class Noise(Settings):
     epsilon: float = Field(
         gt=0, le=100, description="epsilon of the whole survey, for each silo's data"
     )
-    edges: dict[ToldName, Edges] = Field(
+    edges: dict[SafeName, Edges] = Field(
         {},
         max_length=MOST_COLUMNS,
         description="by column or target of numbers: edges of bins, ascending",
     )
-    categories: dict[ToldName, CellNames] = Field(
+    categories: dict[SafeName, CellNames] = Field(
         {}, max_length=MOST_COLUMNS, description="by column of categories: those that are counted"
     )
-    classes: tuple[ToldName, ...] = Field(
+    classes: tuple[SafeName, ...] = Field(
         (),
         max_length=MOST_CELLS,
         description="classes that are counted; if empty, nothing about labels is reported",
@@ -91,7 +91,7 @@ class SurveySettings(Settings):
             "largest number of groups in which a silo reports a column of numbers; more are finer"
         ),
     )
-    columns: tuple[ToldName, ...] = Field(
+    columns: tuple[SafeName, ...] = Field(
         (),
         max_length=MOST_COLUMNS,
         description="columns to ask about; if empty, all that every silo has",

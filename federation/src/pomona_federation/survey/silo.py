@@ -58,7 +58,7 @@ def figures(
     survey: SurveySettings,
     question: FiguresQuestion,
     data: DataSettings,
-    told: FiguresReply | None = None,
+    disclosed: FiguresReply | None = None,
     generator: np.random.Generator | None = None,
 ) -> tuple[FiguresReply, FiguresReply]:
     """The requested columns, in their safe form.
@@ -70,7 +70,7 @@ def figures(
         survey: the agreed settings.
         question: from the server; nothing in it is trusted.
         data: the silo's own section data.
-        told: everything that the silo disclosed in earlier surveys.
+        disclosed: everything that the silo disclosed in earlier surveys.
         generator: of the noise, if the survey has some: from a secret, and used once. A new one by
             default.
 
@@ -88,8 +88,8 @@ def figures(
     forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
     raw = _enough(read_raw(data, survey.seed, forms), survey)
     shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
-    fresh = None if told and told.rows != len(raw.rows) else shown
-    before = told or FiguresReply(rows=len(raw.rows))
+    fresh = None if disclosed and disclosed.rows != len(raw.rows) else shown
+    before = disclosed or FiguresReply(rows=len(raw.rows))
     reply = FiguresReply(
         rows=before.rows,
         **_columns(survey, question, before, fresh),
@@ -220,13 +220,13 @@ def _targets(
         for w, n in fresh.words().items()
         if len(w) <= LONGEST_WORD
     }
-    told = {"words": _most(words, survey.words)}
+    replies = {"words": _most(words, survey.words)}
     if fresh.dataset.targets == "classes":
-        return {**told, "classes": safe_classes(fresh.classes(), survey.least)}
+        return {**replies, "classes": safe_classes(fresh.classes(), survey.least)}
     targets = {
         name: safe_numbers(x, survey.least, survey.cells) for name, x in fresh.targets().items()
     }
-    return {**told, "targets": targets}
+    return {**replies, "targets": targets}
 
 
 def _most(words: Mapping[str, int], most: int) -> dict[str, int]:
