@@ -39,8 +39,8 @@ class FolderContents:
     training: Labelled
     testing: Labelled
     classes: tuple[str, ...]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def survey(root: Path, classes: tuple[str, ...]) -> FolderContents:
@@ -182,16 +182,7 @@ def read(settings: ImageFolder) -> Dataset:
     root = own_path(settings)
     if (root / "val" / "val_annotations.txt").exists():
         return _tiny(root, str(root), settings)
-    found = survey(root, settings.classes)
-    return _dataset(
-        str(root),
-        found.training,
-        found.testing,
-        found.classes,
-        settings,
-        found.problems,
-        found.notes,
-    )
+    return _dataset(str(root), survey(root, settings.classes), settings)
 
 
 def tiny_imagenet(settings: PublicImages) -> Dataset:
@@ -217,26 +208,18 @@ def _tiny(root: Path, name: str, settings: ImageFolder | PublicImages) -> Datase
     training = [
         (path, k) for k, label in enumerate(classes) for path in images(root / "train" / label)
     ]
-    return _dataset(name, training, testing, classes, settings)
+    return _dataset(name, FolderContents(training, testing, classes), settings)
 
 
-def _dataset(
-    name: str,
-    training: Labelled,
-    testing: Labelled,
-    classes: tuple[str, ...],
-    settings: ImageFolder | PublicImages,
-    problems: Sequence[str] = (),
-    notes: Sequence[str] = (),
-) -> Dataset:
-    labelled = training + testing
-    if not training and not problems:
+def _dataset(name: str, found: FolderContents, settings: ImageFolder | PublicImages) -> Dataset:
+    if not found.training and not found.problems:
         raise DataError(
             f"{name} has no training images; make a folder for each class and put its images there"
         )
-    stack = image_stack.stacked(name, [path for path, _ in labelled], settings, problems)
+    labelled = found.training + found.testing
+    stack = image_stack.stacked(name, [path for path, _ in labelled], settings, found.problems)
     y = np.array([label for _, label in labelled], np.int64)[stack.kept]
-    n_train = int((stack.kept < len(training)).sum())
+    n_train = int((stack.kept < len(found.training)).sum())
     shift, scale = image_arrays.usual(stack.x)
-    said = (*notes, *stack.notes)
-    return Dataset(name, "image", stack.x, y, classes, n_train, shift, scale, notes=said)
+    notes = (*found.notes, *stack.notes)
+    return Dataset(name, "image", stack.x, y, found.classes, n_train, shift, scale, notes=notes)

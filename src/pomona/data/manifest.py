@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,20 +68,13 @@ def read(settings: ImageManifest) -> Dataset:
         y, kept, bad = mask.stacked(paths, drawn, settings)
     stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
     kept, y = kept[stack.kept], mask.only(y, stack.kept) if masks else y[stack.kept]
-    owners, kind = _owners(found, kept, role), settings.targets if masks else None
     n_train = int((role[kept] < TEST).sum())
-    usual = image_arrays.usual(stack.x)
-    return Dataset(
-        name,
-        "image",
-        stack.x,
-        y,
-        classes,
-        n_train,
-        *usual,
-        owners=owners,
+    dataset = Dataset(name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x))
+    return replace(
+        dataset,
+        owners=_owners(found, kept, role),
         notes=stack.notes,
-        target_kind=kind,
+        target_kind=settings.targets if masks else None,
         groups=_groups(found, kept),
     )
 
@@ -209,7 +202,8 @@ def _labels(
 ) -> tuple[targets.Answer, list[str]]:
     if masks:
         return (np.zeros(0, np.uint8), settings.classes), []
-    return targets.from_cells([found.cells["label"]], ["label"], settings, found.where)
+    column = targets.LabelColumn("label", found.cells["label"], found.where)
+    return targets.from_cells([column], settings)
 
 
 def _owners(found: ManifestRows, kept: NDArray[np.int64], role: NDArray[np.int8]) -> Owners | None:

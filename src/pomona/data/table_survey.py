@@ -81,9 +81,11 @@ class TableSurvey:
         """Return the targets of all rows, and the problems with them; see
         ``targets.from_cells``.
         """
-        label = self.roles.label
-        cells, names = [self.cells[i] for i in label], [self.columns[i] for i in label]
-        return targets.from_cells(cells, names, settings, self.where)
+        columns = [
+            targets.LabelColumn(self.columns[i], self.cells[i], self.where)
+            for i in self.roles.label
+        ]
+        return targets.from_cells(columns, settings)
 
     def _purpose(self, key: str) -> tuple[str, list[str]] | None:
         """Return the name and the cells of the column that a setting names, or None."""

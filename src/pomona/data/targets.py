@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,40 +136,59 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
     return real
 
 
+class LabelColumn(NamedTuple):
+    """A label column: its heading, its N cells, and a function that locates a row for messages."""
+
+    heading: str
+    cells: Sequence[str]
+    where: Callable[[int], str]
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the cells as numbers (N,), NaN where they are none."""
+        return np.array([number(cell) for cell in self.cells], np.float64)
+
+    def unlike(self, what: str, good: NDArray[np.bool_], remedy: str = "") -> list[str]:
+        """Report the cells that are not what they should be (N,); empty if all are."""
+        rows = [int(row) for row in np.flatnonzero(~good)]
+        if not rows:
+            return []
+        first = f"first {short(self.cells[rows[0]])} in {self.where(rows[0])}"
+        hint = _hint(self.cells[row] for row in rows) or remedy
+        return [
+            f"label column {self.heading}: {len(rows)} of {len(self.cells)} are not {what}, "
+            f"{first}{hint}"
+        ]
+
+
 def from_cells(
-    columns: Sequence[Sequence[str]],
-    headings: Sequence[str],
-    settings: ColumnData | ImageManifest,
-    where: Callable[[int], str],
+    columns: Sequence[LabelColumn], settings: ColumnData | ImageManifest
 ) -> tuple[Answer, list[str]]:
     """Return targets and class names from the cells of label columns, and all problems.
 
     Args:
-        columns: one sequence of N cells per column; one column for classes.
-        headings: names of these columns.
+        columns: one for classes, several for other targets.
         settings: type of the labels, and the classes if known in advance.
-        where: returns the file and line of a row.
 
     Returns:
         The targets as in ``from_arrays``, and one line per problem; with problems, the targets are
         unusable.
     """
     if settings.label_above is not None:
-        return _above(columns[0], headings[0], settings, where)
+        return _above(columns[0], settings, settings.label_above)
     if settings.targets == "classes":
-        return _classes(columns[0], headings[0], settings.classes, where)
+        return _classes(columns[0], settings.classes)
     if settings.targets == "survival" and len(columns) != 2:
         raise ConfigError(
             f"data.targets = survival, but {len(columns)} label columns; set data.label_columns "
             "to two: time, event"
         )
-    real = np.array([[number(cell) for cell in column] for column in columns], np.float64).T
+    real = np.array([column.numbers() for column in columns]).T
     tells = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(
         settings.targets, [_no_numbers]
     )
-    judged = zip(cycle(tells), headings, columns, real.T, strict=False)
-    problems = [tell(heading, cells, values, where) for tell, heading, cells, values in judged]
-    return (real.astype(np.float32), ()), [problem for problem in problems if problem]
+    judged = zip(cycle(tells), columns, real.T, strict=False)
+    problems = [problem for tell, column, values in judged for problem in tell(column, values)]
+    return (real.astype(np.float32), ()), problems
 
 
 def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
@@ -200,83 +219,54 @@ def _hint(cells: Iterable[str]) -> str:
 
 
 def _above(
-    cells: Sequence[str],
-    heading: str,
-    settings: ColumnData | ImageManifest,
-    where: Callable[[int], str],
+    column: LabelColumn, settings: ColumnData | ImageManifest, bound: float
 ) -> tuple[Answer, list[str]]:
     """Return two classes: numbers up to ``data.label_above``, and those above it."""
-    bound, names = settings.label_above, settings.classes
-    assert bound is not None
+    names = settings.classes
     if settings.targets != "classes" or len(names) not in {0, 2}:
         raise ConfigError(
             "data.label_above makes two classes of a label column; name both or none in "
             "data.classes"
         )
-    values = np.array([number(cell) for cell in cells], np.float64)
-    problem = _no_numbers(heading, cells, values, where)
-    classes = names or (f"{heading} <= {bound:g}", f"{heading} > {bound:g}")
-    return ((values > bound).astype(np.int64), classes), [problem] if problem else []
+    values = column.numbers()
+    classes = names or (f"{column.heading} <= {bound:g}", f"{column.heading} > {bound:g}")
+    return ((values > bound).astype(np.int64), classes), _no_numbers(column, values)
 
 
-def _no_flags(
-    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
-) -> str:
+def _no_flags(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are neither 0 nor 1."""
-    return _not("flags 0 or 1", np.isin(values, (0, 1)), "", heading, cells, where)
+    return column.unlike("flags 0 or 1", np.isin(values, (0, 1)))
 
 
-def _no_times(
-    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
-) -> str:
+def _no_times(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are not finite numbers above 0."""
     with np.errstate(over="ignore"):
         held = values.astype(np.float32)
-    good = (held > 0) & np.isfinite(held)
-    return _not("times above 0", good, "; leave these rows out", heading, cells, where)
+    return column.unlike("times above 0", (held > 0) & np.isfinite(held), "; leave these rows out")
 
 
-def _not(
-    what: str,
-    good: NDArray[np.bool_],
-    remedy: str,
-    heading: str,
-    cells: Sequence[str],
-    where: Callable[[int], str],
-) -> str:
-    """Report cells that are not what they should be; empty if all are."""
-    rows = [int(row) for row in np.flatnonzero(~good)]
-    if not rows:
-        return ""
-    first = f"first {short(cells[rows[0]])} in {where(rows[0])}"
-    hint = _hint(cells[row] for row in rows) or remedy
-    return f"label column {heading}: {len(rows)} of {len(cells)} are not {what}, {first}{hint}"
-
-
-def _no_numbers(
-    heading: str, cells: Sequence[str], values: NDArray[np.float64], where: Callable[[int], str]
-) -> str:
-    """Report values that are not finite; empty if all are."""
+def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
+    """Report values that are not finite."""
+    heading, cells, where = column
     strays = Strays(heading)
     for row in np.flatnonzero(np.isnan(values)):
         strays.add(cells[int(row)], lambda cell: where(cells.index(cell)))
-    return f"label {strays.problem(len(cells))}{_hint(cells)}" if strays.first else ""
+    return [f"label {strays.problem(len(cells))}{_hint(cells)}"] if strays.first else []
 
 
-def _classes(
-    cells: Sequence[str], heading: str, classes: tuple[str, ...], where: Callable[[int], str]
-) -> tuple[Answer, list[str]]:
-    cells = list(map(plain, cells))
+def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, list[str]]:
+    cells = list(map(plain, column.cells))
     index = {plain(name): i for i, name in enumerate(classes)}
     counts = Counter(cells)
     wrong = [cell for cell in counts if (cell not in index if classes else is_missing(cell))]
     names = classes or in_order(cell for cell in counts if cell not in wrong)
     problems = []
     for cell in wrong:
-        first = (
-            f"{counts[cell]} of {len(cells)} say {short(cell)}, first in {where(cells.index(cell))}"
+        first = column.where(cells.index(cell))
+        problems.append(
+            f"label column {column.heading}: {counts[cell]} of {len(cells)} say {short(cell)}, "
+            f"first in {first}; {_advice(cell, classes)}"
         )
-        problems.append(f"label column {heading}: {first}; {_advice(cell, classes)}")
     index = index or {name: i for i, name in enumerate(names)}
     return (np.array([index.get(cell, -1) for cell in cells], np.int64), names), problems
 
