@@ -11,7 +11,7 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, manifest, mask, read
+from pomona.data import data_settings, mask, read
 
 
 def picture(path, value, size=(6, 4), mode="L"):
@@ -234,7 +234,7 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
     settings = data_settings(name="manifest", classes=("a", "b", "c"))
-    y, kept, bad = manifest._masks(images, masks, settings)
+    y, kept, bad = mask.stacked(images, masks, settings)
     assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == (
         [0, 2, 0, 2],
         [0, 2, 3, 5],
@@ -242,7 +242,7 @@ def test_masks_are_read_for_their_images(six):
         np.uint8,
     )
     assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]
-    assert manifest._only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
+    assert mask.only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
 
 
 @pytest.fixture
