@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.core.bounds import SPLITS
+from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import csv_columns, csv_table, npz, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError
 from pomona.core.bounds import Targets
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import targets
 from pomona.data.array_file import StoredArray, joined
 from pomona.data.dataset import FORMS, Dataset
