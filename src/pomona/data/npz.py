@@ -188,7 +188,7 @@ def _joined(
     """Read the arrays of these files with these suffixes of their names, the first ``training`` of
     them for training; returns the data and row counts.
     """
-    parts = [pair(path, *((f"x{end}", f"y{end}") for end in _ENDS[end])) for path, end in files]
+    parts = [pair(path, *((f"x{way}", f"y{way}") for way in _ENDS[end])) for path, end in files]
     inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
     kind, share, classes = settings.targets, settings.memory_share, _classes(files[0][0], settings)
     if len(inputs[0].shape) == 2:
