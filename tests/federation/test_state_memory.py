@@ -14,6 +14,7 @@ import state_memory_run
 from state_memory_run import STATES, STOPPED
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="memory is looked at in /proc")
+DISK = "/var/tmp"  # TMPDIR and tmp_path may lie in memory, whose files count as such
 MOST = 60_000_000  # a process may take, all told, beyond its imports
 
 
@@ -51,7 +52,7 @@ def watched(folder, share, workers, stop=0):
         str(stop),
     ]
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TMPDIR": DISK}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline() == "ready\n"
         before, most = held(process.pid), 0
