@@ -1,4 +1,4 @@
-"""Draw the figure at the top of docs/results.md from the committed tables of two benches.
+"""Draw the figure of docs/results/local-step.md from the committed tables of two benches.
 
 ``python tools/results_figure.py`` writes docs/images/results.png.
 """
