@@ -15,7 +15,6 @@ from pomona.core.rng import stream
 from pomona.experiments import executors
 from pomona.experiments.executors import ProcessPool, WorkerProcess
 from pomona.experiments.runner import postponed
-from representatives import number
 
 
 def test_a_signal_is_heeded_where_it_is_asked_for_and_nowhere_else():
@@ -172,6 +171,8 @@ def test_at_random_moments_under_load_every_signal_ends_it(tmp_path):
     """30 benches beside four busy processes; the moment, which the commit's tree draws, is counted
     in files of the bench, not in seconds.
     """
+    from representatives import number  # workers import this module from a bare path
+
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     draws = stream(number("signals"), "moments of signals")
     try:

@@ -154,9 +154,9 @@ def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> Surv
         silo.reserve(asked.run)
         known = known.model_copy(update={"asked": asked.digest})
         write_json(path, known)
-        before, path = disclosed_before(silo)
+        before, disclosed = disclosed_before(silo)
         reply, every = answers.figures(survey, asked.figures, silo.file.data, before.figures)
-        write_json(path, before.model_copy(update={"figures": every}))
+        write_json(disclosed, before.model_copy(update={"figures": every}))
         answer = SurveyAnswer(**about, figures=reply)
         if survey.noise:
             PrivacyBudget(silo.folder).note_spent(asked.agreement, asked.run, survey.noise.epsilon)
