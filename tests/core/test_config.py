@@ -11,7 +11,8 @@ from pydantic import ValidationError
 import pomona
 from pomona.config import Config, keys, read_overrides, resolve
 from pomona.core.errors import ConfigError, StorageError, near
-from pomona.core.toml import read_file
+from pomona.core.settings import Settings
+from pomona.core.toml import read_file, validated
 from pomona.data import data_settings
 from pomona.methods import METHODS
 from pomona.partition import RECIPES
@@ -323,3 +324,12 @@ def test_a_key_that_is_no_name_in_python_is_written_as_in_the_paper():
     assert "method.lambda" in keys({"method": {"name": "fedamp"}})
     with pytest.raises(ConfigError, match=r"method\.lambda\b"):
         resolve({"method": {"name": "fedamp", "lamda": 1}})
+
+
+def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
+    class Named(Settings):
+        name: str
+
+    for tree in ({"[": True}, {"name": "a", "[": True}):
+        with pytest.raises(ConfigError, match=r"\["):
+            validated(Named, tree)

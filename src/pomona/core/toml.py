@@ -127,7 +127,8 @@ def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree
     """
     for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
         tried, depth = list(group), len(key) + 1
-        if not any("[" in str(part) for e in tried for part in e["loc"][depth - 1 : depth]):
+        formed = any("[" in str(part) for e in tried for part in e["loc"][depth - 1 : depth])
+        if not key or not formed:  # an unknown key may have a bracket in its name
             yield from tried
         elif within := [e for e in tried if len(e["loc"]) > depth]:
             yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
