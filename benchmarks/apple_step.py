@@ -18,8 +18,8 @@ import torch
 from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
-from pomona.federation.checks import bf16_instructions
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
+from pomona.federation.run_checks import bf16_instructions
 from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
 from pomona.objective.native_package import release

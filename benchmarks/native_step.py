@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.data.dataset import Dataset
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods.base import optimizer_state, optimizer_step
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds

@@ -11,7 +11,7 @@ from pomona.data.dataset import Dataset
 from pomona.federation.client import ClientRuntime
 from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Groups, stack
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.federation.transport import Inline, calls
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData

@@ -28,7 +28,7 @@ from pomona.config import resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.data.dataset import Dataset
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods.base import LocalTraining, sgd
 from pomona.metrics.overlap import dice
 from pomona.models.parameter_space import ParameterSpace

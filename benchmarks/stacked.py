@@ -15,7 +15,7 @@ import torch
 from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.objective.objective import Objective
 from pomona.objective.stacked import StackedObjective
 from pomona.objective.training import LocalTraining

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TypeVar
 
-from pomona.federation.checks import bf16_instructions
+from pomona.federation.run_checks import bf16_instructions
 
 T = TypeVar("T")
 Work = Callable[[], object]

@@ -10,7 +10,7 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import Callback
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.lifecycle import begun_with
 from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, Steps, range_test

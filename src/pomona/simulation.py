@@ -24,12 +24,12 @@ from pomona.core.membership import Planned
 from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
-from pomona.federation.checks import caution, cautions, require_possible
 from pomona.federation.client import ClientRuntime
 from pomona.federation.copies import KeptCopies, matrix_bytes
 from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
+from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
 from pomona.federation.state import Hold, as_is, choose, require_training
 from pomona.federation.transport import Inline, calls

@@ -10,7 +10,7 @@ import pytest
 import pomona
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation import checks
+from pomona.federation import run_checks
 from pomona.federation.callbacks import NullCallback
 from pomona.lifecycle import versions
 from pomona.objective import native_package
@@ -150,10 +150,10 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     """
     scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).on_engine("native")
     found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
-    monkeypatch.setattr(checks, "native_package", lambda: found)
-    monkeypatch.setattr(checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
-    assert any("emulates bf16" in line for line in checks.cautions(scenario)) is not exact
-    by_torch = checks.cautions(scenario.on_engine("torch"))
+    monkeypatch.setattr(run_checks, "native_package", lambda: found)
+    monkeypatch.setattr(run_checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
+    assert any("emulates bf16" in line for line in run_checks.cautions(scenario)) is not exact
+    by_torch = run_checks.cautions(scenario.on_engine("torch"))
     assert any("no bf16 arithmetic" in line for line in by_torch) is exact
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import pomona
 from pomona import Config
 from pomona.core.errors import CheckpointError, StorageError
-from pomona.federation.checks import cautions
+from pomona.federation.run_checks import cautions
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.export import export

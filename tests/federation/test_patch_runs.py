@@ -13,7 +13,7 @@ import pomona
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, StorageError
-from pomona.federation.checks import cautions
+from pomona.federation.run_checks import cautions
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.personal import PersonalModel

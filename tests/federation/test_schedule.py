@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.config import Config
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation.rounds import round_of, select
+from pomona.federation.round_plan import round_of, select
 from problems import tiny
 
 

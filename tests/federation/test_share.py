@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.core.round import Roster, limited, weights
+from pomona.core.round import Roster
+from pomona.core.weight_limit import limited, weights
 
 SIZES = st.lists(st.integers(0, 2**53 - 1), min_size=1, max_size=12)
 

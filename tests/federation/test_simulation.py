@@ -19,7 +19,7 @@ from pomona.core.errors import (
 )
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.client import ClientRuntime
-from pomona.federation.rounds import due, round_of, select
+from pomona.federation.round_plan import due, round_of, select
 from pomona.federation.transport import spread
 from pomona.record.run_folder import load
 from problems import tiny

@@ -4,7 +4,7 @@ import pytest
 
 import pomona
 from pomona.federation.callbacks import NullCallback
-from pomona.federation.checks import caution
+from pomona.federation.run_checks import caution
 from pomona.methods import METHODS
 from problems import a_round, tiny
 

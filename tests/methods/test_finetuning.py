@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pomona.federation.exchange import ClientRequest
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods.fedavg import FedAvgFT
 from pomona.methods.fedbabu import FedBABU
 from pomona.methods.fedprox import FedProxFT

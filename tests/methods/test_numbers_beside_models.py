@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.core.round import Roster, reweighted
+from pomona.core.round import Roster
+from pomona.core.weight_limit import reweighted
 from pomona.methods import METHODS, fednova
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fednova import FedNova, length

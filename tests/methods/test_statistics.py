@@ -15,7 +15,7 @@ from pomona.core.round import Roster
 from pomona.federation.batchnorm_statistics import WithStatistics, accompanied
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods import METHODS
 from pomona.objective.training import STATISTICS
 from pomona.scenario import Scenario

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pomona.core.training_settings import Optimizer
-from pomona.federation import checks
+from pomona.federation import run_checks
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
 from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise_than_sgd
@@ -64,6 +64,6 @@ def test_a_card_for_sgd_must_be_refused_adamw(monkeypatch):
     from pomona.methods.pfedme import PFedMe
 
     a_run_trains_with_adamw_or_refuses_it(PFedMe())
-    monkeypatch.setattr(checks, "require_steps", lambda *_: None)
+    monkeypatch.setattr(run_checks, "require_steps", lambda *_: None)
     with pytest.raises(AssertionError, match="the rule holds for sgd steps, but it ran"):
         a_run_trains_with_adamw_or_refuses_it(PFedMe())

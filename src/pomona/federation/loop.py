@@ -16,15 +16,10 @@ from pomona.federation.admission import Admission, Expected, History, Rejection,
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback
 from pomona.federation.checkpointing import Checkpointing
+from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
-from pomona.federation.rounds import (
-    RoundPlan,
-    Scoreboard,
-    ValidationCurve,
-    due,
-    plan_of,
-    round_of,
-)
+from pomona.federation.round_plan import RoundPlan, due, plan_of, round_of
+from pomona.federation.scoreboard import Scoreboard
 from pomona.federation.transport import Transport
 from pomona.methods.base import Downlink, Initial, Server, Uplink
 from pomona.metrics.best_round import reason

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pomona.core.round import SLACK, reweighted
+from pomona.core.weight_limit import SLACK, reweighted
 from pomona.methods import base, fedavg
 
 Ratios = Callable[[Tensor, base.Uplink, Tensor, base.Round], Tensor]

@@ -19,6 +19,7 @@ from pomona.core.bounds import PLACES, Count, Number, plain
 from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
 from pomona.core.files import text
 from pomona.core.settings import Settings
+from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
 from pomona_federation.json_store import read_json, write_json
@@ -278,8 +279,6 @@ def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, floa
     """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum
     share.
     """
-    from pomona.core.round import weights  # it loads PyTorch, which a supervisor does without
-
     return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
 
 

@@ -17,7 +17,7 @@ from pomona.core.errors import ProtocolError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.kept_models import ModelChoice
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.federation.scoring import Scoring, Surety, unsure
 from pomona.methods.base import Downlink
 from pomona.objective.dataset import clustered

@@ -16,7 +16,7 @@ from pomona.core.errors import ConfigError, worded
 from pomona.core.round import Roster
 from pomona.core.toml import named
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private import PrivateObjective
 from pomona.partition import divide

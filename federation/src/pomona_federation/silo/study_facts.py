@@ -13,8 +13,8 @@ from pomona.core.round import Roster
 from pomona.data.dataset import network_shape
 from pomona.data.settings import DataSettings
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.checks import caution, cautions
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
+from pomona.federation.run_checks import caution, cautions
 from pomona.methods.base import Initial, Rows
 from pomona.models import MODELS, outline
 from pomona.models.packages import package

@@ -5,7 +5,7 @@ import torch
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import require_steps
-from pomona.federation.rounds import round_of
+from pomona.federation.round_plan import round_of
 from pomona.models import MODELS
 from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package

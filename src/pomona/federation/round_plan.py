@@ -1,0 +1,117 @@
+"""A round's plan: cohort, scheduled learning rate, what is evaluated, which models are kept."""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+from pomona.config import Config
+from pomona.core.rng import stream
+from pomona.core.round import Roster, Round
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round.
+
+    Attributes:
+        number: from 1.
+        round: its settings.
+        roster: the members.
+        cohort: the clients that train; ids ascending.
+        watched: the moments to evaluate: "received", "trained".
+        keep: whether clients keep their models, for the record.
+    """
+
+    number: int
+    round: Round
+    roster: Roster
+    cohort: tuple[int, ...]
+    watched: frozenset[str]
+    keep: bool
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The members that do not train."""
+        return tuple(i for i in self.roster.members if i not in self.cohort)
+
+
+def plan_of(
+    config: Config, number: int, roster: Roster, quarantined: frozenset[int], parting: bool
+) -> RoundPlan:
+    """Return the plan of round ``number``.
+
+    Args:
+        config: the run's settings.
+        number: from 1.
+        roster: the members.
+        quarantined: clients that are not asked.
+        parting: whether the round is a client's last.
+    """
+    cohort = select(config, tuple(i for i in roster.members if i not in quarantined), number)
+    partial, may_stop = len(cohort) < len(roster.members), config.stop is not None
+    received = due(config, number - 1)
+    # Before a client is drawn again, or leaves, its trained model must be evaluated.
+    trained = due(config, number) or partial or (may_stop and received)
+    watched = {
+        moment for moment, wanted in (("received", received), ("trained", trained)) if wanted
+    }
+    keep = number == config.rounds or partial or parting or may_stop or config.keep != "last"
+    return RoundPlan(number, round_of(config, number), roster, cohort, frozenset(watched), keep)
+
+
+def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids
+    ascending.
+    """
+    size = max(1, round(config.participation * len(members)))
+    if size < len(members):
+        draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
+        members = tuple(members[i] for i in sorted(draw.tolist()))
+    return present(config, members, number) if config.absence and members else members
+
+
+def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
+    """Return the clients that do not skip a round; if all would, the one with the highest draw
+    stays.
+    """
+    draws = {i: stream(config.seed, "absence", number, i).random() for i in ids}
+    return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
+
+
+def due(config: Config, number: int) -> bool:
+    """Return whether round ``number`` is evaluated; 0 is the initial model."""
+    return number % config.eval_every == 0 or number == config.rounds
+
+
+def round_of(config: Config, number: int) -> Round:
+    """Return the settings of round ``number`` (1 to rounds; rounds + 1 is the closing visit)."""
+    decay = config.lr_decay ** (number - 1) * scheduled(config, number)
+    return Round(
+        number=number,
+        total=config.rounds,
+        lr=config.rate * decay,
+        base_lr=config.rate,
+        decay=decay,
+        epochs=config.local_epochs,
+        steps=config.local_steps,
+        batch_size=config.batch_size,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        seed=config.seed,
+        optimizer=config.optimizer,
+    )
+
+
+def scheduled(config: Config, number: int) -> float:
+    """Return the factor of warm-up and ``lr_schedule`` for round ``number``; constant after the
+    last round.
+    """
+    number, warmup = min(number, config.rounds), config.lr_warmup_rounds
+    if number <= warmup:
+        return number / (warmup + 1)
+    match config.lr_schedule:
+        case "cosine":
+            return (1 + cos(pi * (number - 1 - warmup) / (config.rounds - warmup))) / 2
+        case "steps":
+            return config.lr_factor ** sum(number > milestone for milestone in config.lr_milestones)
+        case "constant":
+            return 1.0

@@ -1,0 +1,66 @@
+"""The last scores of each client, from which evaluations of a round are made."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pomona.federation.exchange import Reply
+from pomona.metrics.metric import Metric, Score
+from pomona.record.rows import Evaluation
+
+
+@dataclass
+class Scoreboard:
+    """The last scores of each client, by (model, when, split); ``metric``: of the values."""
+
+    metric: Metric
+    _known: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
+
+    def note(self, asked: Collection[int], replies: Sequence[Reply]) -> None:
+        """Add the scores in replies; a score of a received model counts only while that model is
+        current.
+        """
+        absent = set(asked) - {r.client for r in replies}
+        for (_, when, _), per_client in self._known.items():
+            if when == "received":
+                for client in absent & per_client.keys():
+                    del per_client[client]
+        for reply in replies:
+            for score in reply.scores:
+                self._known.setdefault(score.key, {})[reply.client] = score
+
+    def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
+        """Return the known evaluations after round ``number`` of each named model, received or
+        trained.
+
+        For an absent client, the trained model is its last one; a client that never took part has
+        none yet, and former members do not count.
+        """
+        found = []
+        for (_, moment, _), per_client in self._known.items():
+            scores = {i: per_client[i] for i in members if i in per_client}
+            if moment == when and any(score.samples for score in scores.values()):
+                found.append(Evaluation.of(number, scores, self.metric))
+        return found
+
+    def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
+        """Return the evaluations of a client that did not train, without intervals and without
+        storing them.
+        """
+        measured = (replace(score, interval=None) for score in reply.scores if score.samples)
+        return [Evaluation.of(number, {reply.client: score}, self.metric) for score in measured]
+
+    def as_json(self) -> list[list[Any]]:
+        """Return the scores as JSON for a checkpoint."""
+        return [
+            [*key, client, s.samples, s.loss, s.accuracy, s.value, s.interval]
+            for key, own in self._known.items()
+            for client, s in own.items()
+        ]
+
+    def restore(self, body: Iterable[Sequence[Any]]) -> None:
+        """Restore the result of ``as_json``."""
+        for model, when, split, client, *values in body:
+            self._known.setdefault((model, when, split), {})[client] = Score(
+                model, when, split, *values
+            )
