@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.core.bounds import Count, Line, Number, plain
+from pomona.core.bounds import Count, Label, Line, Number, plain
 from pomona.core.errors import StorageError, worded
 from pomona.core.files import LONG, content
 from pomona.core.settings import Settings
@@ -44,7 +44,7 @@ class HistoryEntry(BaseModel):
     settled: Number
     scores: list[Score]
     names: dict[str, Line] = {}
-    info: dict[str, float | list[float]] = {}
+    info: dict[Label, float | list[float]] = {}
     bytes_down: Count = 0
     bytes_up: Count = 0
 
