@@ -1,5 +1,5 @@
 """Significance of differences between methods, and tables of them: ranks, Friedman, critical
-difference, Wilcoxon's test with Holm's steps; clients behind the means.
+difference, Wilcoxon's test with Holm's steps.
 
 J. Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006; pairwise
 Wilcoxon tests with Holm's correction in place of Nemenyi's: A. Benavoli, G. Corani, F. Mangili,
@@ -13,9 +13,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.table import NOTHING, Table
-from pomona.metrics.client_statistics import Signed, holm, spread, summarize, wilcoxon
-from pomona.results.comparison import Comparison, ComparisonRow, told
+from pomona.core.table import Table
+from pomona.metrics.client_statistics import Signed, holm, wilcoxon
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.run_numbers import ALONE
 
 Matrix = NDArray[np.float64]
@@ -119,12 +119,6 @@ def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
 
 
 NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
-SPREAD = {
-    "mean": "mean",
-    "worst": "worst client",
-    "percentile_10": "10th percentile",
-    "std": "std over clients",
-}
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
@@ -176,40 +170,6 @@ def shared_seeds(made: Comparison, scenario: str) -> str:
     return f", mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
 
 
-def spread_table(made: Comparison) -> Table | None:
-    """Return worst client, 10th percentile, and share worse than with local training."""
-    rows = [row for e in made.entries if (row := _spread(made, e))]
-    header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
-    alone = any(e.method == ALONE for e in made.entries)
-    note = (
-        f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
-        "out), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
-        "10th percentile. Worse than alone: the share of clients that are worse than with "
-        f"Separate{'.' if alone else ', which this table does not have.'}"
-    )
-    return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
-
-
-def _spread(made: Comparison, entry: ComparisonRow) -> list[str]:
-    """Return the row of one scenario and method; empty without results."""
-    alone = made.at(entry.scenario, ALONE)
-    base = alone.clients() if alone and alone is not entry else {}
-    sums = [_summary(entry, own, base.get(seed, [])) for seed, own in entry.clients().items()]
-    if not sums:
-        return []
-    texts = [told(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
-    hurt = spread([one["hurt"] for one in sums]) if base else None
-    return [entry.column, entry.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING]
-
-
-def _summary(
-    entry: ComparisonRow, own: list[float | None], alone: list[float | None]
-) -> dict[str, float | None]:
-    """Return the numbers of one seed, compared with local training if it has the same clients."""
-    same = alone if len(alone) == len(own) else None
-    return summarize(own, [1] * len(own), same, entry.metric)
-
-
 def wilcoxon_table(made: Comparison) -> Table | None:
     """Return Wilcoxon's signed-rank test over clients: the suite's own methods against all
     others.
@@ -221,8 +181,15 @@ def wilcoxon_table(made: Comparison) -> Table | None:
         "scenario (Holm). The paired clients of one run have trained together, so they are not "
         "quite independent, here as in the papers."
     )
+    if any(map(drawn_by_seed, made.entries)):
+        note += " Seeds draw other clients: a pair is a mean over unlike clients of one number."
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
+
+
+def drawn_by_seed(entry: ComparisonRow) -> bool:
+    """Return whether client k is another one in another seed."""
+    return len({cell["figures"]["partition"] for cell in entry.cells}) > 1
 
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:

@@ -4,6 +4,7 @@ import copy
 import csv
 import io
 import json
+from copy import deepcopy
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -18,7 +19,8 @@ from pomona.experiments import load
 from pomona.experiments.reference import AVERAGES, Reference
 from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
-from pomona.results.significance import gains, paired, spread_table, wilcoxon_table
+from pomona.results.significance import gains, paired, wilcoxon_table
+from pomona.results.tables.by_client import clients_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
 from pomona.results.text.discussion import sentences
@@ -68,6 +70,24 @@ def test_hurt_clients_are_those_below_their_own_accuracy_alone(tiny):
     assert lines["MNIST, pathological", "Separate"][-1] == "-"
     assert len(gains(made, "one")["FedAvg"]) == 3
     assert gains(made, "gone") == {}
+
+
+def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
+    made = comparison(tiny)
+    assert "Seeds draw other clients" in wilcoxon_table(made).notes[0]
+    assert clients_table(made) is None  # client 0 of seed 1 is another one
+    same = deepcopy(made)
+    for entry in same.entries:
+        for cell in entry.cells:
+            cell["figures"]["partition"] = "one"
+    assert "Seeds draw" not in wilcoxon_table(same).notes[0]
+    table, alone = clients_table(same), same.at("one", "separate")
+    assert table.header[2:] == alone.cells[0]["figures"]["clients"]
+    row = next(row for row in table.rows if row[1] == "Separate")
+    pairs = zip(*(alone.clients()[s] for s in (0, 1)), strict=True)
+    assert row[2:] == [f"{100 * fmean(each):.2f}" for each in pairs]
+    alone.cells[0]["figures"]["clients"].append("one more")
+    assert clients_table(same) is None
 
 
 def test_a_client_is_one_pair_whatever_the_number_of_seeds(tiny):

@@ -16,7 +16,7 @@ from pomona.results import significance
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
-from pomona.results.tables import comparison_tables, cost
+from pomona.results.tables import by_client, comparison_tables, cost
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
@@ -84,7 +84,8 @@ def _tables(made: Comparison, ranked: significance.Ranking | None) -> list[Table
         comparison_tables.moments(made),
         comparison_tables.rank_table(ranked) if ranked else None,
         significance.wilcoxon_table(made),
-        significance.spread_table(made),
+        by_client.spread_table(made),
+        by_client.clients_table(made),
         cost.cost_table(made),
         cost.speed_table(made),
         comparison_tables.privacy(made),

@@ -1,0 +1,75 @@
+"""Tables of the clients behind a comparison's means: worst, 10th percentile, and each by name."""
+
+from statistics import fmean
+
+from pomona.core.table import NOTHING, Table
+from pomona.metrics.client_statistics import spread, summarize
+from pomona.results.comparison import Comparison, ComparisonRow, told
+from pomona.results.run_numbers import ALONE
+from pomona.results.significance import drawn_by_seed
+
+SPREAD = {
+    "mean": "mean",
+    "worst": "worst client",
+    "percentile_10": "10th percentile",
+    "std": "std over clients",
+}
+
+
+def spread_table(made: Comparison) -> Table | None:
+    """Return worst client, 10th percentile, and share worse than with local training."""
+    rows = [row for e in made.entries if (row := _spread(made, e))]
+    header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
+    alone = any(e.method == ALONE for e in made.entries)
+    note = (
+        f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
+        "out), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
+        "10th percentile. Worse than alone: the share of clients that are worse than with "
+        f"Separate{'.' if alone else ', which this table does not have.'}"
+    )
+    return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
+
+
+def _spread(made: Comparison, entry: ComparisonRow) -> list[str]:
+    """Return the row of one scenario and method; empty without results."""
+    alone = made.at(entry.scenario, ALONE)
+    base = alone.clients() if alone and alone is not entry else {}
+    sums = [_summary(entry, own, base.get(seed, [])) for seed, own in entry.clients().items()]
+    if not sums:
+        return []
+    texts = [told(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
+    hurt = spread([one["hurt"] for one in sums]) if base else None
+    return [entry.column, entry.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING]
+
+
+def _summary(
+    entry: ComparisonRow, own: list[float | None], alone: list[float | None]
+) -> dict[str, float | None]:
+    """Return the numbers of one seed, compared with local training if it has the same clients."""
+    same = alone if len(alone) == len(own) else None
+    return summarize(own, [1] * len(own), same, entry.metric)
+
+
+def clients_table(made: Comparison, most: int = 12) -> Table | None:
+    """Return each client's metric; None if there are many, or scenarios or seeds have others."""
+    done = [e for e in made.entries if e.cells]
+    clients = {tuple(cell["figures"]["clients"]) for e in done for cell in e.cells}
+    if len(clients) != 1 or len(*clients) > most or any(map(drawn_by_seed, done)):
+        return None
+    rows = [[e.column, e.row, *_means(e)] for e in done]
+    note = (
+        f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
+        "out), mean over seeds."
+    )
+    return Table(
+        "each-client", "Each client", [note], ["scenario", "method", *clients.pop()], rows, range(2)
+    )
+
+
+def _means(entry: ComparisonRow) -> list[str]:
+    """Return each client's mean over the seeds that have a value for it."""
+    found = [
+        [value for value in values if value is not None]
+        for values in zip(*entry.clients().values(), strict=True)
+    ]
+    return [entry.metric.number(fmean(values) if values else None) for values in found]
