@@ -27,7 +27,7 @@ TABLE = ROOT / "reproduction" / "results" / "apple-draws-cpu" / "clients.csv"
 FIGURE = ROOT / "docs" / "images" / "gain-by-size.png"
 ALONE = "Separate"
 MARKERS = {"FedAvg-FT": "s", "APPLE, paper's step": "o", "APPLE, local step": "D"}
-EDGES = (0, 250, 500, 1000, 2000, 10**9)  # of the classes of size, in training images
+EDGES = (0, 120, 450, 1200, 10**9)  # of the classes of size, in training images: gaps between sizes
 
 Key = tuple[str, int, int]  # method, seed, client
 
@@ -74,14 +74,16 @@ def gains(rows: Iterable[Mapping[str, str]]) -> dict[str, np.ndarray]:
 
 
 def means(found: np.ndarray) -> np.ndarray:
-    """Return (classes, 3) geometric mean size, mean gain, and its standard error over draws."""
+    """Return (classes, 4) geometric mean size, mean gain, its standard error over draws, and the
+    number of clients.
+    """
     classes = []
     for low, high in pairwise(EDGES):
         own = found[(low <= found[:, 1]) & (found[:, 1] < high)]
         each = [own[own[:, 0] == seed, 2].mean() for seed in np.unique(own[:, 0])]
         if len(each) > 1:
             error = np.std(each, ddof=1) / len(each) ** 0.5
-            classes.append((np.exp(np.log(own[:, 1]).mean()), np.mean(each), error))
+            classes.append((np.exp(np.log(own[:, 1]).mean()), np.mean(each), error, len(own)))
     return np.array(classes)
 
 
@@ -89,10 +91,12 @@ def figure(points: Mapping[str, np.ndarray]) -> None:
     """Write the figure."""
     drawn, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     axes.axhline(0, color="0.4", linewidth=1)
-    for shift, (method, found) in zip((0.97, 1.0, 1.03), points.items(), strict=True):
+    for shift, (method, found) in zip((0.94, 1.0, 1.06), points.items(), strict=True):
         colour = next(iter(axes.plot([], [])))
-        axes.plot(found[:, 1], found[:, 2], ".", color=colour.get_color(), alpha=0.15, markersize=4)
-        size, mean, error = means(found).T
+        axes.plot(
+            found[:, 1] * shift, found[:, 2], ".", color=colour.get_color(), alpha=0.3, markersize=4
+        )
+        size, mean, error, clients = means(found).T
         axes.errorbar(
             size * shift,
             mean,
@@ -102,7 +106,14 @@ def figure(points: Mapping[str, np.ndarray]) -> None:
             capsize=3,
             label=method,
         )
+    for place, count in zip(size, clients, strict=True):
+        text = f"{count:.0f} clients"
+        axes.annotate(
+            text, (place, 0), xycoords=("data", "axes fraction"), ha="center", va="bottom"
+        )
     axes.set_xscale("log")
+    axes.set_xticks([100, 200, 500, 1000, 2000], ["100", "200", "500", "1,000", "2,000"])
+    axes.minorticks_off()
     axes.set_xlabel("training images of the client")
     axes.set_ylabel("gain over training alone,\npercentage points of test accuracy")
     axes.grid(color="0.9")
@@ -128,7 +139,10 @@ def main(*benches: str) -> None:
     for method, found in points.items():
         print(
             method,
-            *(f"{size:.0f}: {mean:+.1f} +- {error:.1f}" for size, mean, error in means(found)),
+            *(
+                f"{size:.0f} ({n:.0f}): {mean:+.1f} +- {error:.1f}"
+                for size, mean, error, n in means(found)
+            ),
             sep="  ",
         )
 
