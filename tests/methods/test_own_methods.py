@@ -125,6 +125,14 @@ def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(own, tmp_
     assert "trap" not in sys.modules
 
 
+def test_a_quantity_that_no_record_can_keep_is_refused_at_once(own, tmp_path):
+    """Else the record cannot be read after the last round, and a silo's visit is lost."""
+    module = tmp_path / "elsewhere.py"
+    module.write_text(MODULE.replace('{"way": (W', '{"way:1": (W'))
+    with pytest.raises(ConfigError, match=r"a quantity named 'way:1', .* name it with 1 to 40"):
+        pomona.run(tiny(own, {"strength": 0.5}))
+
+
 def test_its_settings_are_checked_like_everybodys(own):
     for tree, said in (
         (

@@ -57,10 +57,8 @@ Sha256 = Annotated[str, StringConstraints(pattern=f"^{DIGEST.pattern}$")]
 Hex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=300)]
 Within = Annotated[str, AfterValidator(_within)]  # a file's path relative to a folder
 Line = Annotated[str, AfterValidator(plain)]  # text for people, one line
-# names in code
-Label = Annotated[
-    str, StringConstraints(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9 _.+-]+$")
-]
+LABEL = re.compile(r"[A-Za-z0-9 _.+-]{1,40}")
+Label = Annotated[str, StringConstraints(pattern=f"^{LABEL.pattern}$")]  # names in code
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too
 Number = Annotated[int, Field(ge=0, le=ROUNDS)]  # of a round
 Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id

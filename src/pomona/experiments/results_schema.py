@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pomona.core.bounds import Count, Line, Number, Seconds, Within
+from pomona.core.bounds import Count, Line, Number, Seconds, Sha256, Within
 from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
 from pomona.metrics.metric import METRICS, is_own
@@ -88,6 +88,7 @@ class _Figures(Kind):
     metric: MetricName
     parameters: Count
     clients: Annotated[list[Line], Field(max_length=MOST)]
+    partition: Sha256
     rounds: Number
     bytes_down: Count
     bytes_up: Count
@@ -95,6 +96,13 @@ class _Figures(Kind):
     curve: _Curve
     validation: _Chosen | None
     privacy: _Spent | None = None
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        moments = [m for of in self.models.values() for m in (of.last, of.best_validation) if m]
+        if any(len(moment.value) != len(self.clients) for moment in moments):
+            raise ValueError("there must be one value for each client")
+        return self
 
 
 class _Run(Kind):

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pomona.core.errors import DivergedError
+from pomona.core.bounds import LABEL
+from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import Named, apply, flatten, form, rebuild, row
@@ -293,6 +294,11 @@ class ClientRuntime:
             seed(number(self.seed, "forward", visit.round.number, *ids))
             own = working([self.state(i) for i in ids])
             state, uplink, info = train(own, received, training, visit.round)
+        if odd := [name for name in info if not LABEL.fullmatch(name)]:
+            raise ConfigError(
+                f"the method's info has a quantity named {odd[0]!r}, which no record can keep; "
+                "name it with 1 to 40 letters, digits, spaces, '_', '.', '+' or '-'"
+            )
         if training.measured is not None:
             uplink = {**uplink, STATISTICS: training.measured}
         return _Called(ids, training, state, uplink, info)

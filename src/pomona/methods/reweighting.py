@@ -24,7 +24,7 @@ def reweighted_server(
     ratio_i.
 
     If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
-    (``core.round.reweighted``). Clients that are limited, or whose number is outside its
+    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its
     bounds, are named.
 
     ``says``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of

@@ -182,7 +182,8 @@ class Comparison:
     @property
     def metrics(self) -> list[Metric]:
         """Metrics for comparing the entries."""
-        return list(dict.fromkeys(e.metric for e in self.entries if e.cells)) or [ACCURACY]
+        done = [e for e in self.entries if e.cells] or self.entries
+        return list(dict.fromkeys(e.metric for e in done)) or [ACCURACY]
 
     @property
     def headings(self) -> str:

@@ -67,12 +67,12 @@ def _over_clients(run: Run, key: Key) -> dict[str, Any]:
         ("best_on_test", best.best_test, "test"),
         ("test_round", best.best_test, "round"),
     )
-    at = test[-1].by_client(test[-1].value, clients).index(worst)
+    last = test[-1].by_client(test[-1].value, clients)
     return {
         **{name: moment and getattr(moment, what) for name, moment, what in moments},
         "pooled": test[-1].pooled,
         "worst": worst,
-        "worst_client": None if worst is None else run.client(clients[at]),
+        "worst_client": None if worst is None else run.client(clients[last.index(worst)]),
         "percentile_10": spread["percentile_10"],
     }
 

@@ -4,7 +4,6 @@ import copy
 import csv
 import io
 import json
-from copy import deepcopy
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -76,7 +75,7 @@ def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
     made = comparison(tiny)
     assert "Seeds draw other clients" in wilcoxon_table(made).notes[0]
     assert clients_table(made) is None  # client 0 of seed 1 is another one
-    same = deepcopy(made)
+    same = copy.deepcopy(made)
     for entry in same.entries:
         for cell in entry.cells:
             cell["figures"]["partition"] = "one"
@@ -220,6 +219,11 @@ def test_a_method_without_a_result_has_numbers_of_any_metric(tiny):
     failed = replace(tiny, results=results)
     made = comparison(failed, Reference.model_validate({**OWN, "metric": "auroc"}))
     assert {row.metric.name for row in made.entries} == {"auroc"}
+    printed = {"MNIST, pathological": {"numbers": {"Separate": 1.0, "FedAvg": 9.0}}}
+    low = Reference.model_validate({**OWN, "metric": "mae", "scenario": printed})
+    table = grid(comparison(failed, low))
+    assert "mean absolute error" in table.notes[0]
+    assert table.marked == {(0, 1)}  # the lowest of the printed numbers
 
 
 def test_differences_are_facts_of_the_runs(tiny):

@@ -88,7 +88,8 @@ class Worker:
         try:
             send(self._link, ASKED, [*parts, str(node).encode()])
             answer = receive(self._link)
-            self._failures = 0
+            if answer is not None:
+                self._failures = 0
             return answer
         except (OSError, EOFError):  # it has ended, or is just about to
             self.process.kill()

@@ -6,7 +6,6 @@ from pomona.core.table import NOTHING, Table
 from pomona.experiments.bench_table import point
 from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
-from pomona.metrics.metric import ACCURACY
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.significance import LEVEL, Ranking
 
@@ -116,10 +115,11 @@ def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
 
 
 def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
-    best = set()
+    best, entries = set(), made.of(scenario)
+    metric = next((e.metric for e in entries if e.cells), entries[0].metric)
     for ours in (False, True):
-        values = {e.method: _mean(e, made, ours) for e in made.of(scenario)}
-        top = next((e.metric for e in made.of(scenario) if e.cells), ACCURACY).best(values.values())
+        values = {e.method: _mean(e, made, ours) for e in entries}
+        top = metric.best(values.values())
         best |= {(m, ours) for m, v in values.items() if v is not None and v == top}
     return best
 
