@@ -12,7 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from pomona.core.errors import ConfigError, DataError, StorageError
 from pomona.core.registry import load
 from pomona.core.rng import stream
-from pomona.data import DATASETS, Dataset, data_settings, describe, read
+from pomona.data import DATASETS, Dataset, Owners, data_settings, describe, read
+from pomona.data.dataset import RowGroups
 from pomona.data.image_arrays import resized
 from pomona.storage import mapped_array
 
@@ -151,6 +152,38 @@ def test_own_functions():
 def test_bad_own_functions(name, message):
     with pytest.raises(DataError, match=message):
         read(data_settings(name=f"{__name__}:{name}"))
+
+
+OWNED = Dataset(
+    "own", "table", np.ones((20, 1), np.float32), np.arange(20) % 2, ("a", "b"), 20, columns=("v",),
+    owners=Owners(("n", "s"), np.arange(20) // 10, np.zeros(20, np.int8)),
+    groups=RowGroups("g", np.arange(20)),
+)  # fmt: skip
+WRONG = {
+    "owners of two rows": (
+        {"owners": Owners(("n", "s"), np.arange(2), np.zeros(2, np.int8))},
+        r"client of the owners is int64 \(2,\), not int64 \(20,\)",
+    ),
+    "labels of two rows": ({"y": np.arange(2)}, "20 inputs but 2 labels"),
+    "groups of two rows": (
+        {"groups": RowGroups("g", np.arange(2))},
+        r"groups are int64 \(2,\)",
+    ),
+    "one axis": ({"x": np.ones(20, np.float32)}, r"x is float32 \(20,\)"),
+    "no array": ({"x": [[1.0]] * 20}, "x is a list; give a NumPy array"),
+    "infinite at one client": (
+        {"x": np.where(np.arange(20) < 10, np.inf, 1).astype(np.float32)[:, None]},
+        "x: 10 rows hold NaN, infinite or too large numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_own_data_set_is_checked_before_its_clients_are_compared(case, monkeypatch):
+    changes, message = WRONG[case]
+    monkeypatch.setitem(globals(), "own_dataset", lambda _: replace(OWNED, **changes))
+    with pytest.raises(DataError, match=message):
+        read(data_settings(name=f"{__name__}:own_dataset"))
 
 
 def own_classes(_):

@@ -13,8 +13,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, data_settings, read, table_features
+from pomona.data import csv_columns, csv_table, data_settings, read, table_features
 from pomona.data.csv_table import moments
+from pomona.data.kinds import CsvTable
 from pomona.data.preprocessing import Preprocessing, RawTable, TableColumn
 from pomona.personal.inputs import read as read_inputs
 from pomona.record.model_metadata import ModelMetadata
@@ -221,10 +222,34 @@ def test_names_of_columns_may_come_from_the_settings(tmp_path):
     for changes, said in (
         ({"columns": ("age", "ward")}, "data.columns has 2 names, .* 3 columns"),
         ({"columns": ("age", "num", "num")}, "names 'num' twice"),
+        ({"columns": ("age", "", "num")}, r"data.columns: column 1 \(from 0\) has no name"),
         ({"header": True}, "drop data.columns"),
     ):
         with pytest.raises(ConfigError, match=said):
             table(tmp_path, text, **{**named, **changes})
+
+
+def test_names_in_the_settings_replace_none_in_a_file(tmp_path):
+    pa, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(pa.table({"a": [30.0], "b": [0]}), tmp_path / "t.parquet")
+    settings = CsvTable(
+        name="csv", path=tmp_path / "t.parquet", label_column="x", columns=("v", "x")
+    )
+    with pytest.raises(ConfigError, match=r"that .*t.parquet names itself; drop data.columns"):
+        csv_table.read(settings)  # as a reader of the user's own may
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("", "no name"), ("v" * 501, "a name of 501 characters")]
+)
+def test_a_feature_needs_a_name_that_can_be_recorded(name, what, tmp_path):
+    text = f"{name},age,died\n0,30,no\n1,40,yes\n"  # as pandas writes its index
+    said = refused(tmp_path, text)
+    assert f"t.csv: column 0 (from 0) has {what}; give it one of 1 to 500 characters" in said
+    assert "or drop it by data.drop_columns" in said
+    table(tmp_path, text.replace(name, "v" * 500, 1), categories=(), dates=())
+    dropped = table(tmp_path, text, categories=(), dates=(), drop_columns=(name,))
+    assert (dropped.columns, dropped.others) == (("age",), (name, "died"))
 
 
 def test_a_label_of_numbers_is_cut_in_two(tmp_path):

@@ -57,15 +57,15 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
             f"{settings.name} is not a function; give a module:function that takes the data "
             "settings"
         )
-    dataset = _adopted(reader(settings), settings)
-    if dataset.kind == "table":
-        dataset = replace(dataset, notes=(*dataset.notes, *clients.remarks(dataset)))
-    dataset = _with_features(dataset)
+    found = _adopted(reader(settings), settings)
+    dataset = _with_features(found)
     if dataset.learn is None and not keep_raw:
         dataset = replace(dataset, raw=None)
     dataset = checked(
         _with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset
     )
+    if dataset.kind == "table":  # compared as found: later steps drop the cells and fill the gaps
+        dataset = replace(dataset, notes=(*dataset.notes, *clients.remarks(found)))
     if isinstance(settings, Images):
         resized = image_arrays.resized(dataset, settings.resize, settings.memory_share)
         seen = _normalised(resized, settings.normalise)

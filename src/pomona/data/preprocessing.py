@@ -20,7 +20,8 @@ from pomona.data import csv_columns
 MOST_COLUMNS = 10**5
 MOST_CATEGORIES = 10**4  # of one column
 Floats = NDArray[np.floating]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+LONGEST_NAME = 500
+Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 Category = Annotated[str, StringConstraints(max_length=10**4)]
 
 

@@ -1,13 +1,13 @@
 """What the columns of a table are for, and how they are read, from the settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, table_file
 from pomona.data.kinds import ColumnData, Table
-from pomona.data.preprocessing import TableColumn
+from pomona.data.preprocessing import LONGEST_NAME, TableColumn
 from pomona.data.settings import CsvHeading, DataSettings, Features, as_column, csv_form
 from pomona.data.table_file import TableFile
 
@@ -100,8 +100,20 @@ def require(path: Path, settings: ColumnData) -> None:
         raise ConfigError(
             f"{path} needs a label: set data.label_column to a column's name or number"
         )
-    if all(_heading(settings)):
-        raise ConfigError(f"data.columns names columns that {path} names itself; drop data.columns")
+    _, names = _heading(settings)
+    if twice := table_file.repeated(names):
+        raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
+    if odd := _misnamed(names, range(len(names))):
+        raise ConfigError(f"data.columns: {odd}")
+
+
+def _misnamed(names: Sequence[str], which: Iterable[int]) -> str:
+    """Describe the first of these columns whose name cannot be recorded; empty if there is none."""
+    for i in which:
+        if not 1 <= len(names[i]) <= LONGEST_NAME:
+            what = f"a name of {len(names[i])} characters" if names[i] else "no name"
+            return f"column {i} (from 0) has {what}; give it one of 1 to {LONGEST_NAME} characters"
+    return ""
 
 
 def planned(first: TableFile, features: Sequence[int], settings: Table) -> list[TableColumn]:
@@ -110,7 +122,10 @@ def planned(first: TableFile, features: Sequence[int], settings: Table) -> list[
     Raises:
         ConfigError: a column does not exist, is a label or client column or dropped, or has two
             types.
+        DataError: a column has no name, or one that is too long.
     """
+    if odd := _misnamed(first.columns, features):
+        raise DataError(f"{first.path}: {odd}, or drop it by data.drop_columns")
 
     def asked(key: str, which: Sequence[str | int]) -> Sequence[int]:
         places = first.indices(map(as_column, which), key)

@@ -101,10 +101,12 @@ class TableFile:
     def with_names(self, names: tuple[str, ...]) -> "TableFile":
         """Return a file without a header whose columns have the names of ``data.columns``.
 
-        Raises ConfigError unless these name each column exactly once.
+        Raises ConfigError if the file has a header, or another number of columns.
         """
-        if twice := _repeated(names):
-            raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
+        if self.header:
+            raise ConfigError(
+                f"data.columns names columns that {self.path} names itself; drop data.columns"
+            )
         if len(self.columns) != len(names):
             raise ConfigError(
                 f"data.columns has {len(names)} names, {self.path} {len(self.columns)} columns; "
@@ -160,7 +162,7 @@ def opened(path: Path, form: CsvForm, header: bool | Callable[[list[str]], bool]
     columns = tuple(cell.strip() for cell in first.cells)
     if not (kind.named or (header(list(columns)) if callable(header) else header)):
         return replace(found, columns=tuple(map(str, range(len(columns)))))
-    if twice := _repeated(columns):
+    if twice := repeated(columns):
         raise DataError(
             f"{path}, {place(*first[:2])}: two columns are named {twice[0]!r}; name each once"
         )
@@ -286,7 +288,8 @@ def place(path: Path, line: int, several: bool = False) -> str:
     return f"{_format(path).row} {line}" + (f" of {path}" if several else "")
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that occur more than once."""
     return [name for name, times in Counter(names).items() if times > 1]
 
 

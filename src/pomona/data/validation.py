@@ -133,6 +133,9 @@ def checked(dataset: Dataset) -> Dataset:
         DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
     name, n = dataset.name, len(dataset.y)
+    for what, array in (("x", dataset.x), ("y", dataset.y)):
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{name}: {what} is a {type(array).__name__}; give a NumPy array")
     if len(dataset.x) != n:
         raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
     if not 1 <= dataset.n_train <= n:
