@@ -146,7 +146,11 @@ BAD = {
         lambda b: idx_bytes(np.zeros((6, 2), np.uint8)),
         "not one a row",
     ),
-    "float labels": ("labels", lambda b: idx_bytes(np.zeros(6, ">f4"), 0x0D), "not whole numbers"),
+    "float labels": (
+        "labels",
+        lambda b: idx_bytes(np.zeros(6, ">f4"), 0x0D),
+        "labels are float32, not whole numbers",
+    ),
 }
 
 

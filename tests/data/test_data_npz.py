@@ -265,6 +265,13 @@ def test_medmnist(tmp_path, name, channels):
     assert data.y.tolist() == [0, 1, 2, 3, 0, 0, 1, 0, 1, 2]
 
 
+def test_medmnist_is_centred_as_8_bits_in_any_dtype(tmp_path):
+    images = {f"{part}_images": np.full((1, 2, 2), 255.0) for part in ("train", "val", "test")}
+    labels = lambda n: np.zeros((n, 1), np.uint8)  # noqa: E731
+    data = read(medmnist(tmp_path, "octmnist", 1, labels, n=(1, 1, 1), **images))
+    assert (data.shift, data.scale, data.learn) == ((127.5,), (127.5,), None)
+
+
 def test_chestmnist_has_flags(tmp_path):
     data = read(medmnist(tmp_path, "chestmnist", 1, lambda n: np.eye(n, 14, dtype=np.uint8)))
     assert (data.y.dtype, data.n_outputs, data.classes) == (np.float32, 14, ())

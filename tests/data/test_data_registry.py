@@ -67,7 +67,7 @@ def test_listing_says_what_is_there(tmp_path):
 def test_import_and_listing_stay_light():
     code = (
         "import sys, pomona.data as d; d.describe(); print({'torch', 'sklearn', 'scipy', "
-        "'PIL'} & set(sys.modules))"
+        "'PIL', 'safetensors'} & set(sys.modules))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

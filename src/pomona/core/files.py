@@ -19,8 +19,6 @@ from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import TypeVar
 
-from safetensors import SafetensorError
-
 from pomona.core.bounds import MOST_BYTES, plain
 from pomona.core.errors import PomonaError, StorageError
 
@@ -137,9 +135,8 @@ def _longer(path: Path, most: int, found: str) -> OSError:
     return OSError(errno.EFBIG, f"it has {found} bytes, at most {most} are read", str(path))
 
 
-UNFINISHED = (
-    ".unfinished"  # one name per folder: the next write overwrites what a killed process left
-)
+# one name per folder: the next write overwrites what a killed process left
+UNFINISHED = ".unfinished"
 
 
 def publish(
@@ -238,8 +235,8 @@ def writing(path: Path) -> Iterator[None]:
     """Turn disk errors into StorageError with the path."""
     try:
         yield
-    except (OSError, SafetensorError) as fault:
-        reason = getattr(fault, "strerror", None) or str(fault)
+    except OSError as fault:
+        reason = fault.strerror or str(fault)
         raise StorageError(
             f"cannot write {path} ({reason}); free some space, or give another folder"
         ) from fault

@@ -66,9 +66,12 @@ def medmnist(settings: PublicImages) -> Dataset:
         npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")
     ]
     names, share = CLASSES.get(name, ()), settings.memory_share
-    if name != "chestmnist":
-        return image_arrays.dataset(name, parts, 2, share, classes=names)
-    return replace(image_arrays.dataset(name, parts, 2, share, "multilabel"), labels=names)
+    if name == "chestmnist":
+        dataset = image_arrays.dataset(name, parts, 2, share, "multilabel")
+        dataset = replace(dataset, labels=names)
+    else:
+        dataset = image_arrays.dataset(name, parts, 2, share, classes=names)
+    return replace(dataset, shift=image_arrays.SHIFT, scale=image_arrays.SCALE)
 
 
 def digits(settings: BundledImages) -> Dataset:

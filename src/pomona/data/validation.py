@@ -32,8 +32,8 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
     """
     if y.dtype.kind not in "biu":
         raise DataError(
-            f"{where}: labels are {y.dtype}, not whole numbers{_between(y)}; store integers, or "
-            "set data.targets"
+            f"{where}: labels are {y.dtype.newbyteorder('=')}, not whole numbers{_between(y)}; "
+            "store integers, or set data.targets"
         )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(

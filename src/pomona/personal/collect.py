@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import save_file
 from torch import Tensor
 
 from pomona import personal
+from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.copies import SharedRows
 from pomona.federation.transport import LocalTransport
@@ -22,6 +22,7 @@ from pomona.record.predictions import MOST_CLIENTS, MaskExamples, example, save_
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
+from pomona.storage.safetensors_stream import pieces
 
 
 def held_models(
@@ -64,8 +65,8 @@ def save_models(
         if headline in models:
             personal.save(_file(folder, i), models[headline], scenario, i, headline)
         if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
-            (folder / "private").mkdir(exist_ok=True)
-            save_file(own, folder / "private" / f"client-{i:02d}.safetensors")
+            name = f"client-{i:02d}.safetensors"
+            publish(folder / "private", pieces(own), lambda _, name=name: name)
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
