@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -168,7 +170,16 @@ BAD = {
         "label column 2: 1 of 2 are not finite numbers, first 'a'",
     ),
     "empty file": ("", {}, "is empty"),
-    "header only": ("a,b,c\n", {"header": True}, "0 training rows of 0"),
+    "header only": (
+        "a,b,c\n",
+        {"header": True},
+        "bad.csv names its columns but has no rows; add some",
+    ),
+    "a long cell": (
+        f"{'1' * 131_073},2,3\n",  # one character more than csv.field_size_limit()
+        {},
+        "a cell of more than 131072 characters, the limit; shorten it",
+    ),
     "header repeated": ("a,b,a\n1,2,3\n", {"header": True}, "line 1: two columns are named 'a'"),
     "named column in a cell": (
         "a,b,c\n1,2,z\n",
@@ -233,6 +244,10 @@ def test_bad_files(tmp_path):
     (tmp_path / "latin.csv").write_bytes("1,2,é\n".encode("latin-1"))
     with pytest.raises(DataError, match="UTF-8"):
         read(data_settings(name="csv", path=tmp_path / "latin.csv", label_column=2))
+    for packed in (gzip.compress(b"1,2,3\n"), b"PK\x03\x04 and the rest of a zip"):
+        (tmp_path / "a.csv.gz").write_bytes(packed)
+        with pytest.raises(DataError, match=r"a.csv.gz is compressed.*; unpack it, or save it as"):
+            read(data_settings(name="csv", path=tmp_path / "a.csv.gz", label_column=2))
     with pytest.raises(DataError, match=r"no train.csv"):
         read(data_settings(name="csv", path=tmp_path, label_column=2))
     write(tmp_path / "train.csv", "a,b\n1,2\n")

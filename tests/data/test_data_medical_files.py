@@ -338,6 +338,9 @@ def test_tiff_that_is_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"1.tif"):
             pixels(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"cannot read the image .*1.tif \(it is empty\); replace"):
+        pixels(path)
     tifffile.imwrite(path, values("u2", (2, 4, 3)), photometric="minisblack")
     with pytest.raises(DataError, match="contains several pictures"):
         pixels(path)

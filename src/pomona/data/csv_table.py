@@ -97,7 +97,7 @@ def read_parts(
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.roles.features)
-    dataset = replace(dataset, notes=(*dataset.notes, *_remarks(raw)))
+    dataset = replace(dataset, notes=(*dataset.notes, *_odd_cells(raw)))
     layout = () if survey.files[0].header else survey.columns
     if not _prepares(settings):
         return in_single(dataset, settings.memory_share, layout), survey.counts
@@ -106,7 +106,7 @@ def read_parts(
     return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
 
 
-def _remarks(raw: RawTable) -> list[str]:
+def _odd_cells(raw: RawTable) -> list[str]:
     """Report categories that differ in their writing only, and bounds that were read as numbers."""
     notes = [
         f"column {column.name}: categories that differ in their writing only: {listed(odd)}"

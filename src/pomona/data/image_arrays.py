@@ -95,7 +95,7 @@ def dataset(
     Args:
         name: of the data.
         parts: inputs and targets as stored.
-        training: number of parts.
+        training: number of parts for training.
         memory_share: see ``allocate``.
         kind: see ``targets.from_arrays``.
         classes: see ``targets.from_arrays``.
@@ -104,7 +104,9 @@ def dataset(
     Raises:
         DataError: as ``gathered`` and ``targets.from_arrays``.
     """
-    numbers = [(y.where, y.load() - np.int64(first) if first else y.load()) for _, y in parts]
+    numbers = [(y.where, y.load()) for _, y in parts]
+    if first:
+        numbers = [(where, y - np.int64(first)) for where, y in numbers]
     y, classes = targets.from_arrays(numbers, kind, classes)
     x = gathered([x for x, _ in parts], memory_share)
     n_train = sum(len(x) for x, _ in parts[:training])

@@ -174,9 +174,13 @@ def tiff(path: Path) -> ImageFile:
         ConfigError: tifffile is not installed.
     """
     tifffile = package("tifffile", path)
-    with decoding(path), tifffile.TiffFile(file(path)) as opened:
-        shape, dtype = _tiff_form(opened, path)
-        return plain(path, shape, sample_type([dtype], path), partial(_tiff_values, path, shape))
+    with decoding(path):
+        if not file(path).stat().st_size:
+            raise ValueError("it is empty")
+        with tifffile.TiffFile(path) as opened:
+            shape, dtype = _tiff_form(opened, path)
+            read = partial(_tiff_values, path, shape)
+            return plain(path, shape, sample_type([dtype], path), read)
 
 
 def _tiff_form(opened: Any, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:

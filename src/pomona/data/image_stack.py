@@ -111,14 +111,14 @@ def stacked(
 def _require(
     name: str,
     files: Sequence[ImageFile],
-    faults: list[str],
+    problems: Sequence[str],
     settings: Images,
     window: Window | None,
 ) -> None:
-    """Raise DataError for these faults and for forms that do not match, together with what is found
-    on decoding.
+    """Raise DataError for these problems and for forms that do not match, together with what is
+    found on decoding.
     """
-    faults += _sizes(files, bool(settings.resize)) + _dtypes(files)
+    faults = [*problems, *_sizes(files, bool(settings.resize)), *_dtypes(files)]
     if faults:
         for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
             pass

@@ -19,7 +19,8 @@ class Roles(NamedTuple):
         label: the label columns.
         places: other columns with a purpose, by the setting that names them.
         dropped: columns that are left out.
-        features: the other columns, without labels, owners, groups and times.
+        features: the other columns, without labels, owners, groups, and times that are no
+            ``data.dates``.
     """
 
     label: tuple[int, ...]
@@ -29,7 +30,11 @@ class Roles(NamedTuple):
 
 
 def roles(first: TableFile, settings: ColumnData) -> Roles:
-    """Return what the columns are for. Raises ConfigError as ``survey``."""
+    """Return what the columns are for.
+
+    Raises ConfigError if a column does not exist, or is dropped although it is kept, the label or
+    the client.
+    """
     key = "label_columns" if settings.label_columns else "label_column"
     label = first.indices(settings.labels, key)
     places = {key: first.index(which, key) for key, which in settings.purposes.items()}
@@ -66,8 +71,10 @@ def _dropped(
 
 
 def opened(path: Path, settings: ColumnData) -> TableFile:
-    """Open a file with the column names of its first line: as set, else if any column is given by
-    name.
+    """Open a file with the names of its columns: those of ``data.columns``, or of its first line.
+
+    The first line names them if ``data.header`` says so, or if that is unset and some setting gives
+    a column by name.
     """
     header, names = _heading(settings)
     if header is None and not names:

@@ -4,7 +4,8 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
@@ -21,6 +22,7 @@ MOST_COLUMNS = 10**5
 MOST_ROWS = 10**7
 LONGEST_LINE = 1 << 20  # characters examined to find the separator
 DIVIDERS = ",;\t|"
+PACKED = (b"\x1f\x8b", b"PK\x03\x04")  # gzip, zip
 _COMMA = re.compile(r"(?:(?:[<>]=?|[≤≥])\s*)?[-+]?\d+,\d+")
 
 
@@ -62,7 +64,7 @@ class TableFile:
 
         Raises:
             DataError: the file cannot be read, is not CSV or Parquet, has more than ``MOST_ROWS``
-                rows, or, at the end, lines of the wrong width, which are all named.
+                rows after the first, or, at the end, lines of the wrong width, which are all named.
         """
         wrong = []
         for record in islice(_format(self.path).records(self), int(self.header), None):
@@ -160,7 +162,7 @@ def opened(path: Path, form: CsvForm, header: bool | Callable[[list[str]], bool]
             "out"
         )
     columns = tuple(cell.strip() for cell in first.cells)
-    if not (kind.named or (header(list(columns)) if callable(header) else header)):
+    if not (kind.always_named or (header(list(columns)) if callable(header) else header)):
         return replace(found, columns=tuple(map(str, range(len(columns)))))
     if twice := repeated(columns):
         raise DataError(
@@ -172,14 +174,20 @@ def opened(path: Path, form: CsvForm, header: bool | Callable[[list[str]], bool]
 def _csv_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]:
     """Return the format of a CSV file, and its first record if it has one."""
     with reading(path), binary(file(path)) as raw:
-        known = encoding(raw.read(2), form)
+        start = raw.read(4)
+        if start.startswith(PACKED):
+            raise DataError(
+                f"{path} is compressed, as .gz, .zip and .xlsx are; unpack it, or save it as CSV"
+            )
+        known = encoding(start, form)
         raw.seek(0)
         text = TextIOWrapper(raw, known, "replace", newline="")
         first, second = text.readline(LONGEST_LINE), text.readline(LONGEST_LINE)
         text.detach().seek(0)
         mark = MARKS[form.separator] if form.separator else _separator(first, second)
         found = TableFile(path, form, known, mark)
-        return found, next(_parsed(found, raw), None)
+        with closing(_parsed(found, raw)) as records:
+            return found, next(records, None)
 
 
 def _csv_records(found: TableFile) -> Iterator[Record]:
@@ -187,7 +195,7 @@ def _csv_records(found: TableFile) -> Iterator[Record]:
         yield from _parsed(found, raw)
 
 
-def _parsed(found: TableFile, raw: IO[bytes]) -> Iterator[Record]:
+def _parsed(found: TableFile, raw: IO[bytes]) -> Generator[Record, None, None]:
     """Yield the records of an open CSV file."""
     path, mark, decimal = found.path, found.separator, found.form.decimal
     pointed = decimal == "comma" or (decimal is None and mark != ",")
@@ -224,13 +232,13 @@ class Format(NamedTuple):
     start: Callable[[Path, CsvForm], tuple[TableFile, Record | None]]
     records: Callable[[TableFile], Iterator[Record]]
     row: str
-    named: bool
+    always_named: bool
 
 
-CSV = Format(_csv_start, _csv_records, "line", named=False)
+CSV = Format(_csv_start, _csv_records, "line", always_named=False)
 FORMATS = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
-    parquet.SUFFIX: Format(_parquet_start, _parquet_records, "row", named=True),
+    parquet.SUFFIX: Format(_parquet_start, _parquet_records, "row", always_named=True),
 }
 
 
@@ -240,6 +248,11 @@ def _format(path: Path) -> Format:
 
 def misread(fault: Exception, form: CsvForm) -> str:
     """Describe why a text cannot be read, and the setting that may help."""
+    if "field limit" in str(fault):
+        return (
+            f"a cell of more than {csv.field_size_limit()} characters, the limit; shorten it, or "
+            "close its quote"
+        )
     if not isinstance(fault, UnicodeError):
         return (
             f"no CSV ({fault}); correct it, or say how it is written by data.separator and "

@@ -233,6 +233,8 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> TableSurvey:
         raise DataError(
             f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?"
         )
+    if not lines:
+        raise DataError(f"{paths[0]} names its columns but has no rows; add some")
     return TableSurvey(
         files=files,
         roles=known,

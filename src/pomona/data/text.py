@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, refuse
+from pomona.data import table_file, table_survey
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
-from pomona.data.table_file import Record, parts
-from pomona.data.table_survey import TableSurvey, survey
+from pomona.data.table_file import Record
+from pomona.data.table_survey import TableSurvey
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -46,7 +47,7 @@ def encode(
 
 def read(settings: CsvTexts | ParquetTexts) -> Dataset:
     """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
-    return read_parts(parts(own_path(settings)), 1, settings)[0]
+    return read_parts(table_file.parts(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(
@@ -57,12 +58,12 @@ def read_parts(
 
     The vocabulary has the words of all rows; ``Dataset.learn`` restricts it to training rows.
     """
-    found, wanted, texts = _texts(paths, settings)
-    (y, classes), wrong = found.targets(settings)
-    refuse(found.name, wrong + found.problems())
-    n_train = sum(found.counts[:training])
-    dataset = _dataset(found.name, texts, y, classes, n_train, settings)
-    return found.described(dataset, training, wanted), found.counts
+    survey, wanted, texts = _texts(paths, settings)
+    (y, classes), wrong = survey.targets(settings)
+    refuse(survey.name, wrong + survey.problems())
+    n_train = sum(survey.counts[:training])
+    dataset = _dataset(survey.name, texts, y, classes, n_train, settings)
+    return survey.described(dataset, training, wanted), survey.counts
 
 
 def _texts(
@@ -72,9 +73,9 @@ def _texts(
         raise ConfigError(
             f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns"
         )
-    found = survey(paths, settings)
-    wanted = found.files[0].indices(settings.text_columns, "text_columns")
-    return found, wanted, [joined(record, wanted) for record in found]
+    survey = table_survey.survey(paths, settings)
+    wanted = survey.files[0].indices(settings.text_columns, "text_columns")
+    return survey, wanted, [joined(record, wanted) for record in survey]
 
 
 def joined(record: Record, wanted: Sequence[int]) -> str:
@@ -154,9 +155,9 @@ def ag_news(settings: PublicTexts) -> Dataset:
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)
-    rows, _, texts = _texts([found], fixed)
-    (y, _), wrong = rows.targets(fixed)
-    refuse(rows.name, wrong)
+    survey, _, texts = _texts([found], fixed)
+    (y, _), wrong = survey.targets(fixed)
+    refuse(survey.name, wrong)
     order, n_train = first_share(y, 0.8)
     return _dataset(
         "ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed

@@ -65,8 +65,11 @@ def save_models(
         if headline in models:
             personal.save(_file(folder, i), models[headline], scenario, i, headline)
         if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
-            name = f"client-{i:02d}.safetensors"
-            publish(folder / "private", pieces(own), lambda _, name=name: name)
+            _write(folder / "private" / _file(folder, i).name, own)
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    publish(path.parent, pieces(tensors), lambda _: path.name)
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
