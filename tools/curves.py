@@ -1,0 +1,27 @@
+"""Write the test curves of a bench's runs, unfinished ones too: a line a run, model and round.
+
+    python tools/curves.py runs/published > reproduction/results/apple-published/curves.csv
+
+The metric of each line is the mean over clients, as in ``rounds.csv`` of a finished run.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import pomona
+
+
+def main(bench: str) -> None:
+    """Print the curves as CSV."""
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(["scenario", "method", "seed", "model", "when", "split", "metric", "round", "mean"])
+    for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
+        scenario, method, run = folder.parts[-3:]
+        for e in pomona.load(folder).evaluations:
+            about = scenario, method, run.split("-")[1], e.model, e.when, e.split, str(e.metric)
+            out.writerow([*about, e.round, f"{e.mean:.5g}"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
