@@ -15,7 +15,9 @@ import pomona
 def main(bench: str) -> None:
     """Print the curves as CSV."""
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(["scenario", "method", "seed", "model", "when", "split", "metric", "round", "mean"])
+    out.writerow(
+        ["scenario", "method", "seed", "model", "when", "split", "metric", "round", "mean"]
+    )
     for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
         scenario, method, run = folder.parts[-3:]
         for e in pomona.load(folder).evaluations:

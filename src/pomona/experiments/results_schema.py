@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pomona.core.bounds import Count, Line, Number, Seconds, Sha256, Within
+from pomona.core.bounds import Count, Line, Number, Seconds, Within
 from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
 from pomona.metrics.metric import METRICS, is_own
@@ -88,7 +88,6 @@ class _Figures(Kind):
     metric: MetricName
     parameters: Count
     clients: Annotated[list[Line], Field(max_length=MOST)]
-    partition: Sha256
     rounds: Number
     bytes_down: Count
     bytes_up: Count

@@ -188,8 +188,13 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 
 
 def drawn_by_seed(entry: ComparisonRow) -> bool:
-    """Return whether client k is another one in another seed."""
-    return len({cell["figures"]["partition"] for cell in entry.cells}) > 1
+    """Return whether client k is another one in another seed: not by the data's own owners, nor by
+    a published draw.
+    """
+    partition = entry.settings.get("partition")
+    known = partition if isinstance(partition, Mapping) else {}
+    own = known.get("name") != "natural" and known.get("draw", "own") == "own"
+    return own and len(entry.cells) > 1
 
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
