@@ -25,13 +25,13 @@ from pomona.core.round import Roster
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
+from pomona.federation.client_states import Hold, as_is, choose, require_training
 from pomona.federation.copies import KeptCopies, matrix_bytes
 from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
-from pomona.federation.state import Hold, as_is, choose, require_training
 from pomona.federation.transport import Inline, calls
 from pomona.federation.workers import Workers
 from pomona.lifecycle import (

@@ -16,9 +16,9 @@ from test_resume import models
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.state import flatten, form, forms, merged, only
-from pomona.federation import state
+from pomona.federation import client_states as state
 from pomona.federation.callbacks import NullCallback, StopAfter
-from pomona.federation.state import as_is, choose, file_bytes, in_memory, to_file
+from pomona.federation.client_states import as_is, choose, file_bytes, in_memory, to_file
 from pomona.methods.apple import APPLEState
 from pomona.storage.checkpoint import newest, read, save
 from pomona.storage.safetensors_stream import DTYPES

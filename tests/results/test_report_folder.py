@@ -178,7 +178,7 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(result.rounds) > 0
         return refresh(result, out, live)
 
-    monkeypatch.setattr("pomona.results.web.live_page.refresh", seen)
+    monkeypatch.setattr("pomona.results.web.live_run_page.refresh", seen)
     words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
     with pytest.raises(SystemExit, match="0"):
         main(

@@ -19,7 +19,7 @@ from pomona.record.result import Result
 from pomona.results import table
 from pomona.results.run_numbers import runs
 from pomona.results.web import page_data as packing
-from pomona.results.web.live_page import LivePageCallback, following
+from pomona.results.web.live_run_page import LivePageCallback, following
 from pomona.results.web.page_data import pack, payload
 from pomona.results.web.report_page import embedded, refresh, write
 
@@ -219,9 +219,9 @@ def test_a_follower_writes_when_it_is_due_and_closes(
         written.append((now[0], live and live.patience))
         assert live is None or live.seconds == 3
 
-    monkeypatch.setattr("pomona.results.web.live_page.load", str)
-    monkeypatch.setattr("pomona.results.web.live_page.refresh", refreshed)
-    monkeypatch.setattr("pomona.results.web.live_page.monotonic", lambda: now[0])
+    monkeypatch.setattr("pomona.results.web.live_run_page.load", str)
+    monkeypatch.setattr("pomona.results.web.live_run_page.refresh", refreshed)
+    monkeypatch.setattr("pomona.results.web.live_run_page.monotonic", lambda: now[0])
     row = result("apple", n=2, rounds=1).rounds[0]
     with following(tmp_path) as (follower,):
         assert isinstance(follower, LivePageCallback)

@@ -28,7 +28,7 @@ from pomona.record.result import Result
 from pomona.results import table as result_table
 from pomona.results.figures.plot import forms
 from pomona.results.summary_table import run_table
-from pomona.results.web.live_page import following
+from pomona.results.web.live_run_page import following
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
 from pomona.simulation import simulate

@@ -19,11 +19,11 @@ from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import Named, apply, flatten, form, rebuild, row
+from pomona.federation.client_states import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.federation.copies import KeptCopies, SharedRows
 from pomona.federation.exchange import ClientRequest, Groups, Reply, cut, one
 from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
 from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
-from pomona.federation.state import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.nan_safe import Array
 from pomona.objective.objective import Objective

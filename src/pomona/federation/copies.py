@@ -18,8 +18,8 @@ from torch import Tensor
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
 from pomona.core.state import Named
+from pomona.federation.client_states import in_file
 from pomona.federation.exchange import ClientRequest
-from pomona.federation.state import in_file
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.row_bank import MemoryBank, RowBank
 
