@@ -6,7 +6,7 @@ import torch
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, OutOfMemoryError, enough
-from pomona.federation import state
+from pomona.federation import client_states as state
 
 NEVER = 2**58  # bytes: more than any machine's address space
 
