@@ -229,11 +229,12 @@ def survey(paths: Sequence[Path], settings: ColumnData) -> TableSurvey:
     named = {i for i, name in enumerate(first.columns) if _IDENTIFIER.search(name)}
     distinct = {i: set[str]() for i in sorted({*named, *known.dropped})}
     lines, counts, without = _gathered(files, known.label, blank, cells, distinct)
-    if without and not lines:
-        raise DataError(
-            f"{paths[0]}: none of {without} rows has a label; is data.label_column the right one?"
-        )
     if not lines:
+        if without:
+            raise DataError(
+                f"{paths[0]}: none of {without} rows has a label; is data.label_column the right "
+                "one?"
+            )
         raise DataError(f"{paths[0]} names its columns but has no rows; add some")
     return TableSurvey(
         files=files,

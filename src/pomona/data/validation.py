@@ -133,13 +133,7 @@ def checked(dataset: Dataset) -> Dataset:
         DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
     name, n = dataset.name, len(dataset.y)
-    for what, array in (("x", dataset.x), ("y", dataset.y)):
-        if not isinstance(array, np.ndarray):
-            raise DataError(f"{name}: {what} is a {type(array).__name__}; give a NumPy array")
-    if len(dataset.x) != n:
-        raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
-    if not 1 <= dataset.n_train <= n:
-        raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
+    _counts(dataset)
     inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
     _normalisation(dataset)
@@ -156,6 +150,18 @@ def checked(dataset: Dataset) -> Dataset:
             )
     _names(dataset)
     return dataset
+
+
+def _counts(dataset: Dataset) -> None:
+    """Raise DataError unless x and y are arrays of as many rows, of which some are for training."""
+    name, n = dataset.name, len(dataset.y)
+    for what, array in (("x", dataset.x), ("y", dataset.y)):
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{name}: {what} is a {type(array).__name__}; give a NumPy array")
+    if len(dataset.x) != n:
+        raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
+    if not 1 <= dataset.n_train <= n:
+        raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
 
 
 def _normalisation(dataset: Dataset) -> None:
