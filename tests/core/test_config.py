@@ -333,3 +333,5 @@ def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
     for tree in ({"[": True}, {"name": "a", "[": True}):
         with pytest.raises(ConfigError, match=r"\["):
             validated(Named, tree)
+    with pytest.raises(ConfigError, match=r"^unknown key 'model.patch.x\['; model.patch has blend"):
+        resolve({"model": {"patch": {"size": [1, 2], "x[": 1}}})

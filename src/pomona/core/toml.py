@@ -127,9 +127,9 @@ def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree
     """
     for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
         tried, depth = list(group), len(key) + 1
-        formed = any("[" in str(part) for e in tried for part in e["loc"][depth - 1 : depth])
-        if not key or not formed:  # an unknown key may have a bracket in its name
-            yield from tried
+        forms = [e for e in tried if e["type"] != "extra_forbidden" or len(e["loc"]) > depth]
+        if not any("[" in str(part) for e in forms for part in e["loc"][depth - 1 : depth]):
+            yield from tried  # an unknown key, too, whose name may have a bracket
         elif within := [e for e in tried if len(e["loc"]) > depth]:
             yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
         else:
