@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results clean
+.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -107,6 +107,22 @@ peers: .venv/dev
 results: .venv/demo
 	PATH=$(CURDIR)/$(BIN):$$PATH reproduction/apple-mnist/run.sh
 
+# docs/ as a site, in build/site: no network is needed to read it. Warnings are errors, and links that lead nowhere are warnings.
+# Its tools are in an environment of their own, which borrows the dependencies of .venv
+SITE := .venv/site
+site: $(SITE)/ready
+	$(SITE)/bin/sphinx-build --quiet --keep-going --fail-on-warning --fresh-env --doctree-dir $(SITE)/doctrees docs build/site
+	cp build/site/README.html build/site/index.html
+	@echo "build/site/index.html"
+
+$(SITE)/ready: .venv/demo docs/requirements.txt
+	rm -rf $(SITE)
+	$(BIN)/python -m venv $(SITE)
+	$(SITE)/bin/pip install $(PIP) --no-compile -r docs/requirements.txt
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$($(SITE)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dependencies.pth
+	@touch $@
+
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv
 
@@ -128,4 +144,4 @@ NATIVE := native/pyproject.toml native/CMakeLists.txt $(wildcard native/cpp/* na
 	@touch $@
 
 clean:
-	rm -rf .venv .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

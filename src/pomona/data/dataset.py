@@ -96,8 +96,8 @@ class Dataset:
         kind: ``image`` x (N, H, W, C), or volumes (N, D, H, W, C), of uint8, uint16, int16 or
             finite float32; ``table`` x (N, F) float32; ``text`` x (N, T) int32 tokens, 0 = padding.
         x: the inputs.
-        y: (N,) int64 class numbers; masks (N, *S) uint8, the class number of each pixel of images
-            (N, *S, C); or (N, K) float32 targets when ``classes`` is empty.
+        y: (N,) int64 class numbers; masks ``(N, *S)`` uint8, the class number of each pixel of
+            images ``(N, *S, C)``; or (N, K) float32 targets when ``classes`` is empty.
         classes: class names in the order of their numbers, of masks the background first; empty for
             multi-label and regression targets.
         n_train: number of official training rows; equal to N if the source has no test split.

@@ -96,7 +96,7 @@ class PersonalModel:
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:
         """Return outputs (n, K) float32, logits or numbers in the units of the training data; for
-        masks (n, K, *sides).
+        masks ``(n, K, *sides)``.
 
         Samples are as in a data set: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
 
@@ -146,7 +146,7 @@ class PersonalModel:
         Returns:
             For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags
             ``probabilities`` by label; for numbers ``values`` by target; for masks ``mask``
-            (*sides) uint8, the class number of each pixel, and ``pixels`` by class; for times
+            ``(*sides)`` uint8, the class number of each pixel, and ``pixels`` by class; for times
             ``survival`` beyond each edge, ``median`` and ``risk``.
 
         Raises:
