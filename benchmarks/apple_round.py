@@ -18,6 +18,7 @@ from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, seconds
 
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "clients": 12,
     "batch_size": 256,

@@ -95,6 +95,7 @@ def config(case: Case, folder: Path) -> Config:
     np.savez(folder / "images.npz", x=images, y=draw.integers(0, 10, n))
     return resolve(
         {
+            "engine": "torch",
             "method": case.method,
             "model": case.model,
             "clients": case.silos,

@@ -20,6 +20,7 @@ from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "clients": 6,
     "batch_size": 32,

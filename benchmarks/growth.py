@@ -28,6 +28,7 @@ from timing import Table, chosen, measured, publish
 
 TEST = 0.2
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "batch_size": 32,
     "data": {"name": "rounds:noise", "test_share": TEST, "validation_share": 0.0},

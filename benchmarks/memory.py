@@ -32,6 +32,7 @@ EVERY = 0.2  # seconds between two looks; a look at gigabytes takes a good part 
 RUN = "--run"
 READY = "ready"
 SETTINGS = [
+    "engine=torch",
     "batch_size=10",
     "data.name=rounds:noise",
     "data.test_share=0.25",

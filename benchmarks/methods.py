@@ -23,6 +23,7 @@ from timing import Table, chosen, measured, publish
 FIRST = "fedavg"
 TOGETHER = ", one call"  # all clients train as rows of one call
 DATA: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "data": {"name": "rounds:noise", "test_share": 0.2, "validation_share": 0.15},
 }

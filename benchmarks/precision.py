@@ -18,6 +18,7 @@ from pomona.core.toml import Tree
 from timing import Table, chosen, publish
 
 BASE: Tree = {
+    "engine": "torch",
     "clients": 8,
     "rounds": 8,
     "batch_size": 32,

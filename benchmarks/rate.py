@@ -25,6 +25,7 @@ from timing import Table, Times, Work, chosen, publish, seconds
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "clients": 1,
     "data": {"name": "rounds:noise", "validation_share": 0.0},

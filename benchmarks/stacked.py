@@ -23,6 +23,7 @@ from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "batch_size": 10,
     "data": {"name": "rounds:noise"},

@@ -44,6 +44,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     torch.set_num_threads(1)
     images = size.images * (TRAIN + TEST) // TRAIN
     small = {
+        "engine": "torch",
         "local_epochs": 1,
         "data": {"name": "rounds:noise", "test_share": TEST / (TRAIN + TEST)},
     }

@@ -19,6 +19,7 @@ from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "batch_size": 10,
     "data": {"name": "rounds:noise", "test_share": 0.25, "validation_share": 0.0},

@@ -19,6 +19,7 @@ from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, publish, seconds
 
 SETTINGS: Tree = {
+    "engine": "torch",
     "lr": 0.01,
     "clients": 20,
     "batch_size": 10,

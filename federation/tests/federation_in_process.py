@@ -36,6 +36,7 @@ def settings(**over):
         "rounds": 3,
         "clients": 3,
         "workers": 1,
+        "engine": "torch",
         "largest_share": 0.5,  # as in a federation that says nothing of it
     }
     return resolve(tree, over)

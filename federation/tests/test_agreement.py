@@ -432,6 +432,8 @@ def test_an_agreement_names_the_engine(tmp_path):
         assert f.own.config.engine == engine
         hashes.add(f.agreement)
     assert len(hashes) == 2
-    assert load(tmp_path, TREE).agreement in hashes
-    with pytest.raises(ConfigError, match=r"run\.engine must be torch or native"):
+    unset = load(tmp_path, TREE)
+    assert unset.own.config.engine == "torch"
+    assert unset.agreement in hashes
+    with pytest.raises(ConfigError, match=r"run\.engine must be torch, .*, or native"):
         load(tmp_path, tree(run__engine="auto"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+import federation_in_process
 from federation_in_process import APPLE, deployed, same
 from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
@@ -24,10 +25,14 @@ from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit, read, verify
 from pomona_federation.flower_apps import LONGEST, ending_after, time_for
 from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.rehearsal.inputs import federation_file, of_study
+from pomona_federation.rehearsal.inputs import scenario as rehearsed
 from pomona_federation.server.flower_bus import FlowerBus
 from pomona_federation.server.handshake import Handshake
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.server_app import ServerStatusFile
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.silo_scenario import own_scenario
 from representatives import drawn
 
 OTHERS = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]
@@ -40,6 +45,26 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert read_status(federation.server / "run").state == "finished"
+
+
+def test_a_study_that_names_no_engine_has_pytorchs_whatever_is_installed(world, monkeypatch):
+    """The simulation that it equals is one of PyTorch's: see ``settings``."""
+
+    def unnamed(*given, **options):
+        return federation_file(*given, **options).replace('engine = "torch"\n', "")
+
+    monkeypatch.setattr(federation_in_process, "federation_file", unnamed)
+    federation = world.federation({"name": "fedavg"})
+    assert "engine" not in federation.toml.read_text()
+    assert federation.simulation.engine == "torch"
+    agreed = Federation.load(federation.toml)
+    silo = SiloFile.load(federation.kits / federation.names[0] / "silo.toml")
+    assert of_study(federation.toml)[0]["engine"] == "torch"
+    assert rehearsed(agreed, {}).config.engine == "torch"
+    assert own_scenario(silo, agreed.own).config.engine == "torch"
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert load(federation.server / "run").about["engine"] == "torch"
 
 
 @pytest.mark.skipif(

@@ -18,7 +18,10 @@ from pomona_federation.task_settings import TaskSettings
 
 def config(folder, **over):
     small = settings(archive(folder / "masks.npz"))
-    return resolve(small, {"largest_share": 0.5, "method": {"name": "apple", "budget": 1}, **over})
+    return resolve(
+        small,
+        {"largest_share": 0.5, "engine": "torch", "method": {"name": "apple", "budget": 1}, **over},
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
         "rounds": 3,
         "lr": 0.1,
         "batch_size": 16,
+        "engine": "torch",
     }
     config = resolve(
         {**run, "workers": 1, "largest_share": 0.5, "partition": {"name": "natural"}},

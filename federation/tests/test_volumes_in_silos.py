@@ -23,7 +23,8 @@ def test_a_federation_learns_volumes_as_its_simulation_does(tmp_path):
         "lr": 0.05,
         "batch_size": 8,
     }
-    federation = Federation(tmp_path, resolve({**tree, "workers": 1, "largest_share": 0.5}))
+    fixed = {"workers": 1, "engine": "torch", "largest_share": 0.5}
+    federation = Federation(tmp_path, resolve({**tree, **fixed}))
     agreed = federation.toml.read_text()
     assert 'dtype = "uint16"' in agreed
     federation.run()

@@ -23,15 +23,13 @@ def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None)
 
     Args:
         scenario: any.
-        watcher: notified of the engine, and why it is not the other.
+        watcher: notified of the engine in one line, and why it is not the other.
         before: folder of the run to resume, if any.
 
     Raises:
         CheckpointError: all checkpoints of that run are damaged.
         ConfigError: that run used the native engine, which is not available here.
     """
-    if scenario.config.engine == "native":
-        watcher.note(f"engine = native: pomona-native {release()}")
     if scenario.config.engine != "auto":
         return scenario
     if (known := begun_with(before, "engine") if before else None) is not None:

@@ -210,9 +210,10 @@ class Config(Settings):
         "fp32", description="bf16: forward and backward under autocast, float32 weights"
     )
     engine: Literal["auto", "torch", "native"] = Field(
-        "torch",
+        "auto",
         description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
-        "plain chains of layers on a cpu; auto takes native if it can",
+        "plain chains of layers on a cpu; auto: native if it can, else torch; the default in a "
+        "federation is torch",
     )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
         "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"

@@ -10,6 +10,7 @@ from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerErr
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
+from pomona.objective import native_package
 from pomona.record.run_folder import load as load_run
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
@@ -272,10 +273,21 @@ def test_a_bench_that_names_no_rate_keeps_the_runs_that_found_one(tmp_path):
     assert run(suite, tmp_path, Never()).counts == {"finished": 1}
 
 
-def test_a_bench_that_leaves_the_engine_open_keeps_the_runs_that_chose_one(tmp_path):
-    suite = changed(base={"engine": "auto"})
-    assert run(suite, tmp_path, here()).counts == {"finished": 6}
-    assert run(suite, tmp_path, Never()).counts == {"finished": 6}
+@pytest.mark.parametrize("then", [True, False])
+def test_a_bench_keeps_the_runs_of_either_engine(tmp_path, monkeypatch, then):
+    """Whether pomona-native is installed may change between the starts."""
+    find = native_package.find_spec
+    for known in (then, not then):
+        with monkeypatch.context() as patch:
+            patch.setattr(native_package, "find_spec", find if known else lambda name: None)
+            executor = here() if known is then else Never()
+            made = run(SUITE, tmp_path, executor)
+            assert made.counts == {"finished": 6}
+    native = then and find("pomona_native") is not None
+    cells = [cell["folder"] for result in made.results["results"] for cell in result["cells"]]
+    assert {load_run(tmp_path / folder).about["engine"] for folder in cells} == {
+        "native" if native else "torch"
+    }
 
 
 def test_a_run_made_with_other_defaults_is_refused(tmp_path):

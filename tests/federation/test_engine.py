@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 import pomona
+from pomona.cli.run import DEMO
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation import run_checks
 from pomona.federation.callbacks import NullCallback
 from pomona.lifecycle import versions
+from pomona.methods import METHODS
 from pomona.objective import native_package
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.native_package import INTERFACE, NativePackage, release
@@ -58,7 +60,7 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
     by_torch, silent = run(engine="torch")
     by_auto, said = run(engine="auto")
     assert silent == []
-    assert said == ["engine = torch: the package pomona-native is not installed"]
+    assert said == ["engine = torch: the package pomona-native is not installed: run make native"]
     assert computed(by_auto) == computed(by_torch)
     assert by_auto.config["engine"] == "torch"
     assert "pomona-native" not in versions()
@@ -122,7 +124,9 @@ def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(packa
 
 
 def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing):
-    with pytest.raises(ConfigError, match=r"is not possible: .* not installed; set engine=torch"):
+    with pytest.raises(
+        ConfigError, match=r"is not possible: .* not installed: run make native; set engine=torch"
+    ):
         Scenario.prepare(tiny("fedavg")).on_engine("native").objective()
 
 
@@ -155,6 +159,9 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     assert any("emulates bf16" in line for line in run_checks.cautions(scenario)) is not exact
     by_torch = run_checks.cautions(scenario.on_engine("torch"))
     assert any("no bf16 arithmetic" in line for line in by_torch) is exact
+    for why, same in (("", run_checks.cautions(scenario)), ("no", by_torch)):
+        monkeypatch.setattr(Scenario, "not_native", lambda _, why=why: why)
+        assert run_checks.cautions(scenario.on_engine("auto")) == same
 
 
 def test_of_the_machine_a_record_names_system_and_architecture_alone():
@@ -164,7 +171,9 @@ def test_of_the_machine_a_record_names_system_and_architecture_alone():
 
 
 def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
-    with pytest.raises(ConfigError, match=r"is not possible: .* not installed; set engine=torch"):
+    with pytest.raises(
+        ConfigError, match=r"is not possible: .* not installed: run make native; set engine=torch"
+    ):
         Scenario.prepare(tiny("fedavg", engine="native"))
 
 
@@ -249,7 +258,10 @@ def test_a_run_goes_on_with_the_engine_it_was_begun_with(tmp_path, engine):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="torch")
     parts, said = run(folder=tmp_path / "run", rounds=4, resume=True, engine=engine)
     assert computed(parts) == computed(whole)
-    assert any("engine = native" in line for line in said)
+    named = [line for line in said if "engine = " in line]
+    assert named == (
+        [] if engine == "native" else [f"engine = native, as {tmp_path / 'run'} was begun with"]
+    )
 
 
 @installed
@@ -331,7 +343,35 @@ def test_fedprox_without_its_term_is_fedavg():
     )
 
 
+def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing):
+    settings = tiny("fedavg").model_dump(mode="json", exclude={"engine"})
+    heard = Listening()
+    result = pomona.run(pomona.Config(**settings), watcher=heard)
+    assert result.config["engine"] == "torch"
+    assert [line for line in heard.said if "engine" in line] == [
+        "engine = torch: the package pomona-native is not installed: run make native"
+    ]
+
+
+def test_the_demo_says_nothing_of_engines(missing):
+    heard = Listening()
+    method = {"name": "fedavg"}
+    pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), watcher=heard)
+    assert heard.said == []
+
+
+@installed
+@pytest.mark.parametrize("name", representatives(sorted(METHODS), ["apple", "moon", "fedrep"]))
+def test_every_method_learns_with_the_default_engine(name):
+    by_default, _ = run(name, engine="auto")
+    assert by_default.config["engine"] == "native"
+    by_torch, _ = run(name)
+    for a, b in zip(by_torch.rounds, by_default.rounds, strict=True):
+        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+
+
 def test_the_setting_is_read():
+    assert resolve({}).engine == "auto"
     assert resolve({"engine": "auto"}).engine == "auto"
     with pytest.raises(ConfigError, match="engine"):
         resolve({"engine": "abacus"})

@@ -49,7 +49,8 @@ def resolved(
         fixed: dict[str, Any] = {"clients": places, "workers": 1, "checkpoint_every": 1}
         if isinstance(study, EvaluationStudy):
             fixed |= cross_evaluation.run(tuple(sorted(study.evaluate.models.values())))
-        config = resolve({"largest_share": share}, named(study.run), fixed)
+        # torch unless the study names another: what a silo has installed decides no number
+        config = resolve({"largest_share": share, "engine": "torch"}, named(study.run), fixed)
         kind = TASKS[task.targets]
         # No party sees all labels, so the default metric follows from the targets alone.
         metric = require(config.metric or kind.usual, kind)
@@ -108,8 +109,8 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         (
             config.engine == "auto",
             (
-                "run.engine must be torch or native: what a silo has installed must not change its "
-                "numbers silently"
+                "run.engine must be torch, as it is if left out, or native: what a silo has "
+                "installed must not change its numbers silently"
             ),
         ),
     )

@@ -47,6 +47,7 @@ DEMO: dict[str, Any] = {
     "rounds": 40,
     "batch_size": 16,
     "lr": 0.3,
+    "engine": "torch",
 }
 DEMO_METHODS: tuple[dict[str, Any], ...] = (
     {"name": "separate"},

@@ -34,7 +34,7 @@ def require_possible(scenario: Scenario) -> None:
 def cautions(scenario: Scenario) -> list[str]:
     """Return warnings for the user before the run starts, one line each."""
     lines = [
-        _slow(scenario.config),
+        _slow(scenario),
         *scenario.remarks,
         scenario.choice.reason,
         _unused(scenario),
@@ -71,11 +71,12 @@ def bf16_instructions() -> list[str]:
     return [name for name in BF16 if known.get(name)]
 
 
-def _slow(config: Config) -> str:
+def _slow(scenario: Scenario) -> str:
     """Warn if bf16 costs time instead of saving it."""
+    config = scenario.config
     if config.precision != "bf16" or config.device != "cpu":
         return ""
-    if config.engine == "native":
+    if config.engine == "native" or (config.engine == "auto" and not scenario.not_native()):
         native = native_package()  # detects its own instructions: none on ARM
         emulates = isinstance(native, NativePackage) and not native.bf16
         return (

@@ -39,7 +39,7 @@ def native_package(kind: str = "") -> NativePackage | str:
     be used.
     """
     if find_spec(PACKAGE) is None:
-        return "the package pomona-native is not installed"
+        return "the package pomona-native is not installed: run make native"
     try:
         package = import_module(PACKAGE)
         if (found := getattr(package, "INTERFACE", 0)) != INTERFACE:

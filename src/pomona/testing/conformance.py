@@ -62,6 +62,7 @@ def small(method: Mapping[str, Any], **over: object) -> Config:
         "batch_size": 16,
         "lr": 0.1,
         "workers": 1,
+        "engine": "torch",
     }
     return resolve(base, over)
 

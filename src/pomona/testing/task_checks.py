@@ -19,7 +19,14 @@ from pomona.scenario import Scenario
 from pomona.simulation import run, simulate
 from pomona.testing.problems import same
 
-BASE: Tree = {"clients": 3, "rounds": 2, "batch_size": 8, "lr": 0.1, "workers": 1}
+BASE: Tree = {
+    "clients": 3,
+    "rounds": 2,
+    "batch_size": 8,
+    "lr": 0.1,
+    "workers": 1,
+    "engine": "torch",
+}
 NETWORK: Tree = {"name": "mlp", "hidden": [8]}
 CLASSES = 3
 

@@ -130,9 +130,8 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
         else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
     )
     fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
-    config = resolve(
-        made, {"largest_share": agreed.largest_share}, agreed.run_study.run, fixed, over
-    )
+    below = {"largest_share": agreed.largest_share, "engine": agreed.config.engine}
+    config = resolve(made, below, agreed.run_study.run, fixed, over)
 
     def read(settings: DataSettings) -> Dataset:
         return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
@@ -172,7 +171,8 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
             )
         return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
 
-    return {"largest_share": SHARE, **study.run, "metric": agreed.metric}, prepare
+    own = {"metric": agreed.metric, "engine": agreed.engine}
+    return {"largest_share": SHARE, **study.run, **own}, prepare
 
 
 def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:

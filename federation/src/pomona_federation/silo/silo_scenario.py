@@ -59,7 +59,7 @@ def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | Non
         "clients": 1,
         "workers": 1,
     }
-    own["metric"] = agreed.config.metric
+    own["metric"], own["engine"] = agreed.config.metric, agreed.config.engine
     own["device"] = require_device(silo.device)
     resolved = resolve(named(agreed.run_study.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
