@@ -34,6 +34,20 @@ class _Spread(Kind):
     std: Figure
 
 
+class _OverSeeds(Kind):
+    value: _Spread
+    accuracy: _Spread
+    std: _Spread
+    worst: _Spread
+    percentile_10: _Spread
+    loss: _Spread
+
+
+class _OfMoments(Kind):
+    best_validation: _OverSeeds
+    last: _OverSeeds
+
+
 class _Moment(Kind):
     round: Number
     value: Values
@@ -127,7 +141,7 @@ class _Result(Kind):
     chosen: Tree | None
     settings: Tree | None
     cells: list[_Cell]
-    over_seeds: dict[Literal["best_validation", "last"], dict[Line, _Spread]]
+    over_seeds: _OfMoments
 
 
 class _Tuning(Kind):
