@@ -145,8 +145,8 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
         left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)),
     )
     assert evidence(run, mean) == (
-        "This rests on 1200 test rows, 8 of them rarer answers or events, of 2 of 4 clients; left "
-        "out, with too few test "
+        "This rests on 1200 test rows, 8 of them events or answers other than the most frequent, of "
+        "2 of 4 clients; left out, with too few test "
         f"samples: {run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
     assert verdicts(compared["last"])[1].startswith("This rests on")

@@ -105,7 +105,11 @@ def evidence(run: Run, gain: Gain) -> str:
     """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded
     clients.
     """
-    events = "" if gain.events is None else f", {gain.events:,} of them rarer answers or events"
+    events = (
+        ""
+        if gain.events is None
+        else f", {gain.events:,} of them events or answers other than the most frequent"
+    )
     missing = [
         f"{run.client(out.client)} ({counted(out.rows, 'row')}"
         + ("" if out.events is None else f", {counted(out.events, 'event')}")
