@@ -74,10 +74,9 @@ wheel: .venv/dev
 
 # What is released: sdists and wheels of the three packages, in dist/, with the commit's time: the same commit, the same bytes
 RELEASE := .venv/release
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
-build = for folder in . federation native; do \
+build = export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); for folder in . federation native; do \
     $(RELEASE)/bin/python -m build --dependency-constraints-txt constraints.txt --outdir $(2) $(1)/$$folder >> $(RELEASE)/build.log || exit 1; done \
-  && cd $(2) && PATH=$(CURDIR)/$(RELEASE)/bin:$$PATH auditwheel --quiet repair --wheel-dir . *-linux_*.whl && rm *-linux_*.whl
+  && cd $(2) && PATH=$(CURDIR)/$(RELEASE)/bin:$$PATH auditwheel repair --wheel-dir . *-linux_*.whl && rm *-linux_*.whl
 dist: $(RELEASE)/ready
 	rm -rf dist
 	$(call build,.,$(CURDIR)/dist)
