@@ -182,7 +182,7 @@ def wilcoxon_table(made: Comparison) -> Table | None:
         "quite independent, here as in the papers."
     )
     if any(map(drawn_by_seed, made.entries)):
-        note += " Seeds draw other clients: a pair is a mean over unlike clients of one number."
+        note += " Seeds draw other clients: a pair averages those with the same number."
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
 

@@ -14,6 +14,7 @@ SPREAD = {
     "percentile_10": "10th percentile",
     "std": "std over clients",
 }
+MOST_COLUMNS = 12  # clients that a page has room for
 
 
 def spread_table(made: Comparison) -> Table | None:
@@ -50,11 +51,11 @@ def _summary(
     return summarize(own, [1] * len(own), same, entry.metric)
 
 
-def clients_table(made: Comparison, most: int = 12) -> Table | None:
+def clients_table(made: Comparison) -> Table | None:
     """Return each client's metric; None if there are many, or scenarios or seeds have others."""
     done = [e for e in made.entries if e.cells]
     clients = {tuple(cell["figures"]["clients"]) for e in done for cell in e.cells}
-    if len(clients) != 1 or len(*clients) > most or any(map(drawn_by_seed, done)):
+    if len(clients) != 1 or len(*clients) > MOST_COLUMNS or any(map(drawn_by_seed, done)):
         return None
     rows = [[e.column, e.row, *_means(e)] for e in done]
     note = (
