@@ -1,4 +1,4 @@
-"""Write the test curves of a bench's runs, unfinished ones too: a line a run, model and round.
+"""Write the curves of a bench's runs, unfinished ones too: a line a run, model and round.
 
     python tools/curves.py runs/published > reproduction/results/apple-published/curves.csv
 
@@ -20,9 +20,11 @@ def main(bench: str) -> None:
     )
     for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
         scenario, method, run = folder.parts[-3:]
+        if not (folder / "events.jsonl").exists():
+            continue  # it has not begun
         for e in pomona.load(folder).evaluations:
             about = scenario, method, run.split("-")[1], e.model, e.when, e.split, str(e.metric)
-            out.writerow([*about, e.round, f"{e.mean:.5g}"])
+            out.writerow([*about, e.round, "" if e.mean is None else f"{e.mean:.5g}"])
 
 
 if __name__ == "__main__":

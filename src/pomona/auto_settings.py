@@ -26,22 +26,30 @@ def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None)
         watcher: notified of the engine in one line, and why it is not the other.
         before: folder of the run to resume, if any.
 
-    Raises:
-        CheckpointError: all checkpoints of that run are damaged.
-        ConfigError: that run used the native engine, which is not available here.
+    Raises CheckpointError if all checkpoints of that run are damaged.
     """
     if scenario.config.engine != "auto":
         return scenario
     if (known := begun_with(before, "engine") if before else None) is not None:
         watcher.note(f"engine = {known}, as {before} was begun with")
-        chosen = scenario.on_engine(known)
-        chosen.check()
-        return chosen
+        return scenario.on_engine(known)
     if why := scenario.not_native():
         watcher.note(f"engine = torch: {why}")
         return scenario.on_engine("torch")
     watcher.note(f"engine = native: pomona-native {release()}")
     return scenario.on_engine("native")
+
+
+def require_engine(scenario: Scenario, before: Path) -> None:
+    """Raise ConfigError if a run that is to go on used the native engine and this machine cannot.
+
+    ``before``: its folder.
+    """
+    if scenario.config.engine == "native" and (why := scenario.not_native()):
+        raise ConfigError(
+            f"{before} was begun with engine = native, which is not possible here: {why}; go on "
+            "where it is, or give another --out"
+        )
 
 
 def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.auto_settings import on_engine, settled
+from pomona.auto_settings import on_engine, require_engine, settled
 from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
@@ -136,9 +136,10 @@ def simulate(
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
         probe(out)
-        return _recorded(
-            _settled(scenario, watcher, out if resume else None), out, watcher, resume, hold
-        )
+        scenario = _settled(scenario, watcher, out if resume else None)
+        if resume:
+            require_engine(scenario, out)
+        return _recorded(scenario, out, watcher, resume, hold)
 
 
 def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:

@@ -115,6 +115,10 @@ def test_rows_and_patients_that_two_sites_have_are_noted(tmp_path):
     )
     assert any("(7 of south at north)" in line for line in both)
     assert not two_sites(tmp_path / "a.csv", north, south)
+    equal = [[*north, ("0.0", 900.5, 1)], [*south, ("-0.0", 900.5, 1)]]  # not the same bytes
+    assert any(
+        "label: 1 (1 of south at north)" in line for line in two_sites(tmp_path / "a.csv", *equal)
+    )
     coarse = [(1, k % 2 + 1, k % 2) for k in range(20)]
     assert not any(
         "same at another" in line for line in two_sites(tmp_path / "a.csv", coarse, coarse)

@@ -170,6 +170,15 @@ WRONG = {
         r"groups are int64 \(2,\)",
     ),
     "one axis": ({"x": np.ones(20, np.float32)}, r"x is float32 \(20,\)"),
+    "no labels": ({"y": None}, "y is a NoneType; give a NumPy array"),
+    "masked cells": (
+        {"x": np.ma.masked_array(np.ones((20, 1), np.float32), mask=True)},
+        "x is a MaskedArray; give a NumPy array .*, NaN where a value is missing",
+    ),
+    "a list of owners": (
+        {"owners": Owners(("n", "s"), [0, 1] * 10, np.zeros(20, np.int8))},
+        "client of the owners is a list; give a NumPy array",
+    ),
     "no array": ({"x": [[1.0]] * 20}, "x is a list; give a NumPy array"),
     "infinite at one client": (
         {"x": np.where(np.arange(20) < 10, np.inf, 1).astype(np.float32)[:, None]},

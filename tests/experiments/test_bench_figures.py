@@ -24,6 +24,7 @@ def result(evaluations):
         "data": {"fingerprint": "f"},
         "partition_sha256": "p",
         "versions": {},
+        "engine": "torch",
     }
     rounds = [RoundRow(r, 0.5 * r, (0, 1), (1.0, 1.0), (8, 8), (4, 2)) for r in (1, 2, 3)]
     return Result({}, about, rounds, evaluations, [], {"unseen": {}})

@@ -17,7 +17,7 @@ from pomona.lifecycle import versions
 from pomona.methods import METHODS
 from pomona.objective import native_package
 from pomona.objective.native_network import NativeNetwork
-from pomona.objective.native_package import INTERFACE, NativePackage, release
+from pomona.objective.native_package import INSTALL, INTERFACE, NativePackage, release
 from pomona.scenario import Scenario
 from problems import tiny
 from representatives import representatives
@@ -60,7 +60,7 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
     by_torch, silent = run(engine="torch")
     by_auto, said = run(engine="auto")
     assert silent == []
-    assert said == ["engine = torch: the package pomona-native is not installed: run make native"]
+    assert said == [f"engine = torch: the package pomona-native is not installed; {INSTALL}"]
     assert computed(by_auto) == computed(by_torch)
     assert by_auto.config["engine"] == "torch"
     assert "pomona-native" not in versions()
@@ -88,10 +88,13 @@ def package(tmp_path, monkeypatch):
 UNUSABLE = [
     (
         "raise ImportError('no symbol\\nnor file')",
-        "cannot be imported (ImportError: no symbol): run make native",
+        "cannot be imported (ImportError: no symbol); pip install --upgrade pomona-native",
     ),
     ("import pomona_native._processor", "cannot be imported (ModuleNotFoundError: "),
-    ("__version__ = '0.1.0'", f"has interface 0, this Pomona calls {INTERFACE}: run make native"),
+    (
+        "__version__ = '0.1.0'",
+        f"has interface 0, this Pomona calls {INTERFACE}; pip install --upgrade pomona-native",
+    ),
     (
         f"INTERFACE = {INTERFACE + 1}",
         f"has interface {INTERFACE + 1}, this Pomona calls {INTERFACE}",
@@ -102,7 +105,7 @@ UNUSABLE = [
             f"INTERFACE, __version__ = {INTERFACE}, '9'\nkinds = lambda: ['z80']\ndef load(kind): "
             "raise OSError(kind)"
         ),
-        "cannot be imported (OSError: z80): run make native",
+        "cannot be imported (OSError: z80); pip install --upgrade pomona-native",
     ),
 ]
 
@@ -125,7 +128,8 @@ def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(packa
 
 def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing):
     with pytest.raises(
-        ConfigError, match=r"is not possible: .* not installed: run make native; set engine=torch"
+        ConfigError,
+        match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
     ):
         Scenario.prepare(tiny("fedavg")).on_engine("native").objective()
 
@@ -172,7 +176,8 @@ def test_of_the_machine_a_record_names_system_and_architecture_alone():
 
 def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
     with pytest.raises(
-        ConfigError, match=r"is not possible: .* not installed: run make native; set engine=torch"
+        ConfigError,
+        match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
     ):
         Scenario.prepare(tiny("fedavg", engine="native"))
 
@@ -276,8 +281,11 @@ def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
 def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2, engine="native")
     monkeypatch.setattr(native_package, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="not installed"):
+    with pytest.raises(ConfigError, match=r"not installed.*; go on where it is, or give another"):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
+    again, said = run(folder=tmp_path / "run", rounds=2, resume=True, engine="auto")
+    assert computed(again) == computed(pomona.load(tmp_path / "run"))
+    assert said[-1].endswith("is finished; nothing to do")
 
 
 @installed
@@ -349,7 +357,7 @@ def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing
     result = pomona.run(pomona.Config(**settings), watcher=heard)
     assert result.config["engine"] == "torch"
     assert [line for line in heard.said if "engine" in line] == [
-        "engine = torch: the package pomona-native is not installed: run make native"
+        f"engine = torch: the package pomona-native is not installed; {INSTALL}"
     ]
 
 

@@ -388,6 +388,26 @@ def test_other_networks_are_left_to_pytorch(module, shape, why):
     assert why in found
 
 
+ALTERED = {
+    "hook": lambda part: part.register_forward_hook(lambda *_: None),
+    "hook before": lambda part: part.register_forward_pre_hook(lambda *_: None),
+    "backward hook": lambda part: part.register_full_backward_hook(lambda *_: None),
+    "forward": lambda part: setattr(part, "forward", lambda x: -x),
+}
+
+
+@pytest.mark.parametrize("kind", ALTERED)
+@pytest.mark.parametrize("place", ["the network", "layer 1"])
+def test_a_network_that_computes_more_than_its_layers_say_is_left_to_pytorch(kind, place):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 3))
+    data = samples(4, (2, 2, 3))
+    space = ParameterSpace(module)
+    assert isinstance(NativeNetwork.of(module, space, data, cross_entropy, False), NativeNetwork)
+    ALTERED[kind](module if place == "the network" else module[1])
+    found = NativeNetwork.of(module, space, data, cross_entropy, False)
+    assert found == f"{place} has a hook or a forward of its own"
+
+
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
     space = ParameterSpace(module)

@@ -213,3 +213,15 @@ def test_what_is_released_is_the_package_with_its_licence_and_readme_and_no_more
     tops = {one.partition("/")[0] for one in held}
     assert tops <= {"src", "cpp", "CMakeLists.txt", "README.md", "CHANGELOG.md", "PKG-INFO",
                     "pyproject.toml", ".gitignore", *project["license-files"]}  # fmt: skip
+
+
+def test_workflows_use_actions_of_one_commit():
+    """A tag or a branch of somebody else's action can be moved to other code."""
+    found = [
+        line.split("uses:")[1].split()[0]
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for line in path.read_text().splitlines()
+        if "uses:" in line
+    ]
+    assert found
+    assert [one for one in found if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)] == []

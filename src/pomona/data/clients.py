@@ -163,7 +163,9 @@ def _same_rows(dataset: Dataset, owners: Owners) -> list[str]:
 
 
 def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return rows (n, ...) as their bytes (n, B)."""
+    """Return rows (n, ...) as their bytes (n, B), the same for equal values: one zero, one NaN."""
+    if rows.dtype.kind == "f":
+        rows = np.where(np.isnan(rows), rows.dtype.type(np.nan), rows + rows.dtype.type(0))
     return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 

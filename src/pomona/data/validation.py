@@ -132,8 +132,8 @@ def checked(dataset: Dataset) -> Dataset:
     Raises:
         DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
-    name, n = dataset.name, len(dataset.y)
     _counts(dataset)
+    name, n = dataset.name, len(dataset.y)
     inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
     _normalisation(dataset)
@@ -154,14 +154,23 @@ def checked(dataset: Dataset) -> Dataset:
 
 def _counts(dataset: Dataset) -> None:
     """Raise DataError unless x and y are arrays of as many rows, of which some are for training."""
-    name, n = dataset.name, len(dataset.y)
-    for what, array in (("x", dataset.x), ("y", dataset.y)):
-        if not isinstance(array, np.ndarray):
-            raise DataError(f"{name}: {what} is a {type(array).__name__}; give a NumPy array")
+    name = dataset.name
+    _array(dataset.x, f"{name}: x")
+    _array(dataset.y, f"{name}: y")
+    n = len(dataset.y)
     if len(dataset.x) != n:
         raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
     if not 1 <= dataset.n_train <= n:
         raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
+
+
+def _array(array: object, where: str) -> None:
+    """Raise DataError unless it is a plain array with rows: one with masked cells hides values."""
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray) or not array.ndim:
+        raise DataError(
+            f"{where} is a {type(array).__name__}; give a NumPy array with a row for each sample, "
+            "NaN where a value is missing"
+        )
 
 
 def _normalisation(dataset: Dataset) -> None:
@@ -265,6 +274,7 @@ def _owners(owners: Owners, n: int, name: str) -> None:
         ("client", owners.client, np.int64, len(owners.names)),
         ("role", owners.role, np.int8, 3),
     ):
+        _array(array, f"{name}: {what} of the owners")
         if array.dtype != dtype or array.shape != (n,):
             raise DataError(
                 f"{name}: {what} of the owners is {array.dtype} {array.shape}, not "

@@ -209,7 +209,7 @@ def figures(result: Result) -> Figures:
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
         "privacy": result.summary.get("privacy"),
-        "versions": result.about["versions"],
+        "versions": {**result.about["versions"], "engine": result.about["engine"]},
     }
 
 

@@ -66,6 +66,10 @@ def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] |
     children = dict(module.named_children())
     if type(module) is not nn.Sequential or len(children) < len(module):
         return "the network is not a plain sequence of layers"
+    for name, part in module.named_modules():
+        if _altered(part):
+            what = f"layer {name}" if name else "the network"
+            return f"{what} has a hook or a forward of its own"
     places = {e.name: e for e in space.parameters}
     made = list[Layer]()
     for name, part in children.items():
@@ -82,6 +86,12 @@ def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] |
     if not made or not isinstance(made[-1].part, nn.Linear) or made[-1].rectified:
         return "the last layer is not linear"
     return made
+
+
+def _altered(part: nn.Module) -> bool:
+    """Return whether a module computes more than its type says."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in vars(part) or any(getattr(part, kind) for kind in hooks)
 
 
 def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:

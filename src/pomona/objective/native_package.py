@@ -12,6 +12,9 @@ INTERFACE = 1
 """Version of the package's interface used here; other builds have another number, old ones none."""
 
 
+INSTALL = "pip install --upgrade pomona-native, or make native in a clone"
+
+
 @dataclass(frozen=True)
 class NativePackage:
     """The package for one kind of processor.
@@ -39,20 +42,20 @@ def native_package(kind: str = "") -> NativePackage | str:
     be used.
     """
     if find_spec(PACKAGE) is None:
-        return "the package pomona-native is not installed: run make native"
+        return f"the package pomona-native is not installed; {INSTALL}"
     try:
         package = import_module(PACKAGE)
         if (found := getattr(package, "INTERFACE", 0)) != INTERFACE:
             return (
                 f"the package pomona-native has interface {found}, this Pomona calls "
-                f"{INTERFACE}: run make native"
+                f"{INTERFACE}; {INSTALL}"
             )
         if not (kinds := package.kinds()):
             return "this processor has neither AVX2 nor NEON"
         kind = kind or kinds[0]
         return NativePackage(package.__version__, kind, package.load(kind))
     except Exception as fault:  # binaries for another Python or another machine raise any type
-        return f"the package pomona-native cannot be imported ({worded(fault)}): run make native"
+        return f"the package pomona-native cannot be imported ({worded(fault)}); {INSTALL}"
 
 
 def release() -> str:

@@ -188,13 +188,19 @@ def wilcoxon_table(made: Comparison) -> Table | None:
 
 
 def drawn_by_seed(entry: ComparisonRow) -> bool:
-    """Return whether client k is another one in another seed: not by the data's own owners, nor by
-    a published draw.
+    """Return whether client k is another one in another seed."""
+    return len(who(entry)) > 1
+
+
+def who(entry: ComparisonRow) -> set[str]:
+    """Return what says who the clients are, in each cell: the partition's settings if they name
+    owners, a file or a published draw; else the hash of the cell's own draw.
     """
     partition = entry.settings.get("partition")
     known = partition if isinstance(partition, Mapping) else {}
-    own = known.get("name") != "natural" and known.get("draw", "own") == "own"
-    return own and len(entry.cells) > 1
+    if known.get("name") in {"natural", "file"} or known.get("draw", "own") != "own":
+        return {repr(known)} if entry.cells else set()
+    return {cell["figures"]["partition"] for cell in entry.cells}
 
 
 def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:

@@ -75,6 +75,10 @@ def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
     made = comparison(tiny)
     assert "Seeds draw other clients" in wilcoxon_table(made).notes[0]
     assert clients_table(made) is None  # client 0 of seed 1 is another one
+    once = replace(made, entries=tuple(replace(e, cells=e.cells[:1]) for e in made.entries))
+    drawn = {c["figures"]["partition"] for e in once.entries for c in e.cells}
+    assert len(drawn) > 1  # two scenarios, each with a draw of its own
+    assert clients_table(once) is None
     natural = {"partition": {"name": "natural"}}
     same = copy.deepcopy(
         replace(made, entries=tuple(replace(e, settings=natural) for e in made.entries))
@@ -85,8 +89,22 @@ def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
     row = next(row for row in table.rows if row[1] == "Separate")
     pairs = zip(*(alone.clients()[s] for s in (0, 1)), strict=True)
     assert row[2:] == [f"{100 * fmean(each):.2f}" for each in pairs]
+    half = tuple(replace(e, cells=e.cells[:1]) if e.method == "fedavg" else e for e in same.entries)
+    table = clients_table(replace(same, entries=half))
+    assert table.notes[0].endswith("mean over 1 seed.")
+    row = next(row for row in table.rows if row[1] == "Separate")
+    assert row[2:] == [f"{100 * each:.2f}" for each in alone.clients()[0]]
     alone.cells[0]["figures"]["clients"].append("one more")
     assert clients_table(same) is None
+
+
+@pytest.mark.parametrize("partition", [{"name": "file"}, {"draw": "published"}])
+def test_a_file_or_a_published_draw_has_the_same_clients_in_every_seed(tiny, partition):
+    made = comparison(tiny)
+    known = replace(
+        made, entries=tuple(replace(e, settings={"partition": partition}) for e in made.entries)
+    )
+    assert "Seeds draw" not in wilcoxon_table(known).notes[0]
 
 
 def test_a_client_is_one_pair_whatever_the_number_of_seeds(tiny):

@@ -1,12 +1,14 @@
 """Tables of the clients behind a comparison's means: worst, 10th percentile, and each by name."""
 
+from collections.abc import Collection
 from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.run_numbers import ALONE
-from pomona.results.significance import drawn_by_seed
+from pomona.results.significance import who
+from pomona.results.wording import counted
 
 SPREAD = {
     "mean": "mean",
@@ -52,25 +54,26 @@ def _summary(
 
 
 def clients_table(made: Comparison) -> Table | None:
-    """Return each client's metric; None if there are many, or scenarios or seeds have others."""
+    """Return each client's metric; None if there are many, or any run has others."""
     done = [e for e in made.entries if e.cells]
     clients = {tuple(cell["figures"]["clients"]) for e in done for cell in e.cells}
-    if len(clients) != 1 or len(*clients) > MOST_COLUMNS or any(map(drawn_by_seed, done)):
+    others = len({one for e in done for one in who(e)}) > 1
+    if len(clients) != 1 or len(*clients) > MOST_COLUMNS or others:
         return None
-    rows = [[e.column, e.row, *_means(e)] for e in done]
+    seeds = set.intersection(*(set(e.clients()) for e in done))
+    rows = [[e.column, e.row, *_means(e, seeds)] for e in done]
     note = (
         f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
-        "out), mean over seeds."
+        f"out), mean over {counted(len(seeds), 'seed')}."
     )
-    return Table(
-        "each-client", "Each client", [note], ["scenario", "method", *clients.pop()], rows, range(2)
-    )
+    header = ["scenario", "method", *clients.pop()]
+    return Table("each-client", "Each client", [note], header, rows, range(2)) if seeds else None
 
 
-def _means(entry: ComparisonRow) -> list[str]:
-    """Return each client's mean over the seeds that have a value for it."""
+def _means(entry: ComparisonRow, seeds: Collection[int]) -> list[str]:
+    """Return each client's mean over those of the seeds that have a value for it."""
     found = [
         [value for value in values if value is not None]
-        for values in zip(*entry.clients().values(), strict=True)
+        for values in zip(*(entry.clients()[seed] for seed in sorted(seeds)), strict=True)
     ]
     return [entry.metric.number(fmean(values) if values else None) for values in found]
