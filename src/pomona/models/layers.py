@@ -164,10 +164,15 @@ def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def training_mode(module: nn.Module) -> Callable[[], None]:
-    """Return a function that puts the network into training mode except for its frozen parts."""
+    """Return a function that puts the network into training mode except for its frozen parts; until
+    then it is in evaluation mode.
+    """
     still = tuple(evaluated(module))
+    module.eval()
 
     def enter() -> None:
+        if module.training:  # PyTorch goes through all submodules each time
+            return
         module.train()
         for part in still:
             part.eval()

@@ -50,6 +50,7 @@ class TorchObjective(Objective):
         self.layers, self.norms = space.layers, space.norms
         self.least_batch = 2 if space.has_statistics else 1  # a single sample has no variance
         self._module, self._enter_training = module, training_mode(module)
+        self._last = module.get_submodule(layers(module)[-1][0])
         self._whole = whole(module, data.patch)
         self._criterion = criterion
         self._precision = precision
@@ -166,8 +167,7 @@ class TorchObjective(Objective):
     def _seeing_features(self) -> Iterator[list[Tensor]]:
         """Collect the inputs (b, f) of the last layer in each forward pass into a list."""
         seen: list[Tensor] = []
-        last = self._module.get_submodule(layers(self._module)[-1][0])
-        hook = last.register_forward_pre_hook(
+        hook = self._last.register_forward_pre_hook(
             lambda _, inputs: seen.append(inputs[0].flatten(1).float())
         )
         with hook:
@@ -222,14 +222,14 @@ class TorchObjective(Objective):
         with self._seeing_features() as seen, self._autocast():
             outputs = self._module(x)
         loss = self._loss(y, criterion, k, outputs, seen[-1])
-        first = sum(entry.stop <= above for entry in self.space.parameters[:-1])
+        first = sum(entry.stop <= above for entry in self.space.parameters[:-1]) if above else 0
         wanted = self._parameters[first:]
         leaves = [*wanted, x] if self._asks_inputs else wanted
         parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[
             : len(wanted)
         ]
-        for entry, part in zip(self.space.parameters[first:], parts, strict=True):
-            entry.view(g).copy_(part)
+        for own, part in zip(self.space.views(g)[first:], parts, strict=True):
+            own.copy_(part)
         return loss.detach()
 
     def _forward(self, index: Tensor) -> Tensor:
@@ -249,8 +249,8 @@ class TorchObjective(Objective):
         return torch.autocast(self.data.x.device.type, torch.bfloat16)
 
     def _point_at(self, row: Tensor) -> None:
-        for entry, parameter in zip(self.space.parameters, self._parameters, strict=True):
-            parameter.data = entry.view(row)
+        for own, parameter in zip(self.space.views(row), self._parameters, strict=True):
+            parameter.data = own
         if self.space.statistics_in(row):
             for entry, buffer in zip(self.space.buffers, self._buffers, strict=True):
                 buffer.data = entry.view(row)

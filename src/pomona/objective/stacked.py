@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from pomona.models.layers import active, frozen, layers
+from pomona.models.layers import active, frozen
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Views
 from pomona.objective.dataset import DeviceDataset, Precision
@@ -59,7 +59,6 @@ class StackedObjective(TorchObjective):
         self._moving = [
             (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
         ]
-        self._last = module.get_submodule(layers(module)[-1][0])
         kinds = nn.modules.batchnorm._BatchNorm
         self._mixes_samples = space.has_statistics or any(
             isinstance(m, kinds) for _, m in active(module)
