@@ -13,6 +13,7 @@ from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Groups, stack
 from pomona.federation.round_plan import round_of
 from pomona.federation.transport import Inline, calls
+from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
 from pomona.metrics.metric import Score
@@ -69,8 +70,8 @@ class Rounds:
             self.transport = Inline(partial(make, None), groups)
         else:
             copies = KeptCopies.banked(half.keeps, initial, self.roster, FileBank.in_memory)
-            nothing = partial(make, KeptCopies({}, initial, {}))
-            self.transport = Workers(nothing, groups, self.roster.sizes, workers, copies)
+            crew = Processes(partial(make, KeptCopies({}, initial, {})))
+            self.transport = Workers(crew, groups, self.roster.sizes, workers, copies)
         self.transport.begin(self.ids, self.roster, None)
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0

@@ -191,6 +191,12 @@ class Config(Settings):
     workers: int | None = Field(
         None, ge=1, le=10**4, description="worker processes; as many as cores if not set"
     )
+    cluster: str | None = Field(
+        None,
+        pattern=r"^(ray|[A-Za-z0-9_.-]+:[0-9]{1,5})$",
+        description="Ray cluster whose cores are the workers: host:port, with this machine a "
+        "node; or ray: what RAY_ADDRESS names, else this machine",
+    )
     state_memory: float = Field(
         0.5,
         gt=0,
@@ -318,7 +324,7 @@ class Config(Settings):
 
     @property
     def processes(self) -> int:
-        """Number of worker processes for clients, if more than one."""
+        """Number of worker processes for clients on this machine, if more than one."""
         return min(self.workers or len(os.sched_getaffinity(0)), self.clients)
 
     @property

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.config import Config
+from pomona.config import Config, resolve
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
+from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset, network_shape
@@ -101,6 +102,12 @@ class Scenario:
         scenario = scenario if agreed else scenario._in_deviations()
         scenario.check(agreed)
         return scenario
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle settings and data; the network is built where it arrives."""
+        computed = {"resident": self.resident} if self.keeps_features else {}
+        dataset = replace(self.dataset, learn=None)
+        return _arrived, (self.config.tree(), dataset, self.partition, self.titles, computed)
 
     def at_rate(self, lr: float) -> "Scenario":
         """Return the scenario with this learning rate, keeping what has been computed."""
@@ -441,6 +448,13 @@ class Scenario:
             if len(rows) > 1
             else 0,
         }
+
+
+def _arrived(tree: Tree, *parts: Any) -> Scenario:
+    *known, computed = parts
+    scenario = Scenario(resolve(tree), *known)
+    scenario._computed.update(computed)
+    return scenario
 
 
 def _members(config: Config, dataset: Dataset) -> int:

@@ -22,6 +22,7 @@ from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
+from pomona.federation import ray_cluster
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
@@ -33,6 +34,7 @@ from pomona.federation.loop import Loop
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
 from pomona.federation.transport import Inline, calls
+from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.lifecycle import (
     ResumePoint,
@@ -51,7 +53,7 @@ from pomona.record.run_folder import RunRecord, committed_events, load, require_
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked, require_own
 from pomona.storage.row_bank import FileBank
-from pomona.storage.run_status import Status, read_status, write_status
+from pomona.storage.run_status import Status, last_round, read_status, write_status
 
 KEY_STORES = Path("private") / "dp"  # keys and ledgers
 
@@ -155,13 +157,19 @@ def _what(scenario: Scenario) -> tuple[str, str]:
 
 
 def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
-    """Run in a locked folder, with its status recorded; a lost worker process is replaced once."""
+    """Run in a locked folder, with its status recorded; lost workers are replaced, once in a
+    round.
+    """
+    lost = None
     with status_kept(out), enough("training"):
-        try:
-            return _attempt(scenario, out, watcher, resume, hold)
-        except WorkerError as fault:
-            watcher.note(f"{fault}; once more from the last committed round")
-            return _attempt(scenario, out, watcher, True, hold)
+        while True:
+            try:
+                return _attempt(scenario, out, watcher, resume, hold)
+            except WorkerError as fault:
+                if lost == (lost := last_round(out)):
+                    raise
+                watcher.note(f"{fault}; once more from the last committed round")
+                resume = True
 
 
 def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
@@ -225,7 +233,11 @@ def _train(
     began = perf_counter()
     with ExitStack() as until:
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
-        transport = _transport(scenario, roster, folder, hold)
+        place = _transport
+        if config.cluster:
+            until.enter_context(ray_cluster.connected(config.cluster, config.processes))
+            place = _on_cluster
+        transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)
         attendance = Planned(config.membership, roster)
         parts = (
@@ -256,6 +268,26 @@ def _train(
     return result
 
 
+def _runtime(
+    scenario: Scenario, key_stores: Path, hold: Hold, copies: KeptCopies | None, groups: Groups
+) -> ClientRuntime:
+    """Return the runtime of groups of clients; ``copies``: as ``ClientRuntime``."""
+    config = scenario.config
+    objective = scenario.private(key_stores) if config.privacy else scenario.objective()
+    method, metric = config.method.method(), scenario.choice.metric
+    scoring = Scoring(metric, config.specificity)
+    choice = ModelChoice(config.keep, method.card.headline, metric)
+    initial, seed = scenario.initial, config.seed
+    return ClientRuntime(
+        method.client, objective, initial, groups, seed, hold, scoring, choice, copies
+    )
+
+
+def _worker(scenario: Scenario, key_stores: Path, hold: Hold, groups: Groups) -> ClientRuntime:
+    """Return the runtime of a worker, whose clients' copies are kept for it."""
+    return _runtime(scenario, key_stores, hold, KeptCopies({}, scenario.initial, {}), groups)
+
+
 def _transport(
     scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
 ) -> Inline | Workers:
@@ -263,16 +295,7 @@ def _transport(
     several on a CPU.
     """
     config, half = scenario.config, scenario.config.method.method().client
-
-    def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
-        objective = scenario.private(key_stores) if config.privacy else scenario.objective()
-        metric = scenario.choice.metric
-        scoring = Scoring(metric, config.specificity)
-        choice = ModelChoice(config.keep, config.method.method().card.headline, metric)
-        return ClientRuntime(
-            half, objective, scenario.initial, groups, config.seed, hold, scoring, choice, copies
-        )
-
+    make = partial(_runtime, scenario, key_stores, hold)
     workers, in_memory = config.processes, hold is as_is
     groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
     alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
@@ -283,9 +306,19 @@ def _transport(
     if alone:
         return Inline(partial(make, copies), groups)
     _ = scenario.resident  # created here once, and shared by all forked processes
-    return Workers(
-        partial(make, KeptCopies({}, scenario.initial, {})), groups, roster.sizes, workers, copies
-    )
+    crew = Processes(partial(_worker, scenario, key_stores, hold))
+    return Workers(crew, groups, roster.sizes, workers, copies)
+
+
+def _on_cluster(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Workers:
+    """Return a transport with the clients on the connected Ray cluster."""
+    config, half = scenario.config, scenario.config.method.method().client
+    workers = min(config.workers or config.clients, config.clients, ray_cluster.cores())
+    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
+    banks = {name: ray_cluster.StoreBank() for name in half.keeps}
+    copies = KeptCopies(half.keeps, scenario.initial, banks)
+    crew = ray_cluster.Actors(partial(_worker, scenario, key_stores, hold))
+    return Workers(crew, groups, roster.sizes, workers, copies)
 
 
 def _collected(

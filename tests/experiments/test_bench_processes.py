@@ -1,11 +1,9 @@
-"""Benches that are killed, in separate processes; a Dask cluster of a scheduler and two workers."""
+"""Benches that are killed, in separate processes; or on a Ray cluster."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from multiprocessing import get_context
 
 import pytest
@@ -22,7 +20,8 @@ from bench_suites import (
 
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.rng import stream
-from pomona.experiments.executors import ProcessPool, cluster
+from pomona.experiments.executors import ProcessPool, on_cluster
+from pomona.federation.ray_cluster import on_each_node
 
 
 @pytest.mark.slow
@@ -91,68 +90,40 @@ def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(whole, tmp_pat
     assert outcome(out) == outcome(whole.folder)
 
 
-@contextmanager
-def processes(*commands):
-    with ExitStack() as stack:
-        for words in commands:
-            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            stack.callback(process.wait, HANGS)
-            stack.callback(process.terminate)
-        yield
-
-
 @pytest.mark.slow
-def test_a_dask_cluster_comes_to_the_same(whole, tmp_path):
-    pytest.importorskip("distributed", reason="needs the dask extra")
-    out, note = tmp_path / "bench", tmp_path / "scheduler.json"
-    common = ["--scheduler-file", str(note), "--no-dashboard"]
-    scheduler = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        *common,
-    ]
-    worker = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_worker",
-        "--nthreads",
-        "1",
-        "--no-nanny",
-        *common,
-    ]
-    worker += ["--local-directory", str(tmp_path)]
-    with processes(scheduler, worker, worker):
-        wait_for(lambda: note.exists() and note.read_text().endswith("}"))
-        address = json.loads(note.read_text())["address"]
-        from distributed import Client
-
-        with Client(address, timeout=HANGS, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=HANGS)
-        code, _, err = ended(started(command(out, "--executor", address)))
-        assert code == 0, err
-        pids = {p.parent.name: p.read_text() for p in out.glob("cells/*/*/*/.lock")}
-        assert len({json.loads(text)["pid"] for text in pids.values()}) == 2  # both have worked
+def test_a_ray_cluster_comes_to_the_same(whole, tmp_path):
+    if not find_spec("ray"):
+        pytest.skip("needs the ray extra")
+    out = tmp_path / "bench"
+    code, _, err = ended(started(command(out, "--cluster", "ray")))
+    assert code == 0, err
     assert outcome(out) == outcome(whole.folder)
 
 
-def test_nobody_at_the_address(tmp_path):
-    pytest.importorskip("distributed", reason="needs the dask extra")
-    with (
-        pytest.raises(ConfigError, match="no Dask scheduler answers at nonsense"),
-        cluster("nonsense", tmp_path),
-    ):
-        pass
+@pytest.mark.slow
+def test_jobs_of_a_ray_cluster(tmp_path):
+    """A death costs its own job only; every node sees the folder."""
+    if not find_spec("ray"):
+        pytest.skip("needs the ray extra")
+    with on_cluster("ray", tmp_path) as executor:
+        jobs = [executor.submit(pow, 2, 5), executor.submit(os._exit, 3), executor.submit(int, "x")]
+        assert jobs[0].result() == 32
+        with pytest.raises(Exception, match="exit"):
+            jobs[1].result()
+        with pytest.raises(ValueError, match="'x'"):
+            jobs[2].result()
+        blind = [seen for _, seen in on_each_node(_never, "folder") if not seen]
+    assert len(blind) == 1
+
+
+def _never(path):
+    return False
 
 
 def test_without_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with (
-        pytest.raises(ConfigError, match="install Pomona with its extra dask"),
-        cluster("tcp://127.0.0.1:1", tmp_path),
+        pytest.raises(ConfigError, match="cluster needs Ray; install Pomona with its extra ray"),
+        on_cluster("ray", tmp_path),
     ):
         pass

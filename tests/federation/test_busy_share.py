@@ -11,6 +11,7 @@ from pomona.federation.client import ClientRuntime
 from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.transport import Inline
+from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.methods.base import Rows
 from problems import passes, tiny
@@ -29,7 +30,8 @@ class Clock:
 def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
     monkeypatch.setattr(ClientRuntime, "visit", Clock.visit)
     # workers of (0) and of (1, 2)
-    transport = Workers(lambda groups: Clock(), ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING)
+    crew = Processes(lambda groups: Clock())
+    transport = Workers(crew, ((0,), (1,), (2,)), [4, 2, 1], 2, NOTHING)
     try:
         assert transport.busy_share is None
         for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):

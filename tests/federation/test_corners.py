@@ -18,9 +18,10 @@ from torch import nn
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
-from pomona.federation import workers
+from pomona.federation import worker_process
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.copies import KeptCopies
+from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
@@ -116,7 +117,7 @@ def test_large_answers_of_many_clients_do_not_block():
             pass
 
     transport = Workers(
-        lambda groups: Keeper(),
+        Processes(lambda groups: Keeper()),
         tuple((i,) for i in range(60)),
         [1] * 60,
         2,
@@ -142,9 +143,9 @@ def test_more_clients_than_files_that_may_be_open(monkeypatch):
         getrlimit=lambda _: (most - 30, most),
         setrlimit=lambda what, both: resource.setrlimit(what, (both[0], hard)),
     )
-    monkeypatch.setattr(workers, "resource", held)
+    monkeypatch.setattr(worker_process, "resource", held)
     transport = Workers(
-        lambda groups: None,
+        Processes(lambda groups: None),
         tuple((i,) for i in range(500)),
         [1] * 500,
         2,

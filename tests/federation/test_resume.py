@@ -405,7 +405,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
 
     def kills(self, asked, down):
         if asked.round.number == 2 and not killed:
-            killed.append(self._processes[0].pid)
+            killed.append(self._workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
         return visit(self, asked, down)
 

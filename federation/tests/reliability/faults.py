@@ -95,7 +95,7 @@ def worker_killed(times):
     def visits(self, asked, down):
         if asked.round.number == 3 and asked.trains and left[0]:
             left[0] -= 1
-            os.kill(self._processes[0].pid, signal.SIGKILL)
+            os.kill(self._workers[0].pid, signal.SIGKILL)
         return visit(self, asked, down)
 
     Workers.visit = visits

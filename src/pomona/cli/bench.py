@@ -22,7 +22,7 @@ from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
 from pomona.experiments.bench_table import at_the_edge, grid, heading, reasons, still_to_run, values
-from pomona.experiments.executors import cluster
+from pomona.experiments.executors import on_cluster
 from pomona.experiments.grid import Group
 from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
@@ -43,12 +43,12 @@ def bench(
     out: Annotated[
         Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")
     ] = None,
-    executor: Annotated[
+    cluster: Annotated[
         str | None,
         Parameter(
             help=(
-                "a Dask scheduler, tcp://host:port; its workers must see --out and the data at "
-                "the same paths"
+                "a Ray cluster, host:port or ray as of the setting cluster; its nodes must see "
+                "--out and the data at the same paths"
             )
         ),
     ] = None,
@@ -91,7 +91,7 @@ def bench(
         return
     try:
         with ExitStack() as stack:
-            workers = stack.enter_context(cluster(executor, folder)) if executor else None
+            workers = stack.enter_context(on_cluster(cluster, folder)) if cluster else None
             watch = (
                 stack.enter_context(Board(folder, plan.title))
                 if console.is_terminal

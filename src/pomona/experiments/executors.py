@@ -1,11 +1,9 @@
-"""Executors of a bench: processes of this machine, of which a crash loses one job alone; or a Dask
+"""Executors of a bench: processes of this machine, of which a crash loses one job alone; or a Ray
 cluster.
 
-``ProcessPoolExecutor`` gives up all its jobs when one process dies. Two libraries were tested with
-``test_bench_processes.py``. The workers of ``pebble.ProcessPool`` share locks, so that killing a
-worker that holds one stops the whole pool; and they survive when their parent is killed. Dask's
-``LocalCluster`` fails the jobs that wait for a dead worker together with the one that ended it
-(``allowed-failures`` above 0 repeats that one too).
+``ProcessPoolExecutor`` gives up all its jobs when one process dies. The workers of
+``pebble.ProcessPool`` share locks, so that killing a worker that holds one stops the whole pool,
+and they survive when their parent is killed (both tested with ``test_bench_processes.py``).
 """
 
 import os
@@ -23,12 +21,12 @@ from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
 from typing import Any, ParamSpec, TypeVar
 
-from pomona.core.errors import ConfigError, StorageError, WorkerError, with_extra
+from pomona.core.errors import StorageError, WorkerError
 from pomona.core.files import writing
 from pomona.core.registry import importable, own_code_folders
+from pomona.federation import ray_cluster
 
 CONTEXT = get_context("forkserver")
-PATIENCE = 10.0  # seconds, for an answer of a Dask scheduler
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -177,41 +175,29 @@ def _follow_parent() -> None:
 
 
 @contextmanager
-def cluster(address: str, out: Path) -> Iterator[Executor]:
-    """Yield an executor for the Dask scheduler at ``tcp://host:port`` (extra ``dask``).
+def on_cluster(cluster: str, out: Path) -> Iterator[Executor]:
+    """Yield an executor of the Ray cluster at an address (``ray_cluster.connected``), which gives
+    each job a core.
 
-    Workers need this package, the data sets, and the folder ``out`` at the same path, on shared
-    storage. Give each one computing thread (``dask worker --nthreads 1``).
+    Its nodes need this package, and data sets and the folder ``out`` at the same paths, on shared
+    storage.
 
     Raises:
         ConfigError: the extra is not installed, or the address does not respond.
-        StorageError: a worker cannot access ``out``.
+        StorageError: a node cannot access ``out``.
     """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ConfigError(f"--executor needs Dask; {with_extra('dask')}") from None
-    try:
-        client = Client(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError) as fault:
-        raise ConfigError(
-            f"no Dask scheduler answers at {address} ({fault}); start one, or correct --executor"
-        ) from None
-    with client:
-        if not client.ncores():
-            raise ConfigError(
-                f"the Dask scheduler at {address} has no workers; start some: dask worker {address}"
-            )
+    with ray_cluster.connected(cluster, len(os.sched_getaffinity(0))):
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=out) as token:
-                blind = [name for name, seen in client.run(_sees, token.name).items() if not seen]
+                blind = [
+                    node for node, seen in ray_cluster.on_each_node(_sees, token.name) if not seen
+                ]
         if blind:
             raise StorageError(
                 f"{', '.join(blind)}: does not see {out.absolute()}; give an --out that all share"
             )
-        executor: Executor = client.get_executor(pure=False, retries=0)
-        yield executor
+        yield ray_cluster.Jobs()
 
 
 def _sees(path: str) -> bool:

@@ -250,6 +250,7 @@ class Suite(Settings):
                     f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ..."
                 )
             config = resolve(*layers, {"seed": seed, "workers": 1})
+            config = config.model_copy(update={"cluster": None})  # cells are what it would run
             # A worker elsewhere has a different environment.
             if isinstance(config.data, DataFolder) and (folder := data_dir(config.data.dir)):
                 data = config.data.model_copy(update={"dir": folder.absolute()})

@@ -17,7 +17,7 @@ from pomona.storage import checkpoint
 from pomona.storage.checkpoint import Checkpoint
 from pomona.storage.run_status import FOLDER, Status, write_status
 
-LOCAL = ("workers", "state_memory", "checkpoint_every", "data.dir", "model.init")
+LOCAL = ("workers", "cluster", "state_memory", "checkpoint_every", "data.dir", "model.init")
 """Settings of the machine that a run uses."""
 INERT = (*LOCAL, "privacy.epsilon_budget")
 """Settings that do not affect any number of a run."""

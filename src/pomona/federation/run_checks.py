@@ -20,6 +20,9 @@ def require_possible(scenario: Scenario) -> None:
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
+    if config.cluster and (config.privacy or config.device != "cpu"):
+        what = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
+        raise ConfigError(f"cluster is for runs without {what}; take it out")
     looks = [
         key for key, on in (("stop.patience", config.stop), ("keep", config.keep != "last")) if on
     ]

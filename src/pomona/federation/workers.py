@@ -1,70 +1,78 @@
-"""Transport that distributes clients over worker processes, with tensors in shared memory."""
+"""Transport that distributes clients over workers, each of which serves some of them: processes of
+this machine (``worker_process``), or actors of a cluster (``ray_cluster``).
+"""
 
-import contextlib
-import os
-import resource
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from errno import EMFILE
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import torch
-from torch import Tensor, multiprocessing
+from torch import Tensor
 
-from pomona.core.errors import ConfigError, WorkerError
+from pomona.core.errors import WorkerError
 from pomona.core.round import Roster
 from pomona.core.state import Named, only
 from pomona.federation.client import ClientRuntime, owner
 from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import Arrival, ClientRequest, Groups
-from pomona.federation.transport import SIMULATION, Make, arrived, saved, spread
-from pomona.methods.base import Downlink
+from pomona.federation.transport import SIMULATION, arrived, saved, spread
+from pomona.methods.base import Copies, Downlink, Rows
 
 T = TypeVar("T")
+Parts = Mapping[str, Rows | Copies]
+
+
+class Worker(Protocol):
+    """A process that serves some clients; its answers come in the order of the requests."""
+
+    def send(self, function: Callable[..., Any], *args: Any) -> None:
+        """Request ``function(clients, *args)`` of its ``ClientRuntime``."""
+
+    def receive(self) -> Any:
+        """Return the next answer, which may be an exception of the function.
+
+        Raises WorkerError, with a phrase on the cause, if the process is gone.
+        """
+
+    def close(self) -> None:
+        """End the process."""
+
+
+class Crew(Protocol):
+    """Starts workers, and carries models to them."""
+
+    def start(self, groups: Groups) -> Worker:
+        """Start a worker for groups of clients."""
+
+    def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
+        """Return what a worker is sent of a downlink, by the places of its clients."""
 
 
 class Workers:
-    """Groups of clients distributed over forked processes by number of samples; each process has
-    one computing thread.
+    """Groups of clients distributed over the workers of a crew by number of samples.
 
-    Tensors are passed in shared memory. A worker stores its clients' states; clients' copies of
-    each other's models are in ``copies``, which the workers' runtimes must not store as well. The
-    processes end with ``close``.
+    A worker stores its clients' states; clients' copies of each other's models are in ``copies``,
+    which the workers' runtimes must not store as well. The workers end with ``close``.
     """
 
     run = SIMULATION
 
     def __init__(
-        self, make: Make, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies
+        self, crew: Crew, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies
     ) -> None:
         self.copies = copies  # its banks must exist before a worker is forked
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Each tensor of a reply is an open file, in both processes.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        context = multiprocessing.get_context("fork")
+        self._crew = crew
         self._home: dict[int, int] = {}
-        self._pipes: list[Any] = []
-        self._processes: list[Any] = []
+        self._workers: list[Worker] = []
         # seconds of visits in which all workers were busy, and in which any was
         self._together, self._any = 0.0, 0.0
         for worker, homes in enumerate(
             spread([sum(sizes[i] for i in group) for group in groups], workers)
         ):
             own = tuple(groups[k] for k in homes)
-            here, there = context.Pipe()
-            self._pipes.append(here)
-            process = context.Process(
-                target=_serve,
-                args=(there, list(self._pipes), make, own),
-                daemon=True,
-                name=f"pomona-worker-{worker}",
-            )
-            process.start()
-            there.close()
+            self._workers.append(crew.start(own))
             self._home |= {i: worker for group in own for i in group}
-            self._processes.append(process)
 
     def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
@@ -79,15 +87,14 @@ class Workers:
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Serve the clients in parallel."""
-        received = self.copies.received(visit, down)
+        deal = self._crew.deal(self.copies.received(visit, down))
         asked = sorted({self._home[i] for i in visit.ids})
         for w in asked:
             part = [k for k, i in enumerate(visit.ids) if self._home[i] == w]
-            own = {name: rows.part(part) for name, rows in received.items()}
             cut = replace(visit, ids=tuple(visit.ids[k] for k in part))
-            self._send(w, ClientRuntime.visit, cut, own)
+            self._send(w, ClientRuntime.visit, cut, deal(part))
         replies = {r.client: r for w in asked for r in self._receive(w)}
-        busy = [0.0] * len(self._pipes)
+        busy = [0.0] * len(self._workers)
         for reply in replies.values():
             busy[self._home[reply.client]] += reply.seconds
         self._together, self._any = self._together + min(busy), self._any + max(busy)
@@ -130,102 +137,49 @@ class Workers:
 
     def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """Return the result of a question to each client's runtime, in the order of ids."""
-        asked = [w for w in range(len(self._pipes)) if any(self._home[i] == w for i in ids)]
+        asked = [w for w in range(len(self._workers)) if any(self._home[i] == w for i in ids)]
         for w in asked:
             self._send(w, _each, what, [i for i in ids if self._home[i] == w])
         answers = {i: answer for w in asked for i, answer in self._receive(w)}
         return [answers[i] for i in ids]
 
     def close(self) -> None:
-        """End the processes."""
-        for pipe in self._pipes:
-            with contextlib.suppress(OSError):
-                pipe.send(None)
-        for process in self._processes:
-            process.join(timeout=1)
-            if process.is_alive():
-                process.terminate()
-                process.join()
+        """End the workers."""
+        for worker in self._workers:
+            worker.close()
 
     def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
         """Send every worker a request, by its client ids."""
-        for w in range(len(self._pipes)):
+        for w in range(len(self._workers)):
             self._send(w, *request({i for i, home in self._home.items() if home == w}))
-        for w in range(len(self._pipes)):
+        for w in range(len(self._workers)):
             self._receive(w)
 
     def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
-        try:
-            self._pipes[worker].send((function, args))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._dead(worker) from None
+        with self._named(worker):
+            self._workers[worker].send(function, *args)
 
     def _receive(self, worker: int) -> Any:
-        try:
-            answer = self._pipes[worker].recv()
-        except (
-            OSError,
-            EOFError,
-            RuntimeError,
-        ) as fault:  # the last if a file that was sent cannot be opened
-            self._processes[worker].join(timeout=1)
-            raise (
-                _too_many_files() if self._processes[worker].is_alive() else self._dead(worker)
-            ) from fault
+        with self._named(worker):
+            answer = self._workers[worker].receive()
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    def _dead(self, worker: int) -> WorkerError:
-        ids = sorted(i for i, w in self._home.items() if w == worker)
-        some = ", ".join(map(str, ids[:10])) + (
-            f" and {len(ids) - 10} more" if len(ids) > 10 else ""
-        )
-        code = self._processes[worker].exitcode
-        return WorkerError(
-            f"worker {worker} with clients {some} died (exit {code}); is there enough memory? try "
-            "workers=1"
-        )
-
-
-def _too_many_files() -> ConfigError:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ConfigError(
-        f"so many clients take more than {most:,} open files in worker processes, which this "
-        "system allows; set workers = 1, or raise the limit (ulimit -Hn)"
-    )
+    @contextmanager
+    def _named(self, worker: int) -> Iterator[None]:
+        """Name a lost worker's clients in its error."""
+        try:
+            yield
+        except WorkerError as fault:
+            ids = sorted(i for i, w in self._home.items() if w == worker)
+            some = ", ".join(map(str, ids[:10])) + (
+                f" and {len(ids) - 10} more" if len(ids) > 10 else ""
+            )
+            raise WorkerError(f"worker {worker} with clients {some} {fault}") from fault
 
 
 def _each(
     clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]
 ) -> list[tuple[int, T]]:
     return [(i, what(clients, i)) for i in ids]
-
-
-def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
-    for end in inherited:
-        end.close()  # the parent's ends: an open copy here would hide its death
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # interrupts are handled by the parent
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    clients = make(groups)
-    with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
-        while request := pipe.recv():
-            function, args = request
-            try:
-                answer = function(clients, *args)
-            except Exception as fault:
-                answer = fault
-            try:
-                pipe.send(answer)
-            except (OSError, RuntimeError) as fault:  # the second is PyTorch's
-                if os.strerror(EMFILE) not in str(fault):
-                    raise
-                pipe.send(_too_many_files())
-            # models, which would otherwise stay in memory until the next request
-            del (
-                request,
-                function,
-                args,
-                answer,
-            )

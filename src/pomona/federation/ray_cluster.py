@@ -1,0 +1,312 @@
+"""Workers that are actors of a Ray cluster (extra ``ray``), with models in its object store.
+
+Each model that several clients receive is stored once, by this process, and fetched once by every
+node with an actor that needs it; the node's actors read it from shared memory. Actors have no
+copies of the data set either. Nothing depends on a folder that the nodes share.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from operator import itemgetter
+from pathlib import Path
+from threading import current_thread, main_thread
+from time import monotonic, sleep
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.core.errors import ConfigError, WorkerError, with_extra
+from pomona.core.registry import importable, own_code_folders
+from pomona.core.state import Lazy
+from pomona.federation.exchange import Groups
+from pomona.federation.transport import Make
+from pomona.federation.workers import Parts
+from pomona.methods.base import Copies, Rows
+from pomona.storage.row_bank import WorkMatrix
+
+P = ParamSpec("P")
+T = TypeVar("T")
+HERE = "ray"
+"""As an address: the cluster that RAY_ADDRESS names, else a new one on this machine."""
+ANSWER = 10.0  # seconds, for an address
+PATIENCE = 300.0  # seconds, until an actor has found a place and read its part
+
+
+@contextmanager
+def connected(cluster: str, cores: int) -> Iterator[None]:
+    """Connect this process to the Ray cluster at ``host:port``, or that of ``HERE``, of which a new
+    one has ``cores``; a connection that exists already is used.
+
+    Raises:
+        ConfigError: the extra is not installed, or the address does not respond.
+    """
+    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS", "local")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray, new = _ray(), dict[str, Any]()
+    if ray.is_initialized():
+        yield
+        return
+    # whether its processes listen beyond this machine, as Ray decides it on macOS
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = address != "local"
+    if address == "local":
+        new = {"num_cpus": cores, "include_dashboard": False}
+        # of this cluster alone; otherwise Ray writes one for all to the home folder
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
+    with _own_handler():
+        try:
+            if address != "local":  # Ray itself would try for minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), ANSWER).close()
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **new)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as fault:
+            raise ConfigError(
+                f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray start "
+                "--head), or correct cluster"
+            ) from None
+    ray.util.register_serializer(Tensor, serializer=_packed, deserializer=_viewed)
+    try:
+        yield
+    finally:
+        ray.util.deregister_serializer(Tensor)
+        ray.shutdown()
+
+
+def cores() -> int:
+    """Return the number of cores of the connected cluster."""
+    return int(_ray().cluster_resources().get("CPU", 1))
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(f"cluster needs Ray; {with_extra('ray')}") from None
+    return ray
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which Ray replaces."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+class Jobs(Executor):
+    """Runs jobs on the connected cluster, one on a core; none is repeated."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a job of plain values."""
+        task = _ray().remote(num_cpus=1, max_retries=0)(_run)
+        job: Future[T] = task.remote(own_code_folders(), fn, args, kwargs).future()
+        return job
+
+
+def _run(folders: Sequence[Path], function: Callable[..., T], args: Any, kwargs: Any) -> T:
+    for folder in folders:
+        importable(folder)
+    return function(*args, **kwargs)
+
+
+def on_each_node(function: Callable[..., T], *args: Any) -> list[tuple[str, T]]:
+    """Return each node's address with the function's result there."""
+    ray, asked = _ray(), []
+    task = ray.remote(num_cpus=0)(function)
+    for node in filter(itemgetter("Alive"), ray.nodes()):
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], False)
+        asked.append((node["NodeManagerAddress"], task.options(scheduling_strategy=here)))
+    return [(name, ray.get(where.remote(*args))) for name, where in asked]
+
+
+class Actors:
+    """Starts actors with one core each, on any node of the connected cluster."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = _ray().put(make)
+
+    def start(self, groups: Groups) -> "RayWorker":
+        """Start an actor for groups of clients."""
+        return RayWorker(self._make, groups)
+
+    def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
+        """Return what a worker is sent of a downlink: models for several clients by reference, and
+        of those for one client each its clients' own.
+        """
+        dealt = {name: _referred(rows) for name, rows in received.items()}
+        return lambda places: {name: _cut(rows, places) for name, rows in dealt.items()}
+
+
+class RayWorker:
+    """An actor; ``make`` is a reference."""
+
+    def __init__(self, make: Any, groups: Groups) -> None:
+        actor = _ray().remote(num_cpus=1, max_restarts=0)(_Served)
+        self._actor = actor.remote(own_code_folders())
+        self._begun, self._asked = self._actor.begin.remote(make, groups), list[Any]()
+
+    def send(self, function: Callable[..., Any], *args: Any) -> None:
+        """Send a request; tensors that would be read from files of this machine are read here."""
+        own = [dict(a) if isinstance(a, Lazy) else a for a in args]
+        self._asked.append(self._actor.call.remote(function, *own))
+
+    def receive(self) -> Any:
+        """Return the next answer."""
+        ray = _ray()
+        try:
+            if fault := self._begun and ray.get(self._begun, timeout=PATIENCE):
+                return fault
+            self._begun = None
+            return ray.get(self._asked.pop(0))
+        except (ray.exceptions.RayError, ConnectionError) as fault:
+            raise WorkerError(
+                f"was lost ({_first_line(self._fate(fault))}); see that its node is there, with "
+                "Pomona and enough memory"
+            ) from fault
+
+    def _fate(self, fault: Exception) -> Exception:
+        """Wait until Ray knows what has become of an actor that does not answer: until then it
+        would place others on a node that is gone.
+        """
+        ray, until = _ray(), monotonic() + PATIENCE
+        while isinstance(fault, ray.exceptions.ActorUnavailableError) and monotonic() < until:
+            sleep(1)
+            try:
+                ray.get(self._actor.call.remote(type))
+            except ray.exceptions.RayError as later:
+                fault = later
+            else:
+                break
+        return fault
+
+    def close(self) -> None:
+        """End the actor."""
+        _ray().kill(self._actor)
+
+
+class _Served:
+    """In an actor: the runtime of its clients."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        for folder in folders:
+            importable(folder)
+        torch.set_num_threads(1)
+        _ray().util.register_serializer(Tensor, serializer=_packed, deserializer=_copied)
+
+    def begin(self, make: Make, groups: Groups) -> Exception | None:
+        try:
+            self._clients = make(groups)
+        except Exception as fault:
+            return fault
+        return None
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(self._clients, *args)
+        except Exception as fault:
+            return fault
+
+
+class StoreBank:
+    """Rows in the object store, as ``RowBank``: put by one process, and read by all."""
+
+    filed = 0
+
+    def __init__(self, kept: Mapping[int, Any] | None = None) -> None:
+        self._kept, self._numbers, self._work = dict(kept or {}), count(), WorkMatrix()
+
+    def put(self, row: Tensor) -> int:
+        """As ``RowBank``."""
+        number = next(self._numbers)
+        self._kept[number] = _ray().put(row)
+        return number
+
+    def row(self, number: int) -> Tensor:
+        """As ``RowBank``."""
+        row: Tensor = _fetched(self._kept[number])
+        return row
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """As ``RowBank``."""
+        self._kept = {number: self._kept[number] for number in numbers}
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """As ``RowBank``."""
+        numbers = index.unique().tolist()
+        rows = _fetched([self._kept[number] for number in numbers])
+        return self._work.of(index, dict(zip(numbers, rows, strict=True)).__getitem__)
+
+    def only(self, index: Tensor) -> "StoreBank":
+        """Return a bank of these numbers, to send to others."""
+        return StoreBank({number: self._kept[number] for number in index.unique().tolist()})
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A tensor in the object store: pickled as a reference, unpickled as the tensor."""
+
+    reference: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fetched, (self.reference,)
+
+
+def _fetched(reference: Any) -> Any:
+    return _ray().get(reference)
+
+
+def _referred(rows: Rows | Copies) -> Rows | Copies:
+    """Store the bank of rows that clients share."""
+    if isinstance(rows, Copies) or (rows.index.dim() == 1 and len(rows.bank) > 1):
+        return rows
+    return Rows(cast(Tensor, _Stored(_ray().put(rows.bank))), rows.index)
+
+
+def _cut(rows: Rows | Copies, places: Sequence[int]) -> Rows | Copies:
+    """Return the part of some receivers, without rows of no use to them."""
+    part = rows.part(places)
+    if isinstance(part, Copies):
+        return Copies(cast(StoreBank, part.bank).only(part.index), part.index, part.came)
+    if isinstance(cast(object, part.bank), _Stored):
+        return part
+    used, index = part.index.unique(return_inverse=True)
+    return Rows(part.bank[used], index)
+
+
+def _packed(tensor: Tensor) -> Any:
+    """Return a tensor's bytes as an array, which the store passes on without copies."""
+    if tensor.is_meta:
+        return tensor.shape, tensor.dtype, None
+    bytes_ = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return tensor.shape, tensor.dtype, bytes_
+
+
+def _viewed(packed: tuple[torch.Size, torch.dtype, NDArray[np.uint8] | None]) -> Tensor:
+    """Return the tensor in the store's memory, which must not be changed."""
+    shape, dtype, bytes_ = packed
+    if bytes_ is None:
+        return torch.empty(shape, dtype=dtype, device="meta")
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # that it is not writable
+        return torch.from_numpy(bytes_).view(dtype).view(shape)
+
+
+def _copied(packed: tuple[torch.Size, torch.dtype, NDArray[np.uint8] | None]) -> Tensor:
+    """Return the tensor in memory of its own, for this process to keep beyond the connection."""
+    return _viewed(packed).clone()
+
+
+def _first_line(fault: BaseException) -> str:
+    return (str(fault).splitlines() or [type(fault).__name__])[0].rstrip(".")
