@@ -129,19 +129,32 @@ def simulate(
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None
-    if before and before.state == "finished":
-        scenario = _settled(scenario, watcher, out)
-        if complete(scenario.config, *_what(scenario), out):
-            watcher.note(f"{out} is finished; nothing to do")
-            return load(out)
-        watcher.note(f"{out} is finished after round {before.round}; going on")
+    if done := _finished(scenario, out, before, watcher):
+        return done
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
+        now = read_status(out) if resume else None
+        if now != before and (done := _finished(scenario, out, now, watcher)):
+            return done  # by another process, while the lock was waited for
         probe(out)
         scenario = _settled(scenario, watcher, out if resume else None)
         if resume:
             require_engine(scenario, out)
         return _recorded(scenario, out, watcher, resume, hold)
+
+
+def _finished(
+    scenario: Scenario, out: Path, status: Status | None, watcher: Callback
+) -> Result | None:
+    """Return the result of a finished run that has all that is asked for; None if there is none."""
+    if not status or status.state != "finished":
+        return None
+    scenario = _settled(scenario, watcher, out)
+    if complete(scenario.config, *_what(scenario), out):
+        watcher.note(f"{out} is finished; nothing to do")
+        return load(out)
+    watcher.note(f"{out} is finished after round {status.round}; going on")
+    return None
 
 
 def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:

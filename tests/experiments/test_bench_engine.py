@@ -1,6 +1,8 @@
 """The bench engine: what is run and kept, selection, and handling of failures."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -244,6 +246,51 @@ def test_a_lost_process_is_made_up_for_once(whole, tmp_path):
 def test_a_bench_has_its_folder_for_itself(tmp_path):
     with locked(tmp_path), pytest.raises(LockedError, match="in use"):
         run(SUITE, tmp_path, Never())
+
+
+def test_benches_that_share_a_folder_run_beside_each_other_alone(tmp_path):
+    with locked(tmp_path, shared=True):
+        with pytest.raises(LockedError, match="in use"):
+            run(SUITE, tmp_path, Never())
+        made = run(changed(points=1, seeds=[0], base={"rounds": 1}), tmp_path, here(), share=True)
+    assert made.counts == {"finished": 2}
+    with locked(tmp_path), pytest.raises(LockedError, match="in use"):
+        run(SUITE, tmp_path, Never(), share=True)
+
+
+def test_a_cell_that_another_bench_has_ended_is_not_run_again(whole, tmp_path):
+    """With one process, the second cell waits for the first: in between, another bench does all."""
+
+    class Overtaken(Counting):
+        def submit(self, fn, /, *args, **kwargs):
+            if not self.folders:
+                job = super().submit(fn, *args, **kwargs)
+                assert run(SUITE, tmp_path, here(), share=True).results == whole.results
+                return job
+            return super().submit(fn, *args, **kwargs)
+
+    executor = Overtaken()
+    made = run(SUITE, tmp_path, executor, jobs=1, share=True)
+    assert len(executor.folders) == 1
+    assert made.results == whole.results
+    assert outcome(tmp_path) == outcome(whole.folder)
+
+
+def test_two_processes_share_a_bench(tmp_path, whole):
+    """As two tasks of a Slurm array do, each with one process."""
+    suite = tmp_path / "suite.json"
+    suite.write_text(json.dumps(SUITE))
+    script = (
+        "import json, sys; from pathlib import Path; from pomona.experiments import run\n"
+        "if __name__ == '__main__':\n"
+        "    run(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), jobs=1, share=True)"
+    )
+    (tmp_path / "task.py").write_text(script)
+    words = [sys.executable, str(tmp_path / "task.py"), str(suite), str(tmp_path / "bench")]
+    tasks = [subprocess.Popen(words) for _ in range(2)]
+    assert [task.wait(timeout=300) for task in tasks] == [0, 0]
+    assert not list(tmp_path.rglob("checkpoints"))
+    assert outcome(tmp_path / "bench") == outcome(whole.folder)
 
 
 def test_a_cell_in_use_is_waited_for(whole, tmp_path):

@@ -56,6 +56,13 @@ def bench(
         int | None, Parameter(help="processes on this machine; default one per core")
     ] = None,
     retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
+    share: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="take the runs that no other bench in --out has taken: for an array of jobs",
+        ),
+    ] = False,
     explain: Annotated[bool, Parameter(negative="", help="print what would run, and stop")] = False,
     figures: Figures = "",
     json: Json = False,
@@ -98,7 +105,15 @@ def bench(
                 else BenchLines()
             )
             made = run(
-                plan, folder, workers, size=size, **part, jobs=jobs, retry=retry, watch=watch
+                plan,
+                folder,
+                workers,
+                size=size,
+                **part,
+                jobs=jobs,
+                retry=retry,
+                share=share,
+                watch=watch,
             )
     except KeyboardInterrupt:
         print(

@@ -1,6 +1,8 @@
 """Running a bench: submits every cell without a result, search first, and writes the table."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -10,10 +12,11 @@ from concurrent.futures import (
     Future,
     wait,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import current_thread, main_thread
+from time import sleep
 from types import FrameType
 from typing import Any
 
@@ -24,11 +27,12 @@ from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
 from pomona.experiments.suite import Size, Suite, read_suite
-from pomona.storage.lock import locked
+from pomona.storage.lock import in_use, locked, waiting_lock
 
 Verdicts = Mapping[Path, JobState]
 Watch = Callable[[Sequence[Group], Verdicts], None]
 LOOK = 0.5  # seconds between display updates, and between checks for an interrupt
+WRITING = ".writing"  # lock file: benches that share a folder write its own files in turn
 LIVES = 2  # how often a cell may lose its process before it counts as failed
 
 
@@ -88,6 +92,7 @@ def run(
     methods: Collection[str] = (),
     jobs: int | None = None,
     retry: bool = False,
+    share: bool = False,
     watch: Watch | None = None,
 ) -> Bench:
     """Run or resume a suite, and tabulate it.
@@ -109,6 +114,8 @@ def run(
         methods: the rows to run; all if empty.
         jobs: number of processes on this machine; one per core if None. Unused with an executor.
         retry: whether to run requested cells again that failed before.
+        share: run cells that no other bench in ``out`` runs, beside others that share it; returns
+            when all requested cells are settled, by whomever.
         watch: called at the start, about twice per second and after each cell, with the requested
             groups and verdicts.
 
@@ -117,7 +124,7 @@ def run(
 
     Raises:
         ConfigError: an invalid key or value of the suite, or of ``jobs``; nothing is run then.
-        LockedError: another bench is running in ``out``.
+        LockedError: another bench is running in ``out``, and not both share it.
         StorageError: ``out`` cannot be written.
         WorkerError: the executor is gone. Start again to resume.
     """
@@ -126,16 +133,24 @@ def run(
     suite = read_suite(suite)
     groups, pairs, out = plan(suite, size), suite.pairs(size, scenarios, methods), out.absolute()
     asked = [group for group in groups if (group.scenario, group.method) in pairs]
-    with locked(out), writing(out):
-        probe(out)
-        course = _Course(asked, out, suite.keep_models, watch)
+    with locked(out, share), writing(out):
+        with waiting_lock(out / WRITING):
+            probe(out)
+        most = (jobs or len(os.sched_getaffinity(0))) if share else sys.maxsize
+        course = _Course(asked, out, suite.keep_models, share, watch, most)
         course.read(groups, retry)
         try:
             if any(course.todo(group) for group in asked):
                 _drive(course, executor, jobs)
         finally:
-            bench = collect(suite, size, groups, course.verdicts, out)
-            save(bench)
+            with waiting_lock(out / WRITING):
+                if share:  # what others have done since
+                    course.read(groups, retry=False)
+                bench = collect(suite, size, groups, course.verdicts, out)
+                save(bench)
+    if share:
+        with suppress(LockedError), locked(out):  # the last of them
+            replace(course, share=False).read(groups, retry=False)
     return bench
 
 
@@ -155,12 +170,18 @@ def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> No
 
 @dataclass
 class _Course:
-    """Progress of the requested groups of a bench."""
+    """Progress of the requested groups of a bench.
+
+    ``most``: of its jobs at a time; beside other benches no more than there are processes, so that
+    a cell that waits can be taken by another.
+    """
 
     groups: Sequence[Group]
     out: Path
     keep_models: bool
+    share: bool
     watch: Watch | None
+    most: int
     verdicts: dict[Path, JobState] = field(default_factory=dict)
     _jobs: dict[Future[Failure | None], Cell] = field(default_factory=dict)
     _lost: dict[Path, int] = field(default_factory=dict)
@@ -188,25 +209,32 @@ class _Course:
     def run(self, executor: Executor, heed: Callable[[], None]) -> None:
         """Keep the executor busy until every cell is settled; ``heed`` raises on an interrupt."""
         try:
-            for group in self.groups:
-                self._ask(executor, group)
+            self._ask(executor)
             self._show()
-            while self._jobs:
+            while self._jobs or any(self.todo(group) for group in self.groups):
                 done, _ = wait(self._jobs, timeout=LOOK, return_when=FIRST_COMPLETED)
+                if not self._jobs:
+                    sleep(LOOK)
                 heed()
                 for job in done:
-                    cell = self._jobs.pop(job)
-                    self._settle(cell, job)
-                    self._ask(executor, self._group(cell))
+                    self._settle(self._jobs.pop(job), job)
+                self._ask(executor)
                 self._show()
         finally:
             for job in list(self._jobs):
                 job.cancel()
 
-    def _ask(self, executor: Executor, group: Group) -> None:
-        for cell in self.todo(group):
-            job = executor.submit(work, cell.config.tree(), str(self.out / cell.folder))
-            self._jobs[job] = cell
+    def _ask(self, executor: Executor) -> None:
+        """Submit what is ready, except the cells that another process runs: until they end."""
+        for cell in (cell for group in self.groups for cell in self.todo(group)):
+            if len(self._jobs) >= self.most:
+                return
+            if in_use(self.out / cell.folder):
+                continue
+            self._look(cell)  # another process may have ended it
+            if not self.verdicts[cell.folder].settled:
+                job = executor.submit(work, cell.config.tree(), str(self.out / cell.folder))
+                self._jobs[job] = cell
 
     def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:
         """Determine the outcome of a cell; a lost process is replaced once."""
@@ -222,7 +250,7 @@ class _Course:
                 return
             failure = Failure.of(fault)
         if failure and failure.code == LockedError.code:
-            return  # a job of an interrupted bench is still running it: ask again until it ends
+            return  # another process has taken it: ask again until it ends
         if failure:
             self._fail(cell, failure)
         else:
@@ -242,14 +270,9 @@ class _Course:
 
     def _look(self, cell: Cell) -> None:
         verdict = look(self.out / cell.folder, cell.config)
-        if verdict.state == "finished":
+        if verdict.state == "finished" and not self.share:  # else another may be reading it
             tidy(self.out / cell.folder, self.keep_models)
         self.verdicts[cell.folder] = verdict
-
-    def _group(self, cell: Cell) -> Group:
-        return next(
-            g for g in self.groups if (g.scenario, g.method) == (cell.scenario, cell.method)
-        )
 
     def _show(self) -> None:
         if self.watch:

@@ -37,7 +37,7 @@ def said(handle: int) -> Holder:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     """Lock a run folder for this process; forked children do not hold the lock.
 
     The lock file is never deleted. It records the last holder; its existence does not mean that the
@@ -45,6 +45,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Args:
         folder: created if missing.
+        shared: whether others may hold it too, if they share it.
 
     Raises:
         LockedError: another process, or another part of this one, holds the lock.
@@ -61,11 +62,26 @@ def locked(folder: Path) -> Iterator[None]:
         ) from fault
     _held.add(handle)
     try:
-        _take(handle, folder)
+        _take(handle, folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         _held.discard(handle)
         os.close(handle)
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether another process holds the lock of a run folder."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # no lock yet; or one that starting the run will report
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 @contextmanager
@@ -104,7 +120,7 @@ def require_own(folder: Path) -> None:
                 raise StorageError(f"{path} is a pipe, a socket or a device; remove it")
 
 
-def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
+def _take(handle: int, folder: Path, kind: int, patience: float = 2.0) -> None:
     """Take the lock within ``patience`` seconds; a dead holder's newly forked child may still
     release it.
     """
@@ -112,7 +128,7 @@ def _take(handle: int, folder: Path, patience: float = 2.0) -> None:
     try:
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, kind | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
