@@ -10,7 +10,7 @@ PIP := --quiet --disable-pip-version-check
 # Python compiles what is imported, when it is: a tenth of what is installed
 INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round native_step apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
+BENCHMARKS := fedavg_round native_step native_networks apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
 .PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate cost bench peers-setup peers results site clean
 

@@ -65,7 +65,8 @@ class Rounds:
                 half, scenario.objective(), initial, groups, config.seed, copies=copies
             )
 
-        groups = calls(config, self.roster.sizes, workers, scenario.initial().nbytes)
+        row, draws = scenario.initial().nbytes, scenario.draws
+        groups = calls(config, self.roster.sizes, workers, row, draws)
         if workers == 1:
             self.transport = Inline(partial(make, None), groups)
         else:

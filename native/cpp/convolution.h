@@ -5,65 +5,66 @@
 // alone: it adds a patch of the image to the weights' gradient, and a patch of weights to the image's.
 #pragma once
 
-#include "maps.h"
-#include "product.h"
+#include <optional>
+
+#include "dense.h"
 #include "update.h"
 
 namespace pomona {
 
-struct Pair2 {
-  ptrdiff_t y, x;
-};
-
-struct Geometry {
-  Pair2 kernel, stride, padding, window, hop;  // the last two: pooling's size and stride, 1 for none
-};
-
 class Convolution {
  public:
   // `weight`, `bias`: where W (outputs, kernel's height, width, channels) and b (outputs) begin in a row; -1 for none.
-  Convolution(Shape from, ptrdiff_t outputs, Geometry geometry, bool rectified, ptrdiff_t weight, ptrdiff_t bias)
+  // `dense`: gradients at the outputs are seldom zero.
+  Convolution(Shape from, ptrdiff_t outputs, Geometry geometry, bool rectified, bool dense, ptrdiff_t weight,
+              ptrdiff_t bias)
       : from_(from),
         geometry_(geometry),
         rectified_(rectified),
         weight_(weight),
         bias_(bias),
-        made_{(from.height + 2 * geometry.padding.y - geometry.kernel.y) / geometry.stride.y + 1,
-              (from.width + 2 * geometry.padding.x - geometry.kernel.x) / geometry.stride.x + 1, outputs},
+        made_(geometry.made(from, outputs)),
         lane_outputs_(whole(outputs)),
         runs_(geometry.kernel.y),
         run_(geometry.kernel.x * from.channels),
         taps_(runs_ * run_),
-        unfolded_(run_ < LANES),
-        pairs_fit_(from.channels % 2 == 0) {}
+        unfolded_(run_ < LANES && !dense),
+        pairs_fit_(from.channels % 2 == 0) {
+    if (dense) dense_.emplace(from, made_, geometry);
+  }
 
   Shape to() const {
     return {(made_.height - geometry_.window.y) / geometry_.hop.y + 1,
             (made_.width - geometry_.window.x) / geometry_.hop.x + 1, made_.channels};
   }
 
-  // `pairs`: multiply numbers rounded to bf16, if the channels divide into pairs; if not, they are few.
-  void forward(const float* row, Maps& input, Maps& output, ptrdiff_t batch, bool pairs) {
-    if (pairs && pairs_fit_)
-      forward<Pair>(row, input, output, batch);
+  void forward(const Pass& pass, const Ends& ends) {
+    if (pass.pairs && pairs_fit_)  // if channels do not divide into pairs, they are few
+      forward<Pair>(pass.row, ends.input, ends.output, pass.batch);
     else
-      forward<float>(row, input, output, batch);
+      forward<float>(pass.row, ends.input, ends.output, pass.batch);
   }
 
-  // From the gradients at `output` to those at the parameters, and at `input` where they are `wanted`.
-  void backward(const Update& update, Maps& input, Maps& output, ptrdiff_t batch, bool wanted) {
+  void backward(const Update& update, const Pass& pass, const Ends& ends) {
+    auto& [input, beside, output, wanted, wanted_beside] = ends;
+    const ptrdiff_t batch = pass.batch;
     // The weights' gradient (outputs, runs, run), each run in whole vectors; of patches that are copied out, one run.
     const ptrdiff_t runs = unfolded_ ? 1 : runs_, run = unfolded_ ? taps_ : run_, wide = whole(run);
     gradient_.assign(static_cast<size_t>(made_.channels * runs * wide), 0.0f);
     bias_gradient_.assign(static_cast<size_t>(lane_outputs_), 0.0f);
     if (wanted) {
-      spread(update.row + weight_);
-      std::fill(input.framed_gradient(0), input.framed_gradient(batch), 0.0f);
+      dense_ ? dense_->turn(update.row + weight_) : spread(update.row + weight_);
+      input.clear(batch);
     }
     const bool learns = update.wants(weight_, made_.channels * taps_);
+    for (ptrdiff_t n = 0; dense_ && n < batch; ++n) {
+      passed(output, n);
+      if (learns) dense_->weigh(input, n, passed_.data(), gradient_.data());
+      if (wanted) dense_->pull(input, n, passed_.data());
+    }
     const ptrdiff_t image = unfolded_ ? made_.height * made_.width * whole(taps_) : input.image;
     const ptrdiff_t chunk = std::max<ptrdiff_t>(1, CACHED / image);
-    for (ptrdiff_t n = 0; n < batch; n += chunk) {
+    for (ptrdiff_t n = 0; !dense_ && n < batch; n += chunk) {
       const ptrdiff_t images = std::min(chunk, batch - n);
       counts_.assign(static_cast<size_t>(made_.channels), 0);
       for (ptrdiff_t k = 0; k < images; ++k) {
@@ -73,10 +74,10 @@ class Convolution {
       if (!learns) continue;
       if (unfolded_) {
         patches_.resize(static_cast<size_t>(images * image + ROOM));
-        for (ptrdiff_t k = 0; k < images; ++k) unfold(input.framed(n + k), input.row, patches_.data() + k * image);
+        for (ptrdiff_t k = 0; k < images; ++k) unfold(input.framed(n + k, geometry_.padding), input.row, patches_.data() + k * image);
         weigh(patches_.data(), runs, wide, 0, chunk * output.shape.height * output.shape.width);
       } else {
-        weigh(input.framed(n), runs, wide, input.row, chunk * output.shape.height * output.shape.width);
+        weigh(input.framed(n, geometry_.padding), runs, wide, input.row, chunk * output.shape.height * output.shape.width);
       }
     }
     for (ptrdiff_t o = 0; o < made_.channels * runs; ++o)
@@ -114,7 +115,8 @@ class Convolution {
           product<T>(made_.width, lane_outputs_,
                      {image + ready * g.stride.y * input.row / PER<T>, g.stride.x * from_.channels / PER<T>, 1,
                       input.row / PER<T>},
-                     common, weights.data(), lane_outputs_, sums_.data() + ready * made_.width * lane_outputs_,
+                     common,
+                     {weights.data(), lane_outputs_, common.length * lane_outputs_}, sums_.data() + ready * made_.width * lane_outputs_,
                      lane_outputs_, false);
         for (ptrdiff_t x = 0; x < to.width; ++x)
           pool(row, y, x, output.values(n) + y * output.row + x * to.channels,
@@ -143,12 +145,12 @@ class Convolution {
   // A framed image, as numbers or as pairs.
   template <typename T>
   const T* factor(Maps& input, ptrdiff_t n) {
-    const float* at = input.framed(n);
+    const float* at = input.framed(n, geometry_.padding);
     if constexpr (std::is_same_v<T, float>) {
       return at;
     } else {
       pairs_.resize(static_cast<size_t>(input.image / 2));
-      for (ptrdiff_t i = 0; i < input.image / 2; ++i) pairs_[i] = pair(at[2 * i], at[2 * i + 1]);
+      for (ptrdiff_t i = 0; i < input.behind(geometry_.padding) / 2; ++i) pairs_[i] = pair(at[2 * i], at[2 * i + 1]);
       return pairs_.data();
     }
   }
@@ -263,7 +265,7 @@ class Convolution {
       for (ptrdiff_t piece = 0; piece < pieces; ++piece) {
         const ptrdiff_t from = vectors * piece / pieces, to = vectors * (piece + 1) / pieces;
         const float* weights = spread_.data() + r * wide + from * LANES;
-        float* image = input.framed_gradient(n) + r * input.row + from * LANES;
+        float* image = input.framed_gradients(n, geometry_.padding) + r * input.row + from * LANES;
         // Down the columns: neighbours in a row overlap, and what was just written is slow to read in other pieces.
         for (ptrdiff_t x = 0; x < made_.width; ++x)
           for (ptrdiff_t y = 0; y < made_.height; ++y) {
@@ -322,6 +324,7 @@ class Convolution {
   const ptrdiff_t runs_, run_, taps_;  // in a row of the image, the numbers under a row of the kernel stand together
   const bool unfolded_;                // patches are copied out for the weights' gradient, since their runs are short
   const bool pairs_fit_;
+  std::optional<Dense> dense_;
   ptrdiff_t meet_ = 0;
   Numbers<float> turned_, patches_, sums_, gradient_, bias_gradient_, spread_, passed_;
   Numbers<Pair> turned_pairs_, pairs_;

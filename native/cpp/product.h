@@ -20,10 +20,16 @@ struct Common {
   int runs, length;
 };
 
-// c (M, N vectors) = or += the product of a tile; the right factor has a row of `right_step` for each common index.
+// The right factor has a row of numbers for each common index.
+template <typename T>
+struct Right {
+  const T* at;
+  ptrdiff_t step, run = 0;
+};
+
+// c (M, N vectors) = or += the product of a tile.
 template <int M, int N, typename T>
-inline void tile(Left<T> left, Common common, const T* right, ptrdiff_t right_step, float* c, ptrdiff_t c_row,
-                 bool add) {
+inline void tile(Left<T> left, Common common, Right<T> right, float* c, ptrdiff_t c_row, bool add) {
   Vector sums[M][N];
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i)
@@ -31,13 +37,14 @@ inline void tile(Left<T> left, Common common, const T* right, ptrdiff_t right_st
     for (int j = 0; j < N; ++j) sums[i][j] = add ? load(c + i * c_row + j * LANES) : Vector{};
   for (int r = 0; r < common.runs; ++r) {
     const T* a = left.at + r * left.run;
+    const T* b = right.at + r * right.run;
     for (int l = 0; l < common.length; ++l) {
 #pragma GCC unroll 16
       for (int i = 0; i < M; ++i)
 #pragma GCC unroll 2
-        for (int j = 0; j < N; ++j) sums[i][j] = multiplied(a[i * left.row], right + j * LANES, sums[i][j]);
+        for (int j = 0; j < N; ++j) sums[i][j] = multiplied(a[i * left.row], b + j * LANES, sums[i][j]);
       a += left.step;
-      right += right_step;
+      b += right.step;
     }
   }
 #pragma GCC unroll 16
@@ -48,29 +55,29 @@ inline void tile(Left<T> left, Common common, const T* right, ptrdiff_t right_st
 
 // As `tile`, for a number of rows known at run time, 1 to TALLEST.
 template <int N, typename T, int M = TALLEST>
-inline void tile_of(int rows, Left<T> left, Common common, const T* right, ptrdiff_t right_step, float* c,
-                    ptrdiff_t c_row, bool add) {
+inline void tile_of(int rows, Left<T> left, Common common, Right<T> right, float* c, ptrdiff_t c_row, bool add) {
   if constexpr (M > 1)
-    if (rows < M) return tile_of<N, T, M - 1>(rows, left, common, right, right_step, c, c_row, add);
-  tile<M, N, T>(left, common, right, right_step, c, c_row, add);
+    if (rows < M) return tile_of<N, T, M - 1>(rows, left, common, right, c, c_row, add);
+  tile<M, N, T>(left, common, right, c, c_row, add);
 }
 
 // c (rows, columns) = or += left (rows, common) right (common, columns); columns are whole vectors, of which `right`
 // and `c` have room for all.
 template <typename T>
-void product(ptrdiff_t rows, ptrdiff_t columns, Left<T> left, Common common, const T* right, ptrdiff_t right_step,
-             float* c, ptrdiff_t c_row, bool add) {
+void product(ptrdiff_t rows, ptrdiff_t columns, Left<T> left, Common common, Right<T> right, float* c, ptrdiff_t c_row,
+             bool add) {
   const ptrdiff_t pieces = ceil_div(rows, TALLEST);
   for (ptrdiff_t j = 0; j < columns; j += 2 * LANES) {
     for (ptrdiff_t piece = 0; piece < pieces; ++piece) {  // of nearly the same height
       const ptrdiff_t i = rows * piece / pieces;
       const int height = static_cast<int>(rows * (piece + 1) / pieces - i);
       const Left<T> here{left.at + i * left.row, left.row, left.step, left.run};
+      const Right<T> there{right.at + j, right.step, right.run};
       float* at = c + i * c_row + j;
       if (columns - j > LANES)
-        tile_of<2>(height, here, common, right + j, right_step, at, c_row, add);
+        tile_of<2>(height, here, common, there, at, c_row, add);
       else
-        tile_of<1>(height, here, common, right + j, right_step, at, c_row, add);
+        tile_of<1>(height, here, common, there, at, c_row, add);
     }
   }
 }

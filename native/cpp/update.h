@@ -22,6 +22,9 @@ struct Update {
   // Whether any of so many numbers is asked for.
   bool wants(ptrdiff_t at, ptrdiff_t count) const { return at < end && at + count > begin; }
 
+  // Whether a number whose gradient is zero stays as it is.
+  bool lets_rest() const { return steps && !target && decay == 0 && !centre && !constant; }
+
   // The gradients of the numbers from `at` on, which are used up.
   void apply(ptrdiff_t at, float* __restrict gradient, ptrdiff_t count) const {
     if (!steps) {

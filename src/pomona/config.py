@@ -218,8 +218,8 @@ class Config(Settings):
     engine: Literal["auto", "torch", "native"] = Field(
         "auto",
         description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
-        "plain chains of layers on a cpu; auto: native if it can, else torch; the default in a "
-        "federation is torch",
+        "networks of layers that it knows, on a cpu; auto: native if it can, else torch; the "
+        "default in a federation is torch",
     )
     device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
         "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"

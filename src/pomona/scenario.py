@@ -29,7 +29,7 @@ from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
 from pomona.models.frozen_prefix import Cut, cut
-from pomona.models.layers import frozen, share
+from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
@@ -244,6 +244,12 @@ class Scenario:
     def frozen(self) -> dict[str, Tensor]:
         """The frozen tensors by name; empty if the whole network is trained."""
         return self._once("frozen", lambda: frozen(self._common))
+
+    @property
+    def draws(self) -> bool:
+        """Whether the network draws random numbers while it trains: for dropout."""
+        parts = (part for _, part in active(self._common))
+        return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in parts)
 
     def private(self, folder: Path) -> PrivateObjective:
         """Return the objective with private gradients; each client's key and ledger are in the

@@ -310,7 +310,7 @@ def _transport(
     config, half = scenario.config, scenario.config.method.method().client
     make = partial(_runtime, scenario, key_stores, hold)
     workers, in_memory = config.processes, hold is as_is
-    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
+    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
     alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     if alone and in_memory:
         return Inline(partial(make, None), groups)

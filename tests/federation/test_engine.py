@@ -186,7 +186,7 @@ def test_without_the_package_native_is_refused_before_anything_is_computed(missi
 @pytest.mark.parametrize(
     ("over", "why"),
     [
-        ({"model": {"name": "resnet18"}}, "not a plain sequence"),
+        ({"model": {"name": "efficientnet-lite0"}}, "ZeroPad2d"),
         ({"model": {"name": "mlp", "label_smoothing": 0.1}}, "plain cross-entropy"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Forward, backward and step of plain chains of layers, each in one call, on a CPU.
+"""Forward, backward and step of a network, each in one call, on a CPU.
 
 The same source is compiled for several kinds of processors, each into a module of its own.
 ``kinds()`` names those that this processor can run, the fastest first; ``load`` imports one.
@@ -12,7 +12,7 @@ from types import ModuleType
 from pomona_native._processor import supports
 
 __version__ = version("pomona-native")
-INTERFACE = 1
+INTERFACE = 2
 """Pomona compares it with its own before any call; it changes with whatever the callers of these
 modules see.
 """

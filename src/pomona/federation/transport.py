@@ -158,16 +158,18 @@ def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any
     )
 
 
-def calls(config: Config, sizes: Sequence[int], workers: int, row: int) -> Groups:
-    """Group a simulation's clients into calls, given their numbers of samples and the bytes of a
-    row.
+def calls(
+    config: Config, sizes: Sequence[int], workers: int, row: int, draws: bool = False
+) -> Groups:
+    """Group a simulation's clients into calls, given their numbers of samples, the bytes of a row
+    and whether the network draws random numbers, which the clients of a call draw in turn.
 
     If all clients read the same models in each step, a worker's clients train in one call, which
     reads the models once for all, if they fit into memory beside all clients' states. Only the
     native engine computes the same results for a client whatever the other clients in its call, and
     so for any number of workers and any memory.
     """
-    alike = config.engine == "native" and config.method.method().client.reads_alike
+    alike = config.engine == "native" and config.method.method().client.reads_alike and not draws
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
     fits = rows * row <= (1 - config.state_memory) * machine_memory()
     if alike and fits and config.rows_per_call is None:

@@ -14,7 +14,7 @@ from pomona.objective.batches import View, Views
 from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
 from pomona.objective.native_network import NativeNetwork, Prepared, prepared
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
-from pomona.objective.pytorch import TorchObjective
+from pomona.objective.pytorch import Estimates, TorchObjective
 
 # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
 Seen = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -43,6 +43,7 @@ class NativeObjective(TorchObjective):
     ) -> None:
         super().__init__(module, space, data, criterion, precision)
         self._network = network
+        self._with_statistics = Estimates()
         # of a step's mixtures and gradients, reused by the next step
         self._memory = torch.empty(2, 0, 0)
 
@@ -66,7 +67,7 @@ class NativeObjective(TorchObjective):
             zip(W, indices, views or [None] * len(W), G, strict=True)
         ):
             batch = self._batch(index, view)
-            if kept and view and self._network.skipped(above):
+            if kept and view and self._network.cut(above):
                 features = kept.of(view, partial(self._network.below, row, batch, above))
                 losses[k] = self._network.gradient_above(features, row, g, batch[2], above)
             else:
@@ -153,7 +154,22 @@ class NativeObjective(TorchObjective):
         split.
         """
         parts = self.data.rows[split][client].split(EVALUATION_BATCH)
-        return self.data.batchwise(parts, partial(self._network.outputs, row), of)
+        whole = self._with_own_statistics(row, client)
+        return self.data.batchwise(parts, partial(self._network.outputs, whole), of)
+
+    def _with_own_statistics(self, row: Tensor, client: int) -> Tensor:
+        """Return a row (d,) with the statistics that its evaluation needs, a client's own if it has
+        none.
+        """
+        if not self._network.has_statistics or self.space.statistics_in(row):
+            return row
+        if (known := self._with_statistics.of(row, client)) is None:
+            entries = self.space.buffers or ParameterSpace(self._module, "average").buffers
+            whole = torch.cat([row, torch.zeros(entries[-1].stop - len(row))])
+            parts = self.data.rows["train"][client].split(min(EVALUATION_BATCH, self._network.most))
+            self._network.measure(whole, [part for part in parts if len(part) > 1])
+            self._with_statistics.keep(row, client, known := [whole])
+        return known[0]
 
     def _batch(self, index: Tensor, view: View | None) -> Prepared:
         """Return a batch with its training view."""

@@ -1,12 +1,11 @@
-"""Chains of layers computed in one call of the optional package pomona-native.
+"""Networks computed in one call of the optional package pomona-native.
 
 Calling PyTorch's operators costs about as much as computing a small step, and they do not use the
-zeros that pooling and ReLU leave in gradients. The package supports convolutions with pooling and
-ReLU, and linear layers with ReLU.
+zeros that pooling and ReLU leave in gradients.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -16,8 +15,10 @@ from torch import Tensor, nn
 
 from pomona.core.round import Round
 from pomona.models.losses import cross_entropy
-from pomona.models.parameter_space import ParameterSlice, ParameterSpace
+from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
+from pomona.objective.native_graph import layers_of
+from pomona.objective.native_layers import LARGE, Layer
 from pomona.objective.native_package import native_package
 from pomona.objective.objective import Pull
 
@@ -30,119 +31,16 @@ Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their ta
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A layer with parameters, and the pooling and ReLU after it."""
-
-    part: nn.Conv2d | nn.Linear
-    weight: int
-    bias: int
-    end: int
-    window: tuple[int, int] = (1, 1)
-    hop: tuple[int, int] = (1, 1)
-    rectified: bool = False
-
-    def add(self, network: Any) -> None:
-        """Append it to a network of the package. Raises ValueError for sizes out of bounds."""
-        if isinstance(self.part, nn.Linear):
-            network.linear(self.part.out_features, self.rectified, self.weight, self.bias)
-        else:
-            part, pair = self.part, nn.modules.utils._pair
-            sizes = (
-                pair(part.kernel_size),
-                pair(part.stride),
-                pair(part.padding),
-                self.window,
-                self.hop,
-            )
-            network.convolution(part.out_channels, *sizes, self.rectified, self.weight, self.bias)
-
-
-def chain(module: nn.Module, space: ParameterSpace, flat: bool) -> list[Layer] | str:
-    """Return the chain's layers if the package supports them all; otherwise a line on the first
-    unsupported one.
-
-    ``flat``: whether samples are vectors, not images.
-    """
-    children = dict(module.named_children())
-    if type(module) is not nn.Sequential or len(children) < len(module):
-        return "the network is not a plain sequence of layers"
-    for name, part in module.named_modules():
-        if _altered(part):
-            what = f"layer {name}" if name else "the network"
-            return f"{what} has a hook or a forward of its own"
-    places = {e.name: e for e in space.parameters}
-    made = list[Layer]()
-    for name, part in children.items():
-        behind = made[-1] if made else None
-        found = _continued(behind, part, flat) if behind else None
-        if type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
-            flat = True
-        elif found:
-            made[-1] = found
-        elif layer := _begun(part, name, places, flat):
-            made.append(layer)
-        else:
-            return f"layer {name} ({type(part).__name__}) is none that it knows in this place"
-    if not made or not isinstance(made[-1].part, nn.Linear) or made[-1].rectified:
-        return "the last layer is not linear"
-    return made
-
-
-def _altered(part: nn.Module) -> bool:
-    """Return whether a module computes more than its type says."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in vars(part) or any(getattr(part, kind) for kind in hooks)
-
-
-def _continued(behind: Layer, part: nn.Module, flat: bool) -> Layer | None:
-    """Add pooling or ReLU to a layer, in either order, since they commute; None if another layer
-    follows.
-    """
-    if type(part) is nn.ReLU:
-        return replace(behind, rectified=True)
-    plain = (
-        type(part) is nn.MaxPool2d and not part.return_indices and not part.ceil_mode and not flat
-    )
-    pooled = (behind.window, behind.hop) != (Layer.window, Layer.hop)
-    if not plain or not isinstance(behind.part, nn.Conv2d) or pooled:
-        return None
-    pair = nn.modules.utils._pair
-    if pair(part.padding) != (0, 0) or pair(part.dilation) != (1, 1):
-        return None
-    return replace(behind, window=pair(part.kernel_size), hop=pair(part.stride))
-
-
-def _begun(
-    part: nn.Module, name: str, places: dict[str, ParameterSlice], flat: bool
-) -> Layer | None:
-    """Return a layer with parameters; None for any other, including subclasses, which may compute
-    anything.
-    """
-    weight, bias = places.get(f"{name}.weight"), places.get(f"{name}.bias")
-    # frozen, or tied to another
-    if weight is None or (bias is None) != (getattr(part, "bias", None) is None):
-        return None
-    begin, end = -1 if bias is None else bias.start, max(e.stop for e in (weight, bias) if e)
-    if type(part) is nn.Linear and flat:
-        return Layer(part, weight.start, begin, end)
-    if type(part) is not nn.Conv2d or part.padding_mode != "zeros" or isinstance(part.padding, str):
-        return None
-    if flat or part.groups != 1 or nn.modules.utils._pair(part.dilation) != (1, 1):
-        return None
-    return Layer(part, weight.start, begin, end)
-
-
-@dataclass(frozen=True)
 class NativeNetwork:
-    """A chain over resident samples.
+    """A network over resident samples.
 
     Attributes:
         package: the package's module for this kind of processor.
-        layers: of the chain.
-        network: the chain; it holds working memory, so calls must not overlap.
+        layers: of the network.
+        network: the package's; it holds working memory, so calls must not overlap.
         data: the resident data.
         shift, scale: as in ``DeviceDataset``, 0 and 1 if it has none.
-        ends: for each layer with parameters, their end in a row of it and of all before it.
+        ends: for each layer, the end in a row of its parameters and of all before it.
         bf16: convolutions multiply numbers rounded to bf16 and add in float32; all else is float32.
     """
 
@@ -181,9 +79,11 @@ class NativeNetwork:
             return package
         if why := _unknown(data, criterion):
             return why
-        layers = chain(module, space, flat=data.x.dim() == 2)
+        layers = layers_of(module, space, flat=data.x.dim() == 2, tokens=tokens(data))
         if isinstance(layers, str):
             return layers
+        if bf16 and any(layer.large for layer in layers):  # of these PyTorch's bf16 is faster
+            return f"in bf16 it has no convolutions of more than {LARGE} weights"
         try:
             network = _network(package.module, _image(data), layers)
         except ValueError as fault:  # sizes out of bounds
@@ -207,7 +107,7 @@ class NativeNetwork:
         """
         x, index, y = batch
         loss: float = self.network.gradient(
-            row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above)
+            row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above), self._masks(index)
         )
         return loss
 
@@ -230,7 +130,7 @@ class NativeNetwork:
         rates = round_.lr, round_.momentum, round_.weight_decay
         beside = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
         begin, end = (part.start, part.stop) if part else (0, len(row))
-        moving = *beside, (begin, end), self.skipped(begin)
+        moving = *beside, (begin, end), self.skipped(begin), self._masks(index)
         loss: float = self.network.step(
             row, moments, x, index, y, *self._of(x), self.bf16, *rates, *moving
         )
@@ -240,15 +140,44 @@ class NativeNetwork:
         """Return outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
         return self._through(self.network, row, self.resident(index))
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether a layer normalises over a batch: rows for ``outputs`` then end with
+        statistics.
+        """
+        return any(layer.of_batch for layer in self.layers)
+
+    def measure(self, row: Tensor, parts: Sequence[Tensor]) -> None:
+        """Replace the statistics in ``row`` by their averages over batches of resident samples.
+
+        Each of ``parts`` (b,) is a batch, of two samples or more.
+        """
+        for number, index in enumerate(parts, start=1):
+            made = torch.empty(len(index), self.network.reached[-1])
+            self.network.outputs(
+                row, made, self.data.x, index, *self._of(self.data.x), self.bf16, 1 / number
+            )
+
     def skipped(self, above: int) -> int:
         """Return the number of leading layers without parameters from ``above`` on; never includes
         the last one.
         """
         return sum(end <= above for end in self.ends[:-1])
 
+    def cut(self, above: int) -> int:
+        """Return ``skipped`` if these layers can be computed apart from the others; 0 if not.
+
+        That is if their last one alone is read by the others, and a sample's features are the same
+        in each pass.
+        """
+        count = self.skipped(above)
+        alone = all(count <= read for layer in self.layers[count:] for read in layer.reads)
+        same = not any(layer.of_batch or layer.draw for layer in self.layers[:count])
+        return count if alone and same else 0
+
     def below(self, row: Tensor, batch: Prepared, above: int) -> Tensor:
-        """Return the outputs of the layers that ``gradient`` skips for a batch (b, ...); there must
-        be some.
+        """Return the outputs of the layers that ``cut`` counts for a batch (b, ...); there must be
+        some.
         """
         return self._through(self._half(above)[0], row, batch)
 
@@ -257,8 +186,21 @@ class NativeNetwork:
     ) -> float:
         """Compute ``gradient`` from the result of ``below``."""
         at = features, torch.arange(len(features)), y
-        loss: float = self._half(above)[1].gradient(row, g, *at, *NEUTRAL, self.bf16, 0)
+        masks = self._masks(at[1], self.cut(above))
+        loss: float = self._half(above)[1].gradient(row, g, *at, *NEUTRAL, self.bf16, 0, masks)
         return loss
+
+    def _masks(self, index: Tensor, below: int = 0) -> Tensor | None:
+        """Draw the factors of all dropout for a batch; None without dropout.
+
+        They are drawn as PyTorch draws them, in the order of the layers.
+        """
+        made = [
+            layer.draw(len(index), self.network.shape(layer.input)).reshape(-1)
+            for layer in self.layers[below:]
+            if layer.draw
+        ]
+        return torch.cat(made) if made else None
 
     def resident(self, index: Tensor) -> Prepared:
         """Return a batch of resident samples, which are gathered and normalised inside the call."""
@@ -283,11 +225,12 @@ class NativeNetwork:
         return made if sides == [1, 1] else made.view(len(index), *sides, channels)
 
     def _half(self, above: int) -> tuple[Any, Any]:
-        """Split the network before the layers that have parameters from ``above`` on."""
-        count = self.skipped(above)
+        """Split the network behind the layers that ``cut`` counts."""
+        count = self.cut(above)
         if count not in self._halves:
             lower = _network(self.package, _image(self.data), self.layers[:count])
-            self._halves[count] = lower, _network(self.package, lower.reached, self.layers[count:])
+            upper = _network(self.package, lower.reached, self.layers[count:], count)
+            self._halves[count] = lower, upper
         return self._halves[count]
 
 
@@ -297,15 +240,21 @@ def _image(data: DeviceDataset) -> tuple[int, ...]:
     return shape if len(shape) == 3 else (1, 1, *shape)
 
 
-def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer]) -> Any:
-    """Create a network of the package for samples (height, width, channels).
+def _network(package: Any, shape: tuple[int, ...], layers: Sequence[Layer], below: int = 0) -> Any:
+    """Create a network of the package for samples (height, width, channels), or for what the first
+    ``below`` layers make.
 
     Raises ValueError for invalid sizes.
     """
     network = package.Network(*shape)
     for layer in layers:
-        layer.add(network)
+        layer.add(network, below)
     return network
+
+
+def tokens(data: DeviceDataset) -> bool:
+    """Whether samples are texts (T,): the numbers of their words."""
+    return data.x.dim() == 2 and data.x.dtype in {torch.int32, torch.int64}
 
 
 def prepared(x: Tensor, y: Tensor) -> Prepared:
@@ -328,6 +277,6 @@ def _unknown(data: DeviceDataset, criterion: Any) -> str:
         return "the loss is not the plain cross-entropy of classes"
     if data.patch is not None or data.x.dim() not in {2, 4} or not data.x.is_contiguous():
         return "samples are neither images nor vectors, or are cut into patches"
-    if data.x.dtype not in {torch.uint8, torch.float32}:
+    if data.x.dtype not in {torch.uint8, torch.float32} and not tokens(data):
         return f"samples are {str(data.x.dtype).removeprefix('torch.')}, neither uint8 nor float32"
     return ""

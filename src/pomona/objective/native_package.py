@@ -8,7 +8,7 @@ from typing import Any
 from pomona.core.errors import worded
 
 PACKAGE = "pomona_native"
-INTERFACE = 1
+INTERFACE = 2
 """Version of the package's interface used here; other builds have another number, old ones none."""
 
 

@@ -1,0 +1,65 @@
+"""Gradients of the native engine beside those of autograd in float64."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from pomona.models.losses import cross_entropy
+from pomona.models.parameter_space import ParameterSpace
+from pomona.objective.dataset import DeviceDataset
+from pomona.objective.native_network import NativeNetwork
+
+# relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand
+# terms
+BOUND = 5e-6
+
+
+def samples(n, shape, seed=0, kind=np.uint8, classes=3):
+    draw = np.random.Generator(np.random.Philox(seed))
+    x = draw.integers(0, 256, (n, *shape)).astype(kind)
+    channels = shape[-1]
+    shift = torch.tensor(draw.uniform(100, 150, channels), dtype=torch.float32)
+    scale = torch.tensor(draw.uniform(40, 80, channels), dtype=torch.float32)
+    rows = {"train": [torch.arange(n)], "test": [torch.arange(n)]}
+    return DeviceDataset(
+        torch.from_numpy(x), torch.arange(n) % classes, shift, scale, rows, "classes"
+    )
+
+
+def step_of(module, data, kind="", bf16=False):
+    made = NativeNetwork.of(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
+    assert isinstance(made, NativeNetwork), made
+    return made
+
+
+def exactly(module, data, index):
+    """(mean loss, gradient row) in float64."""
+    space = ParameterSpace(module)
+    x, y = data.gather(index)
+    module.double().train()
+    for parameter in module.parameters():
+        parameter.grad = None
+    loss = nn.functional.cross_entropy(module(x.double() if x.is_floating_point() else x), y)
+    loss.backward()
+    row = torch.empty(space.size, dtype=torch.float64)
+    for entry, parameter in zip(space.parameters, module.parameters(), strict=True):
+        entry.view(row).copy_(parameter.grad)
+    module.float()
+    return loss.item(), row
+
+
+def close(module, data, index, kind="", bound=BOUND):
+    """Compare loss and gradient; both draw dropout from the same seed. Return the network."""
+    space = ParameterSpace(module)
+    row, g = space.pack(module), torch.full((space.size,), torch.nan)
+    kept = row.clone()
+    made = step_of(module, data, kind)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        loss = made.gradient(row, g, made.resident(index))
+        assert torch.equal(row, kept)
+        torch.manual_seed(1)
+        expected, wanted = exactly(module, data, index)
+    assert abs(loss - expected) <= 1e-6 * max(1, expected)
+    assert (g - wanted).norm() <= bound * wanted.norm()
+    return made
