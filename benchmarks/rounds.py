@@ -48,7 +48,11 @@ class Rounds:
     """
 
     def __init__(
-        self, scenario: Scenario, workers: int = 1, watched: frozenset[str] = frozenset()
+        self,
+        scenario: Scenario,
+        workers: int = 1,
+        watched: frozenset[str] = frozenset(),
+        transport: Inline | Workers | None = None,
     ) -> None:
         config = self.config = scenario.config
         self.ids, self.watched, self.method = (
@@ -67,7 +71,9 @@ class Rounds:
 
         row, draws = scenario.initial().nbytes, scenario.draws
         groups = calls(config, self.roster.sizes, workers, row, draws)
-        if workers == 1:
+        if transport:
+            self.transport = transport
+        elif workers == 1:
             self.transport = Inline(partial(make, None), groups)
         else:
             copies = KeptCopies.banked(half.keeps, initial, self.roster, FileBank.in_memory)

@@ -58,8 +58,10 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
         yield
         return
     # whether its processes listen beyond this machine, as Ray decides it on macOS
-    ray._private.ray_constants.ENABLE_RAY_CLUSTER = address != "local"
+    constants = ray._private.ray_constants
+    beyond = constants.ENABLE_RAY_CLUSTER
     if address == "local":
+        constants.ENABLE_RAY_CLUSTER = False
         new = {"num_cpus": cores, "include_dashboard": False}
         # of this cluster alone; otherwise Ray writes one for all to the home folder
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
@@ -74,6 +76,8 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
                 f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray start "
                 "--head), or correct cluster"
             ) from None
+        finally:
+            constants.ENABLE_RAY_CLUSTER = beyond
     ray.util.register_serializer(Tensor, serializer=_packed, deserializer=_viewed)
     try:
         yield

@@ -1,0 +1,121 @@
+"""A round by two worker processes, and by two actors of a Ray cluster on this machine; what a
+message costs.
+
+    python benchmarks/many_machines.py [--quick] [key=value ...]
+
+FedAvg and APPLE, iid, 12 clients, batch 256, the network ``cnn``, images of noise. A message is an
+empty question to a worker and its answer; a model is one row there and back. Tests check that
+results are bit-identical.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from pomona.config import read_overrides, resolve
+from pomona.core.round import Roster
+from pomona.core.toml import Tree
+from pomona.federation.client_states import as_is
+from pomona.federation.ray_cluster import connected
+from pomona.simulation import _on_cluster, _transport
+from rounds import Rounds, noise, scenario_of
+from timing import Table, Times, chosen, publish, seconds
+
+SETTINGS: Tree = {
+    "engine": "torch",
+    "lr": 0.01,
+    "clients": 12,
+    "workers": 2,
+    "batch_size": 256,
+    "model": {"name": "cnn"},
+    "data": {"name": "rounds:noise", "test_share": 0.25, "validation_share": 0.0},
+    "partition": {"name": "iid"},
+}
+METHODS = ("fedavg", "apple")
+PLACES = {"processes": _transport, "ray": _on_cluster}
+ROW = 582_026
+
+
+@dataclass(frozen=True)
+class Size:
+    """Total images, settings for a small run, messages, and turns."""
+
+    images: int
+    changes: Tree
+    messages: int
+    turns: int
+
+
+FULL = Size(12_288, {}, 50, 5)
+QUICK = Size(200, {"clients": 3, "batch_size": 10, "model": {"name": "mlp"}}, 2, 1)
+
+
+@contextmanager
+def runs_of(size: Size, words: list[str]) -> Iterator[dict[tuple[str, str], Rounds]]:
+    """Each method's rounds in each place."""
+    images, over = noise(size.images), read_overrides(words)
+    with connected("ray", 2 * len(METHODS)):
+        made = {}
+        for method in METHODS:
+            config = resolve(SETTINGS, size.changes, {"method": {"name": method}}, over)
+            scenario = scenario_of(config, images)
+            roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
+            for place, start in PLACES.items():
+                transport = start(scenario, roster, Path(), as_is)
+                made[method, place] = Rounds(scenario, watched=frozenset(), transport=transport)
+        yield made
+        for run in made.values():
+            run.close()
+
+
+def asked(run: Rounds, count: int, *args: object) -> float:
+    """Seconds of one question to the first worker, which answers with its last argument."""
+    worker = run.transport._workers[0]
+
+    def ask() -> None:
+        for _ in range(count):
+            worker.send(getattr, "none", *args)
+            worker.receive()
+
+    return seconds(ask) / count
+
+
+def main(size: Size, words: list[str]) -> list[Table]:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    with runs_of(size, words) as runs:
+        times = Times.interleaved(
+            {run: partial(seconds, runs[run].run) for run in runs}, size.turns
+        )
+        sent = {"empty": 0, "a model": torch.randn(ROW)}
+        messages = Times.interleaved(
+            {
+                (what, place): partial(asked, runs[METHODS[0], place], size.messages, value)
+                for what, value in sent.items()
+                for place in PLACES
+            },
+            size.turns,
+        )
+    rows = {
+        f"{m}, {place}": {
+            "median s": times.median((m, place)),
+            "times processes'": times.cost((m, place), (m, "processes")),
+        }
+        for m, place in runs
+    }
+    costs = {
+        f"{what}, {place}": {"ms": 1e3 * messages.median((what, place))}
+        for what, place in messages.of
+    }
+    return [
+        publish("A round by two workers", rows, size.turns, images=size.images),
+        publish("A message there and back", costs, size.turns),
+    ]
+
+
+if __name__ == "__main__":
+    main(*chosen(QUICK, FULL))
