@@ -327,7 +327,7 @@ def _on_cluster(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
     """Return a transport with the clients on the connected Ray cluster."""
     config, half = scenario.config, scenario.config.method.method().client
     workers = min(config.workers or config.clients, config.clients, ray_cluster.cores())
-    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes)
+    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
     banks = {name: ray_cluster.StoreBank() for name in half.keeps}
     copies = KeptCopies(half.keeps, scenario.initial, banks)
     crew = ray_cluster.Actors(partial(_worker, scenario, key_stores, hold))

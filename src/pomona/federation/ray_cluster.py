@@ -40,6 +40,7 @@ T = TypeVar("T")
 HERE = "ray"
 """As an address: the cluster that RAY_ADDRESS names, else a new one on this machine."""
 ANSWER = 10.0  # seconds, for an address
+QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 PATIENCE = 300.0  # seconds, until an actor has found a place and read its part
 
 
@@ -51,39 +52,46 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
     Raises:
         ConfigError: the extra is not installed, or the address does not respond.
     """
-    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS", "local")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray, new = _ray(), dict[str, Any]()
+    ray = _ray()
     if ray.is_initialized():
         yield
         return
-    # whether its processes listen beyond this machine, as Ray decides it on macOS
-    constants = ray._private.ray_constants
-    beyond = constants.ENABLE_RAY_CLUSTER
-    if address == "local":
-        constants.ENABLE_RAY_CLUSTER = False
-        new = {"num_cpus": cores, "include_dashboard": False}
-        # of this cluster alone; otherwise Ray writes one for all to the home folder
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
+    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS", "local")
     with _own_handler():
         try:
-            if address != "local":  # Ray itself would try for minutes
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host, int(port)), ANSWER).close()
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **new)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as fault:
+            _start(cores) if address == "local" else _join(address)
+        except Exception as fault:  # Ray raises this class itself
             raise ConfigError(
                 f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray start "
                 "--head), or correct cluster"
             ) from None
-        finally:
-            constants.ENABLE_RAY_CLUSTER = beyond
     ray.util.register_serializer(Tensor, serializer=_packed, deserializer=_viewed)
     try:
         yield
     finally:
         ray.util.deregister_serializer(Tensor)
         ray.shutdown()
+
+
+def _join(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), ANSWER).close()  # Ray would try for minutes
+    _ray().init(address=address, **QUIET)
+
+
+def _start(cores: int) -> None:
+    """Start a cluster that listens on loopback alone, to processes that know its token."""
+    ray = _ray()
+    # Otherwise Ray writes a token for all clusters to the home folder.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
+    constants = ray._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False  # as on macOS
+    try:
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, **QUIET)
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def cores() -> int:
