@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.dataset import FORMS, Dataset, Kind, Owners
+from pomona.data.preprocessing import LONGEST_NAME
 
 MOST_CLASSES = 100_000
 BLOCK = 1 << 16  # rows
@@ -264,6 +265,11 @@ def _names(dataset: Dataset) -> None:
             shown = ", ".join(map(repr, names[:6]))
             raise DataError(
                 f"{dataset.name}: {count} {what}, but the names {shown}; give each its own name"
+            )
+        if what != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
+            raise DataError(
+                f"{dataset.name}: the name of one of the {what} is empty or longer than "
+                f"{LONGEST_NAME} characters; give another"
             )
 
 
