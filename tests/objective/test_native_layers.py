@@ -304,6 +304,12 @@ def test_features_are_kept_where_one_value_leads_on():
     assert cuts(residual(2, nn.BatchNorm2d)) == {0, 3}
 
 
+def counted(module):
+    """Counts the calls, as a schedule in a forward pass does."""
+    module.calls = getattr(module, "calls", 0) + 1
+    return module.calls < 1000
+
+
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
@@ -314,6 +320,8 @@ def test_features_are_kept_where_one_value_leads_on():
         (lambda self, x: (self.out(x), x)[1], "last layer"),
         (lambda self, x: nn.functional.dropout(self.out(x)), "dropout"),
         (lambda self, x: self.out(x + nn.functional.relu(x, inplace=True)), "relu"),
+        (lambda self, x: self.out(x + x if self.training else x), "not the same in each call"),
+        (lambda self, x: self.out(x) if counted(self) else x, "not the same in each call"),
     ],
 )
 def test_other_forward_passes_are_left_to_pytorch(forward, why):

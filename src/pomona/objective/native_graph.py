@@ -56,10 +56,9 @@ def layers_of(
         if _altered(part):
             what = f"layer {name}" if name else "the network"
             return f"{what} has a hook or a forward of its own"
-    try:
-        graph = fx.Tracer().trace(module)
-    except Exception as fault:  # the network's own code, and what fx cannot follow
-        return f"the network's forward pass cannot be traced ({worded(fault)})"
+    graph = _traced(module)
+    if isinstance(graph, str):
+        return graph
     translation = _Translation(module, space)
     try:
         for node in graph.nodes:
@@ -72,6 +71,36 @@ def layers_of(
     if tokens != (made[0].kind == "embedding"):
         return "texts are read by an embedding, and nothing else is"
     return made
+
+
+def _traced(module: nn.Module) -> fx.Graph | str:
+    """Return the operations of the forward pass, or why they are not known: what fx cannot follow,
+    and what is not the same in each call, in training and in evaluation.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    before, found = _numbers(module), list[fx.Graph]()
+    try:
+        for training in (True, False, True):
+            for part, _ in modes:
+                part.training = training
+            found.append(fx.Tracer().trace(module))
+    except Exception as fault:  # the network's own code may raise any type
+        return f"the network's forward pass cannot be traced ({worded(fault)})"
+    finally:
+        for part, training in modes:
+            part.training = training
+    if len({str(graph) for graph in found}) > 1 or _numbers(module) != before:
+        return "the network's forward pass is not the same in each call"
+    return found[0]
+
+
+def _numbers(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the numbers and texts that the network's modules hold beside tensors."""
+    plain = (int, float, str, type(None))
+    return [
+        {name: value for name, value in vars(part).items() if isinstance(value, plain)}
+        for part in module.modules()
+    ]
 
 
 def _altered(part: nn.Module) -> bool:
