@@ -62,8 +62,7 @@ class Affine {
       if (wanted) pull(update.row + weight_ + o * inputs, results(o), some, rows);
       if (!learns) continue;
       float* sums = sums_.data() + (whole_batch ? 0 : o) * stride_;
-      product<float>(some, whole(inputs), {results(o), wide_, 1}, {1, static_cast<int>(rows)}, {flat_.data(), stride_},
-                     sums, stride_, !first);
+      weigh(results(o), some, rows, sums, !first);
       if (!last) continue;
       for (ptrdiff_t i = 0; i < some; ++i) update.apply(weight_ + (o + i) * inputs, sums + i * stride_, inputs);
     }
@@ -72,10 +71,11 @@ class Affine {
  private:
   static constexpr ptrdiff_t FEW = std::min(7, TALLEST);
   static constexpr ptrdiff_t PANEL = 2 * LANES;  // columns of a tile
+  static constexpr ptrdiff_t MANY = 64;          // rows
 
   // Outputs that are worked on while their weights lie in a cache. Of many rows the rest is read once for each of these
   // blocks, and costs more than they do.
-  static ptrdiff_t rows_at_once(ptrdiff_t rows) { return (rows < 64 ? 2 : 8) * TALLEST; }
+  static ptrdiff_t rows_at_once(ptrdiff_t rows) { return (rows < MANY ? 2 : 8) * TALLEST; }
 
   // The rows turned, in panels (inputs, PANEL), of which the last may be narrower; lanes behind the last row are zero.
   void turn(ptrdiff_t rows) {
@@ -103,22 +103,44 @@ class Affine {
     if (last) update.apply(bias_, biases_.data(), outputs);
   }
 
+  // sums (some, inputs) = or += slopes (some, rows) times the rows.
+  void weigh(const float* slopes, ptrdiff_t some, ptrdiff_t rows, float* sums, bool add) {
+    const Left<float> left{slopes, wide_, 1};
+    const Common common{1, static_cast<int>(rows)};
+    if (rows < MANY) return product<float>(some, whole(inputs), left, common, {flat_.data(), stride_}, sums, stride_, add);
+    for (ptrdiff_t j = 0; j < inputs; j += PANEL) {
+      const ptrdiff_t columns = std::min(PANEL, inputs - j);
+      product<float>(some, whole(columns), left, common, {strip(flat_.data() + j, stride_, rows, columns), PANEL},
+                     sums + j, stride_, add);
+    }
+  }
+
   // changes (rows, inputs) += slopes (some, rows)^T W (some, inputs), of some rows of W.
   void pull(const float* W, const float* slopes, ptrdiff_t some, ptrdiff_t rows) {
     const Left<float> left{slopes, 1, wide_};
-    const ptrdiff_t sure = inputs / LANES * LANES;
-    product<float>(rows, sure, left, {1, static_cast<int>(some)}, {W, inputs}, changes_.data(), stride_, true);
-    if (sure == inputs) return;
-    rest_.assign(static_cast<size_t>(some * LANES), 0.0f);  // the last columns: a whole vector would read past the row
-    for (ptrdiff_t i = 0; i < some; ++i)
-      for (ptrdiff_t j = sure; j < inputs; ++j) rest_[i * LANES + j - sure] = W[i * inputs + j];
-    product<float>(rows, LANES, left, {1, static_cast<int>(some)}, {rest_.data(), LANES}, changes_.data() + sure, stride_,
-                   true);
+    const Common common{1, static_cast<int>(some)};
+    const ptrdiff_t sure = rows < MANY ? inputs / LANES * LANES : 0;
+    if (sure) product<float>(rows, sure, left, common, {W, inputs}, changes_.data(), stride_, true);
+    for (ptrdiff_t j = sure; j < inputs; j += PANEL) {  // a whole vector could read past the last row of W
+      const ptrdiff_t columns = std::min(PANEL, inputs - j);
+      product<float>(rows, whole(columns), left, common, {strip(W + j, inputs, some, columns), PANEL},
+                     changes_.data() + j, stride_, true);
+    }
+  }
+
+  // A few columns of some rows, copied close together, with zeros behind: where they stand each row begins in another
+  // page of memory, which costs more than the copy if it is read by many tiles.
+  const float* strip(const float* from, ptrdiff_t apart, ptrdiff_t rows, ptrdiff_t columns) {
+    strip_.resize(static_cast<size_t>(rows * PANEL));
+    for (ptrdiff_t i = 0; i < rows; ++i)
+      for (ptrdiff_t j = 0; j < PANEL; j += LANES)
+        store(strip_.data() + i * PANEL + j, load(from + i * apart + j, std::max<ptrdiff_t>(0, columns - j)));
+    return strip_.data();
   }
 
   const ptrdiff_t stride_, weight_, bias_;
   ptrdiff_t wide_ = 0;
-  Numbers<float> flat_, turned_, results_, biases_, changes_, sums_, rest_;
+  Numbers<float> flat_, turned_, results_, biases_, changes_, sums_, strip_;
 };
 
 }  // namespace pomona

@@ -129,6 +129,15 @@ def test_resnet18_is_exact_to_float32():
     assert made.has_statistics
 
 
+@pytest.mark.parametrize(("side", "bf16", "why"), [(65, False, "pixels"), (32, True, "in bf16")])
+def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, why):
+    module, data = build(ModelSettings(name="vgg11"), (1, 64, side), 3), samples(2, (64, side, 1))
+    found = NativeNetwork.of(module, ParameterSpace(module), data, cross_entropy, bf16)
+    assert isinstance(found, str)
+    assert why in found
+    assert step_of(module, samples(2, (64, 64, 1))).large
+
+
 @given(
     st.integers(1, 3), st.integers(1, 20), st.tuples(st.integers(1, 3), st.integers(1, 3)),
     st.tuples(st.integers(1, 3), st.integers(1, 3)), st.integers(0, 1), st.integers(1, 9),

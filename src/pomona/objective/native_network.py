@@ -27,6 +27,8 @@ PARTS = 8
 """Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64
 MiB.
 """
+PIXELS = 2**12
+"""Of larger images PyTorch computes convolutions of many weights as fast, or faster."""
 Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
 
 
@@ -82,8 +84,10 @@ class NativeNetwork:
         layers = layers_of(module, space, flat=data.x.dim() == 2, tokens=tokens(data))
         if isinstance(layers, str):
             return layers
-        if bf16 and any(layer.large for layer in layers):  # of these PyTorch's bf16 is faster
-            return f"in bf16 it has no convolutions of more than {LARGE} weights"
+        height, width, _ = _image(data)
+        if any(layer.large for layer in layers) and (bf16 or height * width > PIXELS):
+            where = "in bf16" if bf16 else f"of images of more than {PIXELS} pixels"
+            return f"{where} PyTorch is as fast for convolutions of more than {LARGE} weights"
         try:
             network = _network(package.module, _image(data), layers)
         except ValueError as fault:  # sizes out of bounds
@@ -139,6 +143,11 @@ class NativeNetwork:
     def outputs(self, row: Tensor, index: Tensor) -> Tensor:
         """Return outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
         return self._through(self.network, row, self.resident(index))
+
+    @property
+    def large(self) -> bool:
+        """Whether a convolution has many weights."""
+        return any(layer.large for layer in self.layers)
 
     @property
     def has_statistics(self) -> bool:
