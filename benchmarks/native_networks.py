@@ -116,8 +116,9 @@ def works(name: str, batch: int) -> dict[str, Work]:
     return made
 
 
-def main(size: Size) -> list[Table]:
+def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
+    assert not words, f"no settings here: {words}"
     torch.set_num_threads(1)
     rows: dict[str, Table] = {}
     for name in size.cases:
@@ -136,4 +137,4 @@ def main(size: Size) -> list[Table]:
 
 
 if __name__ == "__main__":
-    main(chosen(QUICK, FULL)[0])
+    main(*chosen(QUICK, FULL))

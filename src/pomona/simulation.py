@@ -149,7 +149,7 @@ def _finished(
     """Return the result of a finished run that has all that is asked for; None if there is none."""
     if not status or status.state != "finished":
         return None
-    scenario = _settled(scenario, watcher, out)
+    scenario = _settled(scenario, NullCallback(), out)
     if complete(scenario.config, *_what(scenario), out):
         watcher.note(f"{out} is finished; nothing to do")
         return load(out)

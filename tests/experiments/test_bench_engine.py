@@ -276,6 +276,19 @@ def test_a_cell_that_another_bench_has_ended_is_not_run_again(whole, tmp_path):
     assert outcome(tmp_path) == outcome(whole.folder)
 
 
+def test_a_failure_that_is_on_no_file_is_told_by_a_shared_bench_too(tmp_path):
+    suite = changed(points=1, seeds=[0], method={"separate": {}}, base={"rounds": 1})
+    made = run(suite, tmp_path, here(), share=True)
+    (cell,) = made.results["results"][0]["cells"]
+    folder = tmp_path / cell["folder"]
+    for file in folder.rglob("status.json"):
+        file.unlink()
+    (folder / "link").symlink_to(tmp_path)
+    made = run(suite, tmp_path, here(), share=True)
+    assert made.counts == {"failed": 1}
+    assert "symbolic link" in next(iter(made.failures.values()))
+
+
 def test_two_processes_share_a_bench(tmp_path, whole):
     """As two tasks of a Slurm array do, each with one process."""
     suite = tmp_path / "suite.json"

@@ -144,8 +144,8 @@ def run(
                 _drive(course, executor, jobs)
         finally:
             with waiting_lock(out / WRITING):
-                if share:  # what others have done since
-                    course.read(groups, retry=False)
+                if share:
+                    course.read_again(groups)
                 bench = collect(suite, size, groups, course.verdicts, out)
                 save(bench)
     if share:
@@ -197,6 +197,14 @@ class _Course:
             if cell.folder in again:
                 forget(folder)
             self._look(cell)
+
+    def read_again(self, whole: Sequence[Group]) -> None:
+        """Read what other benches have done since; failures that are on no file stay known."""
+        before = dict(self.verdicts)
+        self.read(whole, retry=False)
+        for folder, verdict in self.verdicts.items():
+            if not verdict.settled and folder in before:
+                self.verdicts[folder] = before[folder]
 
     def todo(self, group: Group) -> list[Cell]:
         """Return the cells of a group that are ready and have not been submitted."""
@@ -263,6 +271,10 @@ class _Course:
                 self._fail(cell, Failure(1, reason, passing=True))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
+        if self.share:
+            self._look(cell)
+            if self.verdicts[cell.folder].state == "finished":  # by another bench, meanwhile
+                return
         failure = replace(failure, reason=failure.reason.replace(f"{self.out}/", ""))
         if not failure.passing:
             put_on_file(self.out / cell.folder, failure)

@@ -57,7 +57,7 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS", "local")
+    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS") or "local"
     with _own_handler():
         try:
             _start(cores) if address == "local" else _join(address)
@@ -85,6 +85,7 @@ def _start(cores: int) -> None:
     ray = _ray()
     # Otherwise Ray writes a token for all clusters to the home folder.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else actors give way to all other work
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False  # as on macOS

@@ -164,17 +164,21 @@ def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def training_mode(module: nn.Module) -> Callable[[], None]:
-    """Return a function that puts the network into training mode except for its frozen parts; until
-    then it is in evaluation mode.
+    """Put the network into training mode except for its frozen parts; return a function that does
+    so again.
     """
     still = tuple(evaluated(module))
-    module.eval()
 
     def enter() -> None:
-        if module.training:  # PyTorch goes through all submodules each time
-            return
         module.train()
         for part in still:
             part.eval()
 
-    return enter
+    enter()
+    modes = [(part, part.training) for part in module.modules()]
+
+    def again() -> None:
+        if any(part.training is not mode for part, mode in modes):  # seldom; setting them is slow
+            enter()
+
+    return again
