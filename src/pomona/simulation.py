@@ -129,13 +129,17 @@ def simulate(
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None
-    if done := _finished(scenario, out, before, watcher):
-        return done
+    if before and before.state == "finished":
+        scenario = _settled(scenario, watcher, out)
+        if complete(scenario.config, *_what(scenario), out):
+            watcher.note(f"{out} is finished; nothing to do")
+            return load(out)
+        watcher.note(f"{out} is finished after round {before.round}; going on")
     hold = _kept(scenario, out, watcher)
     with locked(out), writing(out):
-        now = read_status(out) if resume else None
-        if now != before and (done := _finished(scenario, out, now, watcher)):
-            return done  # by another process, while the lock was waited for
+        if resume and read_status(out) != before and _finished(scenario, out):
+            watcher.note(f"{out} has been finished by another process")
+            return load(out)
         probe(out)
         scenario = _settled(scenario, watcher, out if resume else None)
         if resume:
@@ -143,18 +147,13 @@ def simulate(
         return _recorded(scenario, out, watcher, resume, hold)
 
 
-def _finished(
-    scenario: Scenario, out: Path, status: Status | None, watcher: Callback
-) -> Result | None:
-    """Return the result of a finished run that has all that is asked for; None if there is none."""
+def _finished(scenario: Scenario, out: Path) -> bool:
+    """Return whether a folder has a finished run with all that is asked for."""
+    status = read_status(out)
     if not status or status.state != "finished":
-        return None
+        return False
     scenario = _settled(scenario, NullCallback(), out)
-    if complete(scenario.config, *_what(scenario), out):
-        watcher.note(f"{out} is finished; nothing to do")
-        return load(out)
-    watcher.note(f"{out} is finished after round {status.round}; going on")
-    return None
+    return complete(scenario.config, *_what(scenario), out)
 
 
 def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
