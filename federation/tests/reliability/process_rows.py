@@ -120,7 +120,11 @@ def interrupt_twice(run):
 def beside(run):
     """A second process in the same folder must refuse and name the first."""
     run.until(1)
-    code, said = run.spawner.run(run.command(), run.folder / "second.log")
+    os.kill(run.process, signal.SIGSTOP)  # it must not end while the second waits for the lock
+    try:
+        code, said = run.spawner.run(run.command(), run.folder / "second.log")
+    finally:
+        os.kill(run.process, signal.SIGCONT)
     assert code == 5, said
     assert f"error[LOCKED]: {run.out} is in use by process {run.process}" in said
 
