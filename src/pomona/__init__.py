@@ -2,8 +2,7 @@
 as they help.
 
     >>> import pomona
-    >>> config = pomona.Config(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)
-    >>> result = pomona.run(config)
+    >>> result = pomona.run(method="apple", partition="dirichlet", clients=3, rounds=1, lr=0.1)
     >>> 0 < result.summary["models"]["personal, trained"]["last"]["test"] < 1
     True
 

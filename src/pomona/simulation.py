@@ -59,20 +59,26 @@ KEY_STORES = Path("private") / "dp"  # keys and ledgers
 
 
 def run(
-    config: Config,
+    config: Config | None = None,
     out: Path | str | None = None,
     watcher: Callback | None = None,
     resume: bool = False,
+    **settings: Any,
 ) -> Result:
     """Train, evaluate and record one federation.
 
+    Settings come as a ``Config``, or as the keywords that ``Config`` takes. They are not spelt out
+    in the signature: ``Config`` has their types, defaults and descriptions, and refuses others.
+
     Args:
-        config: every setting.
+        config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
         watcher: called after every round.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
+        settings: as for ``Config``: method, data (also of ``pomona.data.from_arrays`` and others),
+            partition, model, rounds, lr and all others.
 
     Returns:
         The result, as ``pomona.load(out)`` would read it.
@@ -80,16 +86,18 @@ def run(
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
 
-    >>> run(Config(method="fedavg-ft", clients=3, rounds=2, lr=0.1))
+    >>> run(method="fedavg-ft", clients=3, rounds=2, lr=0.1)
     <fedavg-ft on digits, iid, 3 clients, 2 rounds
      model personal, received: test accuracy ... % in round 2, mean over clients
      in memory>
     """
-    if not isinstance(config, Config):
+    if config is not None and (settings or not isinstance(config, Config)):
+        what = f"not both ({', '.join(settings)})" if settings else f"not {type(config).__name__}"
         raise ConfigError(
-            f"pomona.run takes a Config, not {type(config).__name__}; write "
-            'pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))'
+            f"pomona.run takes a Config or keywords, {what}; write "
+            'pomona.run(method="apple", clients=3, rounds=2, lr=0.1)'
         )
+    config = config or Config(**settings)
     if watcher is not None and (
         lacks := [
             name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)

@@ -24,6 +24,7 @@ TAUGHT = [*sorted((ROOT / "examples").rglob("*.py")), *sorted((ROOT / "docs/guid
 EXAMPLES = (
     "pomona",
     "pomona.config",
+    "pomona.data.memory",
     "pomona.simulation",
     "pomona.record.paired_gain",
     "pomona.record.run_folder",

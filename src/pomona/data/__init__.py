@@ -11,6 +11,7 @@ from pomona.data import clients, csv_table, image_arrays, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import OwnReader
+from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.section import data_settings
 from pomona.data.settings import (
     ClientFiles,
@@ -33,6 +34,9 @@ __all__ = [
     "checked",
     "data_settings",
     "describe",
+    "from_arrays",
+    "from_clients",
+    "from_frame",
     "read",
 ]
 

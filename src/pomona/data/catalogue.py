@@ -14,6 +14,8 @@ from pomona.data.kinds import (
     IdxImages,
     ImageFolder,
     ImageManifest,
+    MemoryArrays,
+    MemoryFrame,
     NpzArrays,
     ParquetTable,
     PublicImages,
@@ -233,6 +235,8 @@ _ENTRIES = (
         "own images in IDX files named as MNIST's; set data.path",
         "idx:own",
     ),
+    _own("arrays", MemoryArrays, "any", "arrays of a Python program", "memory:read"),
+    _own("frame", MemoryFrame, "table", "a pandas frame of a Python program", "memory:read"),
     _own("clients", ClientCsvTables, "any", "own files of each client; set data.clients"),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}

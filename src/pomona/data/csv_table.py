@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from pomona.data import (
 )
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
+from pomona.data.frame import Source
 from pomona.data.kinds import CsvTable, ParquetTable, Table
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable
 from pomona.data.settings import DataSettings, Features
@@ -73,7 +73,7 @@ def read(settings: CsvTable | ParquetTable) -> Dataset:
 
 
 def read_parts(
-    paths: Sequence[Path], training: int, settings: Table
+    paths: Sequence[Source], training: int, settings: Table
 ) -> tuple[Dataset, tuple[int, ...]]:
     """Read several tables, the first ``training`` of them for training; returns the data and their
     row counts.

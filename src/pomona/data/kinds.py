@@ -1,8 +1,9 @@
 """The settings of each kind of data; ``section`` says which a data set has."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from pomona.data.settings import (
     DEFAULT,
@@ -112,6 +113,24 @@ class ClientArrays(FilesByClient, Arrays):
     """Archives of each client."""
 
     called = "an .npz file of data.clients"
+
+
+class InMemory(DataSettings):
+    """Data in Python's memory, which ``pomona.data.memory`` puts beside the settings; a record has
+    the settings alone.
+    """
+
+    _content: Any = PrivateAttr(default=None)
+
+
+class MemoryArrays(InMemory, Arrays):
+    """Arrays in memory."""
+
+
+class MemoryFrame(InMemory, OwnerColumn, Table):
+    """A table in memory."""
+
+    called = "a frame"
 
 
 class ImageFolder(ImageFiles, Images, ClassNames, OwnPath):

@@ -189,18 +189,32 @@ def _joined(
     them for training; returns the data and row counts.
     """
     parts = [pair(path, *((f"x{way}", f"y{way}") for way in _ENDS[end])) for path, end in files]
-    inputs, counts = [x for x, _ in parts], tuple(len(x) for x, _ in parts)
-    kind, share, classes = settings.targets, settings.memory_share, _classes(files[0][0], settings)
-    if len(inputs[0].shape) == 2:
-        y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, classes)
-        x, n_train = rows(inputs, share), sum(counts[:training])
-        dataset = csv_table.in_single(Dataset(name, "table", x, y, classes, n_train), share)
-    else:
-        dataset = image_arrays.dataset(name, parts, training, share, kind, classes)
-    groups = _named("group", files, counts)
-    if groups is None:
-        return dataset, counts
-    return replace(dataset, groups=RowGroups("group", targets.grouped(groups))), counts
+    counts = tuple(len(x) for x, _ in parts)
+    dataset = assembled(name, parts, training, settings, _classes(files[0][0], settings))
+    return grouped(dataset, _named("group", files, counts)), counts
+
+
+def assembled(
+    name: str, parts: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
+) -> Dataset:
+    """Return inputs and targets as one data set, the first ``training`` parts for training: a table
+    if samples are rows of numbers, else images or volumes.
+
+    Raises DataError for arrays of other forms, and for bad values, with part and row.
+    """
+    kind, share = settings.targets, settings.memory_share
+    if len(parts[0][0].shape) != 2:
+        return image_arrays.dataset(name, parts, training, share, kind, classes)
+    y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, classes)
+    x, n_train = rows([x for x, _ in parts], share), sum(len(x) for x, _ in parts[:training])
+    return csv_table.in_single(Dataset(name, "table", x, y, classes, n_train), share)
+
+
+def grouped(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
+    """Return the data set with the group of each row by name, if there are names."""
+    if names is None:
+        return dataset
+    return replace(dataset, groups=RowGroups("group", targets.grouped(names)))
 
 
 def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             yield list(map(str, table.schema_arrow.names))
             for batch in table.iter_batches(rows, use_threads=False):
                 columns = [
-                    [_cell(value) for value in column.to_pylist()] for column in batch.columns
+                    [cell(value) for value in column.to_pylist()] for column in batch.columns
                 ]
                 left -= sum(sum(map(len, column)) for column in columns)
                 if left < 0:
@@ -242,7 +242,7 @@ def _signed(raw: IO[bytes]) -> int:
     return value >> 1 ^ -(value & 1)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     """Format a value as in CSV."""
     if value is None or (isinstance(value, float) and isnan(value)):
         return ""

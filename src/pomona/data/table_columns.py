@@ -1,11 +1,11 @@
 """What the columns of a table are for, and how they are read, from the settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import csv_columns, table_file
+from pomona.data.frame import Source
 from pomona.data.kinds import ColumnData, Table
 from pomona.data.preprocessing import LONGEST_NAME, TableColumn
 from pomona.data.settings import CsvHeading, DataSettings, Features, as_column, csv_form
@@ -70,7 +70,7 @@ def _dropped(
     return tuple(dict.fromkeys((*dropped, *others))), first.indices(settings.dates, "dates")
 
 
-def opened(path: Path, settings: ColumnData) -> TableFile:
+def opened(path: Source, settings: ColumnData) -> TableFile:
     """Open a file with the names of its columns: those of ``data.columns``, or of its first line.
 
     The first line names them if ``data.header`` says so, or if that is unset and some setting gives
@@ -90,7 +90,7 @@ def _heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
     return None, ()
 
 
-def require(path: Path, settings: ColumnData) -> None:
+def require(path: Source, settings: ColumnData) -> None:
     """Raise ConfigError unless the settings name labels and columns once, and labels in a way that
     fits their kind.
     """

@@ -1,4 +1,6 @@
-"""CSV and Parquet files: what a file says at its start, and its rows as texts, with their lines."""
+"""CSV and Parquet files, and frames: what they say at their start, and their rows as texts, with
+their lines.
+"""
 
 import codecs
 import csv
@@ -10,12 +12,13 @@ from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pomona.core.errors import ConfigError, DataError, listed, near, refuse
 from pomona.core.files import opened as binary
 from pomona.data import parquet
 from pomona.data.array_file import file, reading
+from pomona.data.frame import Frame, Source
 from pomona.data.settings import MARKS, CsvForm
 
 MOST_COLUMNS = 10**5
@@ -28,10 +31,10 @@ _COMMA = re.compile(r"(?:(?:[<>]=?|[≤≥])\s*)?[-+]?\d+,\d+")
 
 class Record(NamedTuple):
     """The cells of a record and the line where it ends; for Parquet the row number, with 0 for the
-    column names.
+    column names, and for frames the row number from 0.
     """
 
-    path: Path
+    path: Source
     line: int
     cells: list[str]
 
@@ -50,7 +53,7 @@ class TableFile:
         order: places of the columns in the file, if these are not 0, 1, ...
     """
 
-    path: Path
+    path: Source
     form: CsvForm
     encoding: str = ""
     separator: str = ","
@@ -138,7 +141,7 @@ class TableFile:
         return tuple(self.index(one, key) for one in which)
 
 
-def opened(path: Path, form: CsvForm, header: bool | Callable[[list[str]], bool]) -> TableFile:
+def opened(path: Source, form: CsvForm, header: bool | Callable[[list[str]], bool]) -> TableFile:
     """Read the start of a file: its format, and the names of its columns.
 
     Args:
@@ -191,6 +194,7 @@ def _csv_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]:
 
 
 def _csv_records(found: TableFile) -> Iterator[Record]:
+    assert isinstance(found.path, Path)
     with reading(found.path), binary(file(found.path)) as raw:
         yield from _parsed(found, raw)
 
@@ -215,6 +219,7 @@ def _parsed(found: TableFile, raw: IO[bytes]) -> Generator[Record, None, None]:
 
 
 def _parquet_records(found: TableFile) -> Iterator[Record]:
+    assert isinstance(found.path, Path)
     cells = parquet.records(found.path, MOST_ROWS)
     return (Record(found.path, row, each) for row, each in enumerate(cells))
 
@@ -224,25 +229,38 @@ def _parquet_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]
     return found, next(_parquet_records(found), None)
 
 
+def _frame_records(found: TableFile) -> Iterator[Record]:
+    assert isinstance(found.path, Frame)
+    return (Record(found.path, row, each) for row, each in enumerate(found.path.records(), -1))
+
+
+def _frame_start(path: Frame, form: CsvForm) -> tuple[TableFile, Record | None]:
+    found = TableFile(path, form)
+    return found, next(_frame_records(found), None)
+
+
 class Format(NamedTuple):
     """How files of a format are read: their start, all records, what a row is called in messages,
     and whether the first record always names the columns.
     """
 
-    start: Callable[[Path, CsvForm], tuple[TableFile, Record | None]]
+    start: Callable[[Any, CsvForm], tuple[TableFile, Record | None]]
     records: Callable[[TableFile], Iterator[Record]]
     row: str
     always_named: bool
 
 
 CSV = Format(_csv_start, _csv_records, "line", always_named=False)
+FRAME = Format(_frame_start, _frame_records, "row", always_named=True)
 FORMATS = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
     parquet.SUFFIX: Format(_parquet_start, _parquet_records, "row", always_named=True),
 }
 
 
-def _format(path: Path) -> Format:
+def _format(path: Source) -> Format:
+    if isinstance(path, Frame):
+        return FRAME
     return FORMATS.get(path.suffix.lower(), CSV)
 
 
@@ -294,7 +312,7 @@ def _pointed(cell: str) -> str:
     return cell.replace(",", ".") if _COMMA.fullmatch(cell.strip()) else cell
 
 
-def place(path: Path, line: int, several: bool = False) -> str:
+def place(path: Source, line: int, several: bool = False) -> str:
     """Return a record's location for messages: its line or row, and its file if there are
     several.
     """

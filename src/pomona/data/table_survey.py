@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import csv_columns, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
+from pomona.data.frame import Source
 from pomona.data.kinds import ColumnData
 from pomona.data.table_columns import Roles, opened, require, roles
 from pomona.data.table_file import Record, TableFile, place
@@ -212,7 +212,7 @@ class TableSurvey:
         )
 
 
-def survey(paths: Sequence[Path], settings: ColumnData) -> TableSurvey:
+def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
     """Read the labels and owners of all files, and check that their columns match.
 
     Raises:

@@ -1,0 +1,248 @@
+"""Data of a Python program as data of a run: arrays, data sets of PyTorch, frames of pandas.
+
+What the functions here return is a section ``data``: ``Config(data=from_arrays(x, y, client))``.
+It has the settings of such data, by the same names as in a file, and takes the way of ``.npz``
+archives and of Parquet: the same checks, features and numbers. A record keeps the settings and the
+data's fingerprint, not the data; who resumes the run gives them again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.bounds import SPLITS
+from pomona.core.errors import DataError, near
+from pomona.data import csv_columns, csv_table, npz, targets
+from pomona.data.array_file import StoredArray, paired
+from pomona.data.dataset import Dataset, Owners
+from pomona.data.frame import Frame
+from pomona.data.kinds import InMemory, MemoryArrays, MemoryFrame
+from pomona.data.python_values import array, pair
+from pomona.data.python_values import names as names_of
+from pomona.data.section import data_settings
+
+
+def from_arrays(
+    x: Any, y: Any, client: Any = None, group: Any = None, **settings: Any
+) -> MemoryArrays:
+    """Return arrays of NumPy, PyTorch or anything that NumPy converts, as data of a run.
+
+    Args:
+        x: (n, F) numbers of a table; images (n, H, W) or (n, H, W, C), volumes (n, D, H, W, C).
+        y: (n,) class numbers from 0, or names of classes; (n, K) numbers or flags; masks
+            ``(n, *sides)``; see ``targets``.
+        client: (n,) the name of each row's owner, who becomes a client. Without it, the rows are
+            dealt to clients by ``partition``.
+        group: (n,) names of rows that belong together, such as a patient's.
+        settings: of section ``data``: targets, classes, test_share, resize, normalise and others.
+
+    Raises:
+        ConfigError: a setting that arrays do not have.
+        DataError: arrays of different lengths. All else is checked when a run reads them; rows in
+            messages are counted within the client.
+
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+    >>> data = from_arrays(x, y, client=np.repeat(["Aachen", "Bergen"], 30))
+    >>> data.name
+    'arrays'
+    """
+    x, y = array(x, "x"), array(y, "y")
+    owners = None if client is None else names_of(client, "client")
+    groups = None if group is None else names_of(group, "group")
+    for what, values in (("y", y), ("client", owners), ("group", groups)):
+        if values is not None and len(values) != len(x):
+            raise DataError(f"x has {len(x)} rows but {what} has {len(values)}; give each row one")
+    if owners is None:
+        return _made([_Part("", 0, x, y, groups)], (), settings)
+    if "" in owners:
+        raise DataError(f"client: row {owners.index('')} names no client; name it")
+    names, number = targets.numbered(owners)
+    held = [np.flatnonzero(number == k) for k in range(len(names))]
+    parts = [
+        _Part(name, 0, x[rows], y[rows], groups and [groups[i] for i in rows])
+        for name, rows in zip(names, held, strict=True)
+    ]
+    return _made(parts, names, settings)
+
+
+def from_clients(
+    train: Mapping[str, Any],
+    validation: Mapping[str, Any] | None = None,
+    test: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> MemoryArrays:
+    """Return each client's arrays (x, y), or its ``torch.utils.data.Dataset``, as data of a run.
+
+    Args:
+        train: by the client's name: a tuple (x, y) as for ``from_arrays``; or a data set with a
+            length, whose items are pairs (x, y). An item's x is a tensor with its channels first,
+            (C, H, W) or (C, D, H, W), or (F,); or anything else with its channels last.
+        validation: a client's own, where it has some; else drawn from its training rows.
+        test: likewise.
+        settings: as for ``from_arrays``.
+
+    Raises as ``from_arrays``.
+    """
+    given = [
+        {str(name): each for name, each in (part or {}).items()}
+        for part in (train, validation, test)
+    ]
+    names = tuple(given[0])
+    if odd := [name for part in given for name in part if name not in names]:
+        raise DataError(f"{odd[0]!r} has no training rows; {near(odd[0], names)}")
+    if not names:
+        raise DataError("no client is given; give at least one")
+    parts = [
+        _Part(name, role, *pair(part[name], f"client {name}, {SPLITS[role]}"))
+        for role, part in enumerate(given)
+        for name in names
+        if name in part
+    ]
+    return _made(parts, names, settings)
+
+
+def from_frame(frame: Any, test: Any = None, **settings: Any) -> MemoryFrame:
+    """Return a pandas DataFrame as data of a run.
+
+    Args:
+        frame: a row for each sample; its columns are found by their names. Cells are read as those
+            of a Parquet file: numbers, texts, dates, truth values, and gaps (NaN, None, NaT).
+        test: further rows, for testing, with the same columns.
+        settings: of section ``data``, as for a file: ``label_column``, ``client_column``,
+            ``group_column``, ``categories``, ``missing``, ``drop_columns`` and others.
+
+    Raises:
+        ConfigError: a setting that tables do not have.
+        DataError: not a DataFrame. All else is checked when a run reads it; rows in messages are
+            counted from 0.
+    """
+    given = [("frame", frame), *([] if test is None else [("test frame", test)])]
+    frames = tuple(Frame.of(each, name) for name, each in given)
+    found: MemoryFrame = _with(_Frames(frames), {"name": "frame", **settings})
+    return found
+
+
+def read(settings: MemoryArrays | MemoryFrame) -> Dataset:
+    """Return the data beside the settings.
+
+    Raises DataError if there are none, as in another process than the one that made them.
+    """
+    if (content := settings._content) is None:
+        made = "from_frame" if isinstance(settings, MemoryFrame) else "from_arrays or from_clients"
+        raise DataError(
+            f"data.name = {settings.name}: the data of this run were in a Python program's memory; "
+            "give them again there: pomona.run(..., out=FOLDER, resume=True) with data of "
+            f"pomona.data.{made}"
+        )
+    found: Dataset = content.read(settings)
+    return found
+
+
+def _with(content: "_Parts | _Frames", section: Mapping[str, Any]) -> Any:
+    """Return settings with the data beside them."""
+    made = data_settings(**section)
+    assert isinstance(made, InMemory)
+    made._content = content
+    return made
+
+
+class _Part(NamedTuple):
+    """Rows of one client and split; ``groups``: the group of each, by name."""
+
+    client: str
+    role: int
+    x: NDArray[Any]
+    y: NDArray[Any]
+    groups: Sequence[str] | None = None
+
+
+def _made(
+    parts: Sequence[_Part], names: tuple[str, ...], settings: Mapping[str, Any]
+) -> MemoryArrays:
+    found: MemoryArrays = _with(_Parts(tuple(parts), names), {"name": "arrays", **settings})
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Arrays: training parts first; ``names`` of the clients, empty for rows without owners."""
+
+    parts: tuple[_Part, ...]
+    names: tuple[str, ...]
+
+    def read(self, settings: MemoryArrays) -> Dataset:
+        """Return the data set."""
+        labels, classes = self._labels(settings.classes)
+        pairs = [
+            paired(_stored(part.x, _where(part, "x")), _stored(y, _where(part, "y")))
+            for part, y in zip(self.parts, labels, strict=True)
+        ]
+        training = sum(part.role == 0 for part in self.parts)
+        dataset = npz.assembled(settings.name, pairs, training, settings, classes)
+        groups = [name for part in self.parts for name in part.groups or ()]
+        dataset = npz.grouped(dataset, groups or None)
+        if not self.names:
+            return dataset
+        counts = [len(x) for x, _ in pairs]
+        client = np.repeat([self.names.index(part.client) for part in self.parts], counts)
+        role = np.repeat(np.array([part.role for part in self.parts], np.int8), counts)
+        owners = Owners(tuple(map(csv_columns.plain, self.names)), client.astype(np.int64), role)
+        return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
+
+    def _labels(self, given: tuple[str, ...]) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+        """Return the targets of each part, names of classes as their numbers, and the classes.
+
+        Raises DataError for a name that is not among those given.
+        """
+        every = [part.y for part in self.parts]
+        if not all(_is_text(y) for y in every):
+            return every, given
+        texts = [[csv_columns.plain(str(name)) for name in y] for y in every]
+        classes = given or targets.in_order(name for each in texts for name in each)
+        number = {csv_columns.plain(name): k for k, name in enumerate(classes)}
+        for part, each in zip(self.parts, texts, strict=True):
+            if odd := [row for row, name in enumerate(each) if name not in number or not name]:
+                first = each[odd[0]]
+                raise DataError(
+                    f"{_where(part, 'y')}: {len(odd)} labels are not classes, first {first!r} in "
+                    f"row {odd[0]}; {near(first, classes)}"
+                )
+        return [np.array([number[name] for name in each], np.int64) for each in texts], classes
+
+
+@dataclass(frozen=True, eq=False)
+class _Frames:
+    """Tables: one for training, and maybe one for testing."""
+
+    frames: tuple[Frame, ...]
+
+    def read(self, settings: MemoryFrame) -> Dataset:
+        """Return the data set."""
+        return csv_table.read_parts(self.frames, 1, settings)[0]
+
+
+def _is_text(y: NDArray[Any]) -> bool:
+    return y.ndim == 1 and y.dtype.kind in "UTO" and all(isinstance(name, str) for name in y)
+
+
+def _where(part: _Part, what: str) -> str:
+    """Return the place of an array, for messages."""
+    split = f", {SPLITS[part.role]}" if part.role else ""
+    return f"client {part.client}{split}, {what}" if part.client else what
+
+
+def _stored(values: NDArray[Any], where: str) -> StoredArray:
+    """Return an array in memory in the form of one in a file, for the same reader."""
+    return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
+
+
+@contextmanager
+def _bytes(values: NDArray[Any]) -> Iterator[IO[bytes]]:
+    yield BytesIO(np.ascontiguousarray(values).data)

@@ -1,0 +1,238 @@
+"""Data in memory: the same numbers as from files, the same checks, and a record that names them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pomona
+from pomona.config import resolve
+from pomona.core.errors import CheckpointError, ConfigError, DataError
+from pomona.data import from_arrays, from_clients, from_frame, read
+from pomona.scenario import Scenario
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(60, 4))
+Y = (X[:, 0] > 0).astype(int)
+SITE = np.array(["b", "a", "c"])[np.arange(60) % 3]
+FRAME = pd.DataFrame(X, columns=list("pqrs")).assign(
+    outcome=np.where(Y, "ill", "well"),
+    site=SITE,
+    patient=np.arange(60) // 6,
+    day=pd.Timestamp("2024-01-01") + pd.to_timedelta(np.arange(60), "D"),
+    sex=pd.Categorical(np.where(X[:, 1] > 0, "F", "M")),
+)
+FRAME.loc[3, "p"] = np.nan
+COLUMNS = {
+    "label_column": "outcome",
+    "client_column": "site",
+    "group_column": "patient",
+    "dates": ["day"],
+    "categories": ["sex"],
+    "missing": "median",
+}
+RUN = {"method": "apple", "model": "logistic", "rounds": 2, "lr": 0.1, "workers": 1}
+
+
+def same(one, other):
+    """Whether two results have the same models, to the bit."""
+    return one.models.keys() == other.models.keys() and all(
+        torch.equal(tensor, other.models[client][name])
+        for client, model in one.models.items()
+        for name, tensor in model.items()
+    )
+
+
+def archives(folder, x, y, site):
+    """An archive of each site, and section data of them."""
+    names = sorted(set(site))
+    for name in names:
+        np.savez(folder / f"{name}.npz", x=x[site == name], y=y[site == name])
+    named = [{"name": name, "train": folder / f"{name}.npz"} for name in names]
+    return {"name": "clients", "clients": named}
+
+
+def test_arrays_are_the_archives_of_the_same_rows_to_the_bit(tmp_path):
+    held = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
+    of_each = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
+    np.savez(tmp_path / "all.npz", x=X, y=Y, client=SITE)
+    one = pomona.run(data={"name": "npz", "path": tmp_path / "all.npz"}, **RUN)
+    several = pomona.run(data=archives(tmp_path, X, Y, SITE), **RUN)
+    assert same(held, one)
+    assert same(held, several)
+    assert same(held, pomona.run(data=from_clients(of_each), **RUN))
+    assert held.about["data"]["fingerprint"] == several.about["data"]["fingerprint"]
+    assert held.about["clients"] == ["a", "b", "c"]
+    assert not same(held, pomona.run(data=from_arrays(-X, Y, SITE), **RUN))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_frame_is_the_file_of_the_same_rows_to_the_bit(kind, tmp_path):
+    path = tmp_path / f"rows.{kind}"
+    FRAME.to_csv(path, index=False) if kind == "csv" else FRAME.to_parquet(path)
+    held = pomona.run(data=from_frame(FRAME, **COLUMNS), **RUN)
+    filed = pomona.run(data={"name": kind, "path": path, **COLUMNS}, **RUN)
+    assert same(held, filed)
+    assert held.about["preprocessing"] == filed.about["preprocessing"]
+    assert held.about["data"]["fingerprint"] == filed.about["data"]["fingerprint"]
+
+
+class Pairs(torch.utils.data.Dataset):
+    """Items (x, y) of arrays."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, row):
+        return self.x[row], self.y[row]
+
+
+def test_data_sets_of_pytorch_have_their_channels_first():
+    images = DRAW.random((20, 5, 6, 3)).astype(np.float32)
+    y = np.arange(20) % 2
+    firsts = torch.from_numpy(images).movedim(-1, 1)
+    found = read(from_clients({"a": Pairs(firsts, torch.from_numpy(y)), "b": (images, y)}))
+    assert found.x.shape == (40, 5, 6, 3)
+    assert np.array_equal(found.x[:20], found.x[20:])
+    assert np.array_equal(found.y[:20], y)
+
+
+def test_a_clients_own_test_rows_are_its_test_rows():
+    data = from_clients({"a": (X, Y), "b": (X + 1, Y)}, test={"b": (X[:7] - 9, Y[:7])})
+    scenario = Scenario.prepare(pomona.Config(data=data, **RUN))
+    own = scenario.partition.clients[1].test
+    assert np.array_equal(scenario.dataset.x[own], (X[:7] - 9).astype(np.float32))
+    assert len(scenario.partition.clients[0].test) == 12
+    test = FRAME[:9].assign(site="a")
+    framed = read(from_frame(FRAME, test, **{**COLUMNS, "group_column": None}))
+    assert framed.n_train == 60
+    assert (framed.owners.role[60:] == 2).all()
+
+
+def test_names_of_classes_are_classes_in_order():
+    named = read(from_arrays(X, np.where(Y, "well", "ill"), SITE))
+    assert named.classes == ("ill", "well")
+    assert np.array_equal(np.sort(named.y), np.sort(Y))
+    given = read(from_arrays(X, np.where(Y, "well", "ill"), classes=["well", "ill", "dead"]))
+    assert given.classes == ("well", "ill", "dead")
+    assert np.array_equal(given.y, 1 - Y)
+    with pytest.raises(DataError, match=r"client c, y: 20 labels are not classes, first 'ill'"):
+        read(from_arrays(X, np.where(SITE == "c", "ill", "well"), SITE, classes=["well"]))
+
+
+def with_one(array, value, row=31):
+    """A copy with one wrong entry, in a row of client a, of which it is row 10."""
+    assert SITE[row] == "a"
+    array = array.astype(float if isinstance(value, float) else array.dtype)
+    array[row] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (with_one(X, np.nan), Y, "client a, x: 1 rows hold NaN.*, first row 10"),
+        (X, with_one(Y, -1), "client a, y: 1 labels are not class numbers .* first -1 in row 10"),
+        (X, with_one(Y, 0.5), "client a, y: labels are float64, not whole .*first 0.5 in row 10"),
+        (X.astype(object), Y, "client a, x is object; a table holds numbers"),
+        (X[:, 0], Y, r"client a, x is float64 \(20,\); images are"),
+        (X[:, :0], Y, r"x is float64 \(60, 0\)|x is float32 \(60, 0\)"),
+    ],
+)
+def test_bad_values_are_named_by_client_and_row(x, y, said):
+    with pytest.raises(DataError, match=said):
+        read(from_arrays(x, y, SITE))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: from_arrays(X, Y[:9]), "x has 60 rows but y has 9"),
+        (lambda: from_arrays(X, Y, SITE[:9]), "x has 60 rows but client has 9"),
+        (lambda: from_arrays(X, Y, [*SITE[:59], None]), "row 59 names no client"),
+        (lambda: from_arrays(3, Y), "x is a int; give an array"),
+        (lambda: from_arrays([[1], [2, 3]], Y), "x: list is no array"),
+        (lambda: from_arrays(np.ma.masked_invalid(X), Y), "x has masked cells"),
+        (lambda: from_clients({}), "no client is given"),
+        (lambda: from_clients({"a": X}), "client a, train: ndarray gives no pairs"),
+        (lambda: from_clients({"a": (X, Y)}, test={"b": (X, Y)}), "'b' has no training rows"),
+        (lambda: read(from_clients({"a": (X, Y), "b": (X[:3], Y)})), "client b, x has 3 rows but"),
+        (
+            lambda: from_clients({"a": [(X[0], 0), (X[0, :2], 1)]}),
+            "client a, train, x: row 1 has shape",
+        ),
+        (lambda: from_frame(X), "frame is a ndarray; give a pandas DataFrame"),
+    ],
+)
+def test_what_is_no_data_is_told_in_a_line(make, said):
+    with pytest.raises(DataError, match=said):
+        make()
+
+
+def test_cells_of_a_frame_are_named_by_their_row():
+    odd = FRAME.assign(q=FRAME["q"].astype(object))
+    odd.loc[7, "q"] = "much"
+    with pytest.raises(DataError, match=r"^frame: column q: .* first 'much' in row 7"):
+        read(from_frame(odd, **COLUMNS))
+    with pytest.raises(ConfigError, match="frame has no column 'outcom'; did you mean outcome"):
+        read(from_frame(FRAME, **COLUMNS | {"label_column": "outcom"}))
+    with pytest.raises(ConfigError, match="a frame has no images; remove it"):
+        from_frame(FRAME, resize=4, **COLUMNS)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    classes=st.integers(1, 3),
+    features=st.integers(1, 3),
+)
+def test_all_sizes_train_or_are_refused_as_archives_are(sizes, classes, features, tmp_path_factory):
+    """A client of no, one or few rows, of one class: the same models or the same refusal."""
+    site = np.repeat([f"s{k}" for k in range(len(sizes))], sizes)
+    x, y = DRAW.normal(size=(len(site), features)), np.arange(len(site)) % classes
+    parts = {f"s{k}": (x[site == f"s{k}"], y[site == f"s{k}"]) for k in range(len(sizes))}
+    folder = tmp_path_factory.mktemp("sizes")
+    for name, (own, labels) in parts.items():
+        np.savez(folder / f"{name}.npz", x=own, y=labels)
+    named = [{"name": name, "train": folder / f"{name}.npz"} for name in parts]
+    ends = []
+    for data in (from_clients(parts), {"name": "clients", "clients": named}):
+        try:
+            ends.append(pomona.run(data=data, **RUN))
+        except pomona.PomonaError as fault:
+            ends.append(type(fault))
+    assert ends[0] == ends[1] if isinstance(ends[0], type) else same(*ends)
+
+
+def test_a_run_goes_on_with_the_same_data_alone(tmp_path):
+    out = tmp_path / "run"
+    whole = pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"rounds": 3})
+    pomona.run(data=from_arrays(X, Y, SITE), out=out, **RUN)
+    with pytest.raises(CheckpointError, match="other values of data"):
+        pomona.run(data=from_arrays(X[::-1], Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
+    longer = pomona.run(data=from_arrays(X, Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
+    assert same(longer, whole)
+    alone = resolve(longer.config)
+    with pytest.raises(DataError, match=r"data.name = arrays: .* in a Python program's memory"):
+        pomona.run(alone, out, resume=True)
+    assert same(pomona.run(alone.model_copy(update={"data": from_arrays(X, Y, SITE)})), whole)
+
+
+def test_worker_processes_have_the_data():
+    one = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
+    assert same(one, pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"workers": 2}))
+
+
+def test_a_partition_deals_rows_without_owners():
+    result = pomona.run(data=from_arrays(X, Y), partition="dirichlet", clients=2, **RUN)
+    assert len(result.models) == 2
+    grouped = read(from_arrays(X, Y, group=np.arange(60) // 6))
+    assert np.array_equal(grouped.groups.number, np.arange(60) // 6)
+    assert replace(grouped, groups=None).fingerprint == read(from_arrays(X, Y)).fingerprint
