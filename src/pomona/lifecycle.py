@@ -11,6 +11,7 @@ The order of the calls is the same for both::
                 close_record(...)              # the end event, and the views
 """
 
+import hashlib
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
+import pomona
 from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.files import LONG, content
@@ -139,6 +141,19 @@ def versions() -> dict[str, str]:
     native = {"pomona-native": release()} if release() else {}
     machine = f"{platform.system()} {platform.machine()}"
     return {"python": sys.version.split()[0], "platform": machine, **packages, **native}
+
+
+def same_everywhere() -> dict[str, str]:
+    """Return what all machines of a run must have in common for the same bits: versions, and this
+    package's code, which changes in a clone without its version.
+    """
+    packages = {name: of for name, of in versions().items() if name not in ("python", "platform")}
+    if native := packages.pop("pomona-native", ""):
+        packages["pomona-native"] = native.split()[0]  # without the kind of processor
+    code = hashlib.sha256()
+    for file in sorted(Path(pomona.__file__).parent.rglob("*.py")):
+        code.update(content(file))
+    return packages | {"pomona": f"{packages['pomona']} (code {code.hexdigest()[:8]})"}
 
 
 def moved(then: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -44,6 +44,7 @@ from pomona.lifecycle import (
     open_record,
     require_own_files,
     resume_point,
+    same_everywhere,
     status_kept,
 )
 from pomona.objective.training import When
@@ -124,14 +125,13 @@ def simulate(
         watcher.note(line)
     if out is None:
         scenario = _settled(scenario, watcher)
-        hold = _kept(scenario, out, watcher)
-        with enough("training"):
+        with _connected(scenario.config), enough("training"):
             return _train(
                 scenario,
                 RunRecord(None, scenario.config.tree()),
                 watcher,
                 Checkpointing(None, 1, {}),
-                hold,
+                _kept(scenario, out, watcher),
             )
     require_own(out)
     if not resume:
@@ -143,16 +143,24 @@ def simulate(
             watcher.note(f"{out} is finished; nothing to do")
             return load(out)
         watcher.note(f"{out} is finished after round {before.round}; going on")
-    hold = _kept(scenario, out, watcher)
-    with locked(out), writing(out):
-        if resume and read_status(out) != before and _finished(scenario, out):
-            watcher.note(f"{out} has been finished by another process")
-            return load(out)
-        probe(out)
-        scenario = _settled(scenario, watcher, out if resume else None)
-        if resume:
-            require_engine(scenario, out)
-        return _recorded(scenario, out, watcher, resume, hold)
+    with _connected(scenario.config):
+        hold = _kept(scenario, out, watcher)
+        with locked(out), writing(out):
+            if resume and read_status(out) != before and _finished(scenario, out):
+                watcher.note(f"{out} has been finished by another process")
+                return load(out)
+            probe(out)
+            scenario = _settled(scenario, watcher, out if resume else None)
+            if resume:
+                require_engine(scenario, out)
+            return _recorded(scenario, out, watcher, resume, hold)
+
+
+def _connected(config: Config) -> AbstractContextManager[None]:
+    """Connect to the run's cluster, if it has one."""
+    if not config.cluster:
+        return nullcontext()
+    return ray_cluster.connected(config.cluster, config.processes)
 
 
 def _finished(scenario: Scenario, out: Path) -> bool:
@@ -225,15 +233,25 @@ def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     Raises ConfigError if they do not fit anywhere.
     """
     config = scenario.config
-    require_training(config, len(scenario.initial()), config.processes)
+    workers, nodes = _workers(config), ray_cluster.memory() if config.cluster else []
+    require_training(config, len(scenario.initial()), workers, nodes)
     client = config.method.method().client
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
     kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    hold, notes = choose(config, first, kept, config.processes, out)
+    hold, notes = choose(config, first, kept, workers, out, nodes)
     for note in notes:
         watcher.note(note)
     return hold
+
+
+def _workers(config: Config) -> int:
+    """Return how many workers train the clients, by the cores of this machine or the connected
+    cluster.
+    """
+    if not config.cluster:
+        return config.processes
+    return min(config.workers or config.clients, config.clients, ray_cluster.cores())
 
 
 def _train(
@@ -255,8 +273,8 @@ def _train(
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
         place = _transport
         if config.cluster:
-            until.enter_context(ray_cluster.connected(config.cluster, config.processes))
-            place = _on_cluster
+            cores = ray_cluster.reserved(_workers(config), watcher.note)
+            place = partial(_on_cluster, until.enter_context(cores))
         transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)
         attendance = Planned(config.membership, roster)
@@ -330,14 +348,21 @@ def _transport(
     return Workers(crew, groups, roster.sizes, workers, copies)
 
 
-def _on_cluster(scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold) -> Workers:
-    """Return a transport with the clients on the connected Ray cluster."""
-    config, half = scenario.config, scenario.config.method.method().client
-    workers = min(config.workers or config.clients, config.clients, ray_cluster.cores())
-    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
+def _on_cluster(
+    cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
+) -> Workers:
+    """Return a transport with the clients on reserved cores of the connected Ray cluster."""
+    config, half, workers = (
+        scenario.config,
+        scenario.config.method.method().client,
+        cores.bundle_count,
+    )
+    row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
+    groups = calls(config, roster.sizes, workers, row, scenario.draws, memory)
     banks = {name: ray_cluster.StoreBank() for name in half.keeps}
     copies = KeptCopies(half.keeps, scenario.initial, banks)
-    crew = ray_cluster.Actors(partial(_worker, scenario, key_stores, hold))
+    make = partial(_worker, scenario, key_stores, hold)
+    crew = ray_cluster.Actors(make, same_everywhere, cores)
     return Workers(crew, groups, roster.sizes, workers, copies)
 
 

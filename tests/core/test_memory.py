@@ -56,6 +56,10 @@ def test_what_training_holds_at_once_must_fit(settings, workers, copies, own, mo
     monkeypatch.setattr(state, "machine_memory", lambda: machine["have"])
     monkeypatch.setattr(state, "process_memory", lambda: machine["own"])
     state.require_training(config, d, workers)
+    nodes = [machine["own"], machine["have"] - machine["own"]]
+    state.require_training(config, d, workers, nodes)
+    with pytest.raises(ConfigError, match="the cluster may have"):
+        state.require_training(config, d, workers, [nodes[0], nodes[1] - 1])
     machine["have"] -= 1
     with pytest.raises(ConfigError, match="this machine may have"):
         state.require_training(config, d, workers)

@@ -1,6 +1,7 @@
 """The bench engine: what is run and kept, selection, and handling of failures."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from bench_suites import SUITE, Counting, Never, changed, here, outcome
 
+from pomona.config import resolve
 from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerError
+from pomona.core.files import content
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
@@ -287,6 +290,35 @@ def test_a_failure_that_is_on_no_file_is_told_by_a_shared_bench_too(tmp_path):
     made = run(suite, tmp_path, here(), share=True)
     assert made.counts == {"failed": 1}
     assert "symbolic link" in next(iter(made.failures.values()))
+
+
+def test_a_failure_that_another_bench_takes_back_meanwhile_is_none(tmp_path, monkeypatch):
+    config = resolve({"method": "separate"})
+    bench_job.put_on_file(tmp_path, bench_job.Failure(1, "why"))
+    assert bench_job.look(tmp_path, config).state == "failed"
+
+    def taken_back(path):
+        bench_job.forget(path.parent)
+        return content(path)
+
+    monkeypatch.setattr(bench_job, "content", taken_back)
+    assert bench_job.look(tmp_path, config).state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("umask", "group", "others"), [(0o002, 6, 4), (0o022, 4, 4), (0o077, 0, 0)]
+)
+def test_what_a_group_shares_it_can_lock(umask, group, others, tmp_path):
+    """As the umask says, and nothing more to others."""
+    before = os.umask(umask)
+    try:
+        run(changed(points=1, seeds=[0], base={"rounds": 1}), tmp_path, here(), share=True)
+    finally:
+        os.umask(before)
+    locks = [tmp_path / ".writing", *tmp_path.rglob(".lock")]
+    assert len(locks) == 4
+    assert {file.stat().st_mode >> 3 & 7 for file in locks} == {group}
+    assert {file.stat().st_mode & 7 for file in locks} <= {0, others}
 
 
 def test_two_processes_share_a_bench(tmp_path, whole):

@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
 from bench_suites import (
@@ -18,6 +20,7 @@ from bench_suites import (
     wait_for,
 )
 
+from pomona.cli import bench as cli
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.rng import stream
 from pomona.experiments.executors import ProcessPool, on_cluster
@@ -106,6 +109,7 @@ def test_jobs_of_a_ray_cluster(tmp_path):
     if not find_spec("ray"):
         pytest.skip("needs the ray extra")
     with on_cluster("ray", tmp_path) as executor:
+        assert executor.cores == len(os.sched_getaffinity(0))
         jobs = [executor.submit(pow, 2, 5), executor.submit(os._exit, 3), executor.submit(int, "x")]
         assert jobs[0].result() == 32
         with pytest.raises(Exception, match="worker died unexpectedly"):
@@ -113,6 +117,16 @@ def test_jobs_of_a_ray_cluster(tmp_path):
         with pytest.raises(ValueError, match="'x'"):
             jobs[2].result()
         assert [where for _, where in on_each_node(lambda: "here")]
+
+
+def test_a_shared_bench_on_a_cluster_has_as_many_jobs_as_that_has_cores(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(cli, "on_cluster", lambda *_: nullcontext(SimpleNamespace(cores=70)))
+    monkeypatch.setattr(cli, "run", lambda *_, jobs, **__: asked.append(jobs) or 1 / 0)
+    for jobs in (None, 3):
+        with pytest.raises(ZeroDivisionError):
+            cli.bench("digits", out=tmp_path, cluster="ray", jobs=jobs, share=True)
+    assert asked == [70, 3]
 
 
 def test_without_the_extra(monkeypatch, tmp_path):

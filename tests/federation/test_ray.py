@@ -8,12 +8,13 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
-from test_ray_faults import BUDGET, CLIENTS, needs_ray, on_ray, outcome
+from test_ray_faults import BUDGET, CLIENTS, Heard, needs_ray, on_ray, outcome
 from test_resume import models
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.federation.ray_cluster import connected
+from pomona.experiments.executors import on_cluster
+from pomona.federation.ray_cluster import connected, reserved
 from pomona.methods import METHODS
 from problems import tiny
 from representatives import drawn
@@ -23,12 +24,15 @@ from representatives import drawn
 def machine():
     """A cluster of this machine, which the runs of a module share."""
     needs_ray()
+    before = dict(os.environ)
     with ExitStack() as until:
         try:
             until.enter_context(connected("ray", 2))
         except ConfigError:  # Ray waits 30 s for itself, which a busy machine may exceed
             until.enter_context(connected("ray", 2))
         yield
+    now = {name: os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")}
+    assert now == {name: before.get(name) for name in now}
 
 
 def as_one(name, settings, tmp_path):
@@ -51,6 +55,25 @@ def test_it_has_the_bits_of_one_process(name, settings, tmp_path, machine):
         if c.pid in own and c.status == "LISTEN"
     }
     assert heard == {"127.0.0.1"}
+
+
+def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
+    monkeypatch.setattr("pomona.lifecycle.version", lambda name: f"{name}-0")  # on this machine
+    refused = r"node .* has .*torch 2.*, this machine torch-0: .*same"
+    with pytest.raises(ConfigError, match=refused):
+        pomona.run(on_ray("fedavg"))
+    with pytest.raises(ConfigError, match=refused), on_cluster("ray", tmp_path):
+        pass
+
+
+def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
+    heard = Heard()
+    with reserved(1, heard.note):
+        monkeypatch.setattr("pomona.federation.ray_cluster.SOON", 0.5)
+        monkeypatch.setattr("pomona.federation.ray_cluster.PATIENCE", 0.6)
+        with pytest.raises(ConfigError, match=r"not given 2 cores in 1 s \(. of its 2 are free\)"):
+            pomona.run(on_ray("fedavg"), watcher=heard)
+    assert "waiting for 2 cores of the Ray cluster" in heard.notes[-1]
 
 
 @pytest.mark.slow

@@ -133,14 +133,14 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
 # Where they are kept
 
 
-def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, kept=0, **over):
+def planned(monkeypatch, memory, free, out=None, clients=100, workers=2, kept=0, nodes=(), **over):
     """Placement of 100 clients, each with a state of 100 models of 582,026 parameters, on a machine
     of this size.
     """
     monkeypatch.setattr(state, "machine_memory", lambda: int(memory))
     monkeypatch.setattr(state.shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     first = torch.empty(1, clients, 582_026, device="meta")
-    return choose(apple(clients=clients, **over), first, kept, workers, out)
+    return choose(apple(clients=clients, **over), first, kept, workers, out, nodes)
 
 
 NEED = 100 * 100 * 582_026 * 4  # 23.3 GB
@@ -187,6 +187,18 @@ def test_disks_of_their_own_have_room_of_their_own(monkeypatch, tmp_path):
     assert planned(monkeypatch, 24e9, 3 * NEED, tmp_path)[0] is to_file
     with pytest.raises(ConfigError, match=f"69.8 GB in {tmp_path}, where 69.8 GB are free;"):
         planned(monkeypatch, 24e9, 3 * NEED - 1, tmp_path)
+
+
+def test_of_a_cluster_its_nodes_memory_counts(monkeypatch):
+    """And the disks of this machine hold no states of it."""
+    monkeypatch.setattr(state, "machine_memory", lambda: 1)
+    assert planned(monkeypatch, 1, 0, nodes=[NEED, NEED]) == (as_is, [])
+    hold, notes = planned(monkeypatch, 1, 0, nodes=[NEED, NEED - 2])
+    assert hold is to_file
+    said = (
+        "more than 0.5 of the cluster's 46.6 GB: they lie in files in its nodes' temporary folders"
+    )
+    assert notes == [f"the clients' states take 23.3 GB, {said}"]
 
 
 def test_what_is_in_use_at_a_time_must_fit_into_memory(monkeypatch):

@@ -110,7 +110,7 @@ def bench(
                 workers,
                 size=size,
                 **part,
-                jobs=jobs,
+                jobs=jobs or (workers.cores if workers else None),
                 retry=retry,
                 share=share,
                 watch=watch,

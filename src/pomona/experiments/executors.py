@@ -25,6 +25,7 @@ from pomona.core.errors import StorageError, WorkerError
 from pomona.core.files import writing
 from pomona.core.registry import importable, own_code_folders
 from pomona.federation import ray_cluster
+from pomona.lifecycle import same_everywhere
 
 CONTEXT = get_context("forkserver")
 P = ParamSpec("P")
@@ -175,7 +176,7 @@ def _follow_parent() -> None:
 
 
 @contextmanager
-def on_cluster(cluster: str, out: Path) -> Iterator[Executor]:
+def on_cluster(cluster: str, out: Path) -> Iterator[ray_cluster.Jobs]:
     """Yield an executor of the Ray cluster at an address (``ray_cluster.connected``), which gives
     each job a core.
 
@@ -183,10 +184,13 @@ def on_cluster(cluster: str, out: Path) -> Iterator[Executor]:
     storage.
 
     Raises:
-        ConfigError: the extra is not installed, or the address does not respond.
+        ConfigError: the extra is not installed, the address does not respond, or a node has other
+            versions.
         StorageError: a node cannot access ``out``.
     """
     with ray_cluster.connected(cluster, len(os.sched_getaffinity(0))):
+        for node, versions in ray_cluster.on_each_node(same_everywhere):
+            ray_cluster.require_same(node, versions, same_everywhere())
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=out) as token:

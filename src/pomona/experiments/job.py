@@ -105,16 +105,15 @@ def _read_once(settings: str) -> Dataset:
 
 def look(folder: Path, config: Config) -> JobState:
     """Read a cell's folder; "waiting" means neither a finished run nor a stored failure."""
-    if (folder / FAILURE).exists():
-        try:
-            text = content(folder / FAILURE)
-            return JobState(
-                "failed", TypeAdapter(Failure).validate_python(parse(text, StorageError))
-            )
-        except (OSError, StorageError, ValidationError) as fault:
-            raise StorageError(
-                f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again"
-            ) from None
+    try:
+        text = content(folder / FAILURE)
+        return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
+    except FileNotFoundError:  # it has none, or another bench has just taken it back (``forget``)
+        pass
+    except (OSError, StorageError, ValidationError) as fault:
+        raise StorageError(
+            f"{folder / FAILURE} cannot be read ({fault}); remove it, then start again"
+        ) from None
     status = read_status(folder)
     if status and status.state == "finished":
         result = load(folder)

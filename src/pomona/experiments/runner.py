@@ -33,6 +33,7 @@ Verdicts = Mapping[Path, JobState]
 Watch = Callable[[Sequence[Group], Verdicts], None]
 LOOK = 0.5  # seconds between display updates, and between checks for an interrupt
 WRITING = ".writing"  # lock file: benches that share a folder write its own files in turn
+GROUP = 0o660  # its mode, less the umask: users who share a folder share a group
 LIVES = 2  # how often a cell may lose its process before it counts as failed
 
 
@@ -134,7 +135,7 @@ def run(
     groups, pairs, out = plan(suite, size), suite.pairs(size, scenarios, methods), out.absolute()
     asked = [group for group in groups if (group.scenario, group.method) in pairs]
     with locked(out, share), writing(out):
-        with waiting_lock(out / WRITING):
+        with waiting_lock(out / WRITING, GROUP):
             probe(out)
         most = (jobs or len(os.sched_getaffinity(0))) if share else sys.maxsize
         course = _Course(asked, out, suite.keep_models, share, watch, most)
@@ -143,7 +144,7 @@ def run(
             if any(course.todo(group) for group in asked):
                 _drive(course, executor, jobs)
         finally:
-            with waiting_lock(out / WRITING):
+            with waiting_lock(out / WRITING, GROUP):
                 if share:
                     course.read_again(groups)
                 bench = collect(suite, size, groups, course.verdicts, out)

@@ -91,13 +91,15 @@ def _give_back() -> None:
         trim(0)
 
 
-def require_training(config: Config, parameters: int, workers: int) -> None:
+def require_training(
+    config: Config, parameters: int, workers: int, nodes: Sequence[int] = ()
+) -> None:
     """Raise ConfigError if training on a CPU cannot fit into memory, even without the network's
     activations.
 
     Counts what exists at the same time: the initial row, each process's network, and for each
     client in training its row, its gradient and the optimizer's moments. ``parameters``: numbers in
-    a row of float32.
+    a row of float32; ``nodes``: as ``choose``.
     """
     if config.device != "cpu":
         return
@@ -109,9 +111,10 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
         row * (2 + at_once * (2 + moments)),
         row * (1 + workers + all_at_once * (2 + moments)),
     )
+    have, where = _memory(nodes)
     bounds = (
-        (one, at_once, process_memory(), "a process"),
-        (whole, all_at_once, machine_memory(), "this machine"),
+        (one, at_once, max(nodes) if nodes else process_memory(), "a process"),
+        (whole, all_at_once, have, where),
     )
     for need, trained, have, where in bounds:
         if need > have:
@@ -128,7 +131,12 @@ def require_training(config: Config, parameters: int, workers: int) -> None:
 
 
 def choose(
-    config: Config, first: object, kept: int, workers: int, out: Path | None
+    config: Config,
+    first: object,
+    kept: int,
+    workers: int,
+    out: Path | None,
+    nodes: Sequence[int] = (),
 ) -> tuple[Hold, list[str]]:
     """Choose memory or disk for clients' states, by ``state_memory``.
 
@@ -139,6 +147,7 @@ def choose(
             per client, shared by all that have it.
         workers: number of processes in which clients train at the same time.
         out: the run's folder, for its checkpoints.
+        nodes: bytes of memory of each node of the run's cluster; none: this machine's count.
 
     Returns:
         A function that moves a state to its storage, and a line for display unless that is memory.
@@ -146,14 +155,15 @@ def choose(
     Raises:
         ConfigError: neither memory nor the disks have enough space.
     """
-    one, have = sum(t.nbytes for t in flatten(first, "state").values()), machine_memory()
+    one = sum(t.nbytes for t in flatten(first, "state").values())
+    have, machine = _memory(nodes)
     states, copies = config.clients * one, kept * min(config.rounds + 1, config.clients)
     need, share = states + copies, config.state_memory if config.device == "cpu" else 1.0
     if need <= share * have:
         return as_is, []
     need_and_have = (
         f"what {config.clients} clients of {config.method.name} keep takes "
-        f"{_gb(need)}, this machine has {_gb(have)}"
+        f"{_gb(need)}, {machine} has {_gb(have)}"
     )
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
@@ -162,23 +172,30 @@ def choose(
         raise ConfigError(
             f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}"
         )
-    if short := "; ".join(_short(_wanted(states, copies, out))):
+    wanted = _wanted(states, copies, out, here=not nodes)
+    if short := "; ".join(_short(wanted)):
         fits = "raise state_memory, " if need <= have else ""
         raise ConfigError(
             f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, "
             f"{fits}{remedy}"
         )
-    limit, where = f"{config.state_memory:g} of this machine's {_gb(have)}", tempfile.gettempdir()
+    limit = f"{config.state_memory:g} of {machine}'s {_gb(have)}"
+    where = "its nodes' temporary folders" if nodes else tempfile.gettempdir()
     return to_file, [
         f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"
     ]
 
 
-def _wanted(states: int, copies: int, out: Path | None) -> Iterator[tuple[Path, int]]:
-    """Yield the bytes that a run will write, by existing folder: copies, states of two rounds,
-    checkpoints.
+def _memory(nodes: Sequence[int]) -> tuple[int, str]:
+    return (sum(nodes), "the cluster") if nodes else (machine_memory(), "this machine")
+
+
+def _wanted(states: int, copies: int, out: Path | None, here: bool) -> Iterator[tuple[Path, int]]:
+    """Yield the bytes that a run will write, by existing folder: copies and states of two rounds if
+    its clients are ``here``, checkpoints.
     """
-    yield Path(tempfile.gettempdir()), 2 * states + copies
+    if here:
+        yield Path(tempfile.gettempdir()), 2 * states + copies
     if out:
         there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
         yield there, (KEEP + 1 - min(KEEP, len(committed(out / FOLDER)))) * (states + copies)

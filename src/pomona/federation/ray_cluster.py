@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
@@ -42,6 +43,8 @@ HERE = "ray"
 ANSWER = 10.0  # seconds, for an address
 QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 PATIENCE = 300.0  # seconds, until an actor has found a place and read its part
+SOON = 5.0  # seconds, after which a user is told what a run waits for
+Versions = Callable[[], dict[str, str]]
 
 
 @contextmanager
@@ -52,26 +55,53 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
     Raises:
         ConfigError: the extra is not installed, or the address does not respond.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray = _ray()
     if ray.is_initialized():
         yield
         return
     address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS") or "local"
-    with _own_handler():
+    with _environment(address == "local"):
+        with _own_handler():
+            try:
+                _start(cores) if address == "local" else _join(address)
+            except Exception as fault:  # Ray raises this class itself
+                raise ConfigError(
+                    f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray "
+                    "start --head), or correct cluster"
+                ) from None
+        ray.util.register_serializer(Tensor, serializer=_packed, deserializer=_viewed)
         try:
-            _start(cores) if address == "local" else _join(address)
-        except Exception as fault:  # Ray raises this class itself
-            raise ConfigError(
-                f"no Ray cluster answers at {address} ({_first_line(fault)}); start one (ray start "
-                "--head), or correct cluster"
-            ) from None
-    ray.util.register_serializer(Tensor, serializer=_packed, deserializer=_viewed)
+            yield
+        finally:
+            ray.util.deregister_serializer(Tensor)
+            ray.shutdown()
+
+
+@contextmanager
+def _environment(new: bool) -> Iterator[None]:
+    """Set Ray's variables for a connection; ``new``: to a cluster that this process starts."""
+    before = _variables()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if new:
+        # Otherwise Ray writes a token for all clusters to the home folder.
+        os.environ.setdefault("RAY_AUTH_TOKEN", _token())
+        os.environ.setdefault("RAY_worker_niceness", "0")  # else actors give way to all other work
     try:
         yield
     finally:
-        ray.util.deregister_serializer(Tensor)
-        ray.shutdown()
+        for name in _variables():  # Ray itself sets more
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+
+
+@cache
+def _token() -> str:
+    """Return the token of all clusters that this process starts: Ray remembers the first."""
+    return secrets.token_hex()
 
 
 def _join(address: str) -> None:
@@ -83,9 +113,6 @@ def _join(address: str) -> None:
 def _start(cores: int) -> None:
     """Start a cluster that listens on loopback alone, to processes that know its token."""
     ray = _ray()
-    # Otherwise Ray writes a token for all clusters to the home folder.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex())
-    os.environ.setdefault("RAY_worker_niceness", "0")  # else actors give way to all other work
     constants = ray._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False  # as on macOS
@@ -98,6 +125,42 @@ def _start(cores: int) -> None:
 def cores() -> int:
     """Return the number of cores of the connected cluster."""
     return int(_ray().cluster_resources().get("CPU", 1))
+
+
+def memory() -> list[int]:
+    """Return the bytes of memory of each node of the connected cluster, as Ray counts them: what
+    was free when it began.
+    """
+    kinds = ("memory", "object_store_memory")
+    return [int(sum(node["Resources"].get(kind, 0) for kind in kinds)) for node in _nodes()]
+
+
+def _nodes() -> Iterator[dict[str, Any]]:
+    return filter(itemgetter("Alive"), _ray().nodes())
+
+
+@contextmanager
+def reserved(workers: int, note: Callable[[str], None]) -> Iterator[Any]:
+    """Yield as many cores of the connected cluster, all or none, so that two runs do not wait for
+    each other's; ``note`` is told if others have them.
+
+    Raises:
+        ConfigError: others have them for ``PATIENCE`` seconds.
+    """
+    ray = _ray()
+    place = ray.util.placement_group([{"CPU": 1}] * workers)
+    try:
+        if not place.wait(SOON):
+            has = f"{int(ray.available_resources().get('CPU', 0))} of its {cores()} are free"
+            note(f"waiting for {workers} cores of the Ray cluster: {has}")
+            if not place.wait(PATIENCE):
+                raise ConfigError(
+                    f"the Ray cluster has not given {workers} cores in {PATIENCE:.0f} s ({has}); "
+                    "set workers to fewer, or start again when other runs have ended"
+                )
+        yield place
+    finally:
+        ray.util.remove_placement_group(place)
 
 
 def _ray() -> Any:
@@ -120,7 +183,10 @@ def _own_handler() -> Iterator[None]:
 
 
 class Jobs(Executor):
-    """Runs jobs on the connected cluster, one on a core; none is repeated."""
+    """Runs jobs on the connected cluster, one on each of its ``cores``; none is repeated."""
+
+    def __init__(self) -> None:
+        self.cores = cores()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue a job of plain values."""
@@ -136,24 +202,58 @@ def _run(folders: Sequence[Path], function: Callable[..., T], args: Any, kwargs:
 
 
 def on_each_node(function: Callable[..., T], *args: Any) -> list[tuple[str, T]]:
-    """Return each node's address with the function's result there."""
+    """Return each node's address with the function's result there.
+
+    Raises:
+        ConfigError: a node cannot call it.
+    """
     ray, asked = _ray(), []
     task = ray.remote(num_cpus=0)(function)
-    for node in filter(itemgetter("Alive"), ray.nodes()):
+    for node in _nodes():
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], False)
-        asked.append((node["NodeManagerAddress"], task.options(scheduling_strategy=here)))
-    return [(name, ray.get(where.remote(*args))) for name, where in asked]
+        there = task.options(scheduling_strategy=here)
+        asked.append((node["NodeManagerAddress"], there.remote(*args)))
+    return [(name, _answer(name, answer)) for name, answer in asked]
+
+
+def _answer(node: str, answer: Any) -> Any:
+    ray = _ray()
+    try:
+        return ray.get(answer)
+    except ray.exceptions.RayError as fault:
+        why = _first_line(getattr(fault, "cause", None) or fault)
+        raise ConfigError(
+            f"the cluster's node {node} does not answer ({why}); install the same Pomona on all"
+        ) from None
+
+
+def require_same(node: str, theirs: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Raise ConfigError unless a node has the versions of this machine."""
+    changed = [
+        f"{name} {theirs.get(name, 'not at all')}, this machine {own.get(name, 'not at all')}"
+        for name in sorted(theirs.keys() | own.keys())
+        if theirs.get(name) != own.get(name)
+    ]
+    if changed:
+        raise ConfigError(
+            f"the cluster's node {node} has {'; '.join(changed)}: it would compute other bits; "
+            "install the same on all nodes"
+        )
 
 
 class Actors:
-    """Starts actors with one core each, on any node of the connected cluster."""
+    """Starts actors on cores that are ``reserved``; ``versions`` must give the same there."""
 
-    def __init__(self, make: Make) -> None:
-        self._make = _ray().put(make)
+    def __init__(self, make: Make, versions: Versions, place: Any) -> None:
+        self._make, self._versions, self._own = _ray().put(make), versions, versions()
+        where = _ray().util.scheduling_strategies.PlacementGroupSchedulingStrategy(place)
+        self._actor = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy=where)(_Served)
 
     def start(self, groups: Groups) -> "RayWorker":
         """Start an actor for groups of clients."""
-        return RayWorker(self._make, groups)
+        actor = self._actor.remote(own_code_folders())
+        place = actor.place.remote(self._versions)
+        return RayWorker(actor, self._own, place, actor.begin.remote(self._make, groups))
 
     def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
         """Return what a worker is sent of a downlink: models for several clients by reference, and
@@ -164,12 +264,11 @@ class Actors:
 
 
 class RayWorker:
-    """An actor; ``make`` is a reference."""
+    """An actor; ``place`` and ``begun`` refer to its answers to these first two requests."""
 
-    def __init__(self, make: Any, groups: Groups) -> None:
-        actor = _ray().remote(num_cpus=1, max_restarts=0)(_Served)
-        self._actor = actor.remote(own_code_folders())
-        self._begun, self._asked = self._actor.begin.remote(make, groups), list[Any]()
+    def __init__(self, actor: Any, own: Mapping[str, str], place: Any, begun: Any) -> None:
+        self._actor, self._own, self._asked = actor, own, list[Any]()
+        self._first: tuple[Any, Any] | None = (place, begun)
 
     def send(self, function: Callable[..., Any], *args: Any) -> None:
         """Send a request; tensors that would be read from files of this machine are read here."""
@@ -180,9 +279,13 @@ class RayWorker:
         """Return the next answer."""
         ray = _ray()
         try:
-            if fault := self._begun and ray.get(self._begun, timeout=PATIENCE):
-                return fault
-            self._begun = None
+            if self._first:
+                place, begun = self._first
+                node, theirs = ray.get(place, timeout=PATIENCE)
+                require_same(node, theirs, self._own)
+                if fault := ray.get(begun, timeout=PATIENCE):
+                    return fault
+                self._first = None
             return ray.get(self._asked.pop(0))
         except (ray.exceptions.RayError, ConnectionError) as fault:
             raise WorkerError(
@@ -218,6 +321,9 @@ class _Served:
             importable(folder)
         torch.set_num_threads(1)
         _ray().util.register_serializer(Tensor, serializer=_packed, deserializer=_copied)
+
+    def place(self, versions: Versions) -> tuple[str, dict[str, str]]:
+        return _ray().util.get_node_ip_address(), versions()
 
     def begin(self, make: Make, groups: Groups) -> Exception | None:
         try:

@@ -159,10 +159,16 @@ def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any
 
 
 def calls(
-    config: Config, sizes: Sequence[int], workers: int, row: int, draws: bool = False
+    config: Config,
+    sizes: Sequence[int],
+    workers: int,
+    row: int,
+    draws: bool = False,
+    memory: int | None = None,
 ) -> Groups:
-    """Group a simulation's clients into calls, given their numbers of samples, the bytes of a row
-    and whether the network draws random numbers, which the clients of a call draw in turn.
+    """Group a simulation's clients into calls, given their numbers of samples, the bytes of a row,
+    whether the network draws random numbers, which the clients of a call draw in turn, and the
+    bytes of memory of all workers, None for this machine's.
 
     If all clients read the same models in each step, a worker's clients train in one call, which
     reads the models once for all, if they fit into memory beside all clients' states. Only the
@@ -171,7 +177,8 @@ def calls(
     """
     alike = config.engine == "native" and config.method.method().client.reads_alike and not draws
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
-    fits = rows * row <= (1 - config.state_memory) * machine_memory()
+    have = machine_memory() if memory is None else memory
+    fits = rows * row <= (1 - config.state_memory) * have
     if alike and fits and config.rows_per_call is None:
         return by_worker(sizes, workers, LARGEST_CALL)
     return grouped(sizes, config.rows)

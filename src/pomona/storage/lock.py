@@ -54,7 +54,7 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(
-            folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+            folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664
         )
     except OSError as fault:
         raise StorageError(
@@ -85,12 +85,13 @@ def in_use(folder: Path) -> bool:
 
 
 @contextmanager
-def waiting_lock(path: Path) -> Iterator[None]:
+def waiting_lock(path: Path, mode: int = 0o600) -> Iterator[None]:
     """Hold a lock file briefly, creating it if missing, and wait for other processes to release it.
+    ``mode``: its permissions, less the umask.
 
     Raises OSError.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
