@@ -8,7 +8,7 @@ from pomona.methods import METHODS
 from pomona.testing import Federation, Quadratics, a_round, quadratics
 from pomona.testing.conformance import small
 from pomona.testing.problems import passes as of_settings
-from pomona.testing.problems import same, states, uneven
+from pomona.testing.problems import same, states, suited, uneven
 
 __all__ = [
     "Federation",
@@ -19,6 +19,7 @@ __all__ = [
     "quadratics",
     "same",
     "states",
+    "suited",
     "tiny",
     "uneven",
 ]

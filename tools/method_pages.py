@@ -178,6 +178,8 @@ def _about(card: Card, alone: bool) -> Iterator[str]:
     if card.exchange.tells:
         yield f"- **the server also learns**: {'; '.join(card.exchange.tells.values())}"
     yield f"- **headline model**: {', '.join(card.headline)}"
+    if card.tasks:
+        yield f"- **for**: {', '.join(card.tasks)}"
     if card.needs.cohort != "any cohort":
         yield f"- **needs**: {card.needs.cohort}"
     if card.exchange.keeps != "nothing":

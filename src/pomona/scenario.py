@@ -47,7 +47,7 @@ from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
 from pomona.privacy.accounting import projected_epsilon
-from pomona.scenario_checks import require_patches, require_private, require_samples
+from pomona.scenario_checks import require_patches, require_private, require_samples, require_task
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.scores import Choice, choose, compute
@@ -150,6 +150,7 @@ class Scenario:
         ``agreed``: whether the clients have agreed on class names before.
         """
         _ = self.choice
+        require_task(self.config, self.targets)
         loss = criterion(self.config.model, self.task)
         require_per_sample(
             loss, self.config.model.loss, self.task, self.dataset.n_outputs, self.input_shape
@@ -371,7 +372,9 @@ class Scenario:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
             return row[: space.trained]
 
-        return Initial(make, space.layers, space.norms, common[space.trained :], space.variances)
+        return Initial(
+            make, space.layers, space.norms, common[space.trained :], space.variances, space.head
+        )
 
     def constant(self) -> dict[str, Any]:
         """Return metric, accuracy and loss of constant predictions."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from pomona.config import Config
+from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset, network_shape
@@ -45,6 +46,16 @@ def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None
         raise ConfigError(
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
             "a release that privacy does not cover"
+        )
+
+
+def require_task(config: Config, targets: Targets) -> None:
+    """Raise ConfigError if the method is not for targets of this kind."""
+    tasks = config.method.method().card.tasks
+    if tasks and targets not in tasks:
+        raise ConfigError(
+            f"method.name: {config.method.name} is for targets of kind {', '.join(tasks)}, the "
+            f"data have {targets}; take another method"
         )
 
 

@@ -6,6 +6,7 @@ from test_conformance import every_method, method
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, stack
+from pomona.methods import METHODS
 from pomona.methods.apple import APPLE
 from pomona.methods.cfl import CFL
 from pomona.methods.fedamp import FedAMP
@@ -13,7 +14,8 @@ from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.mocha import MOCHA
 from pomona.methods.scaffold import SCAFFOLD
-from problems import Federation, Quadratics, a_round, passes, same, states, uneven
+from pomona.testing import Points
+from problems import Federation, Quadratics, a_round, passes, same, states, suited, uneven
 
 
 def observed(run):
@@ -26,12 +28,14 @@ def test_who_is_no_member_is_as_good_as_not_there(name, settings):
     """Four places with three members give what three places give: names and streams are the same,
     and so are sizes.
     """
-    few = Federation(method(name, settings), uneven(1, 4, 2))
-    problem = few.problem
+    few = Federation(method(name, settings), suited(METHODS[name](**settings), uneven(1, 4, 2)))
+    three = uneven(1, 4, 2)
     five = Quadratics(
-        torch.cat([problem.targets, torch.full((3, 5), 9.0).double()]), [*problem.rows, [7, 8, 9]]
+        torch.cat([three.targets, torch.full((3, 5), 9.0).double()]), [*three.rows, [7, 8, 9]]
     )
-    many = Federation(method(name, settings), five, members=(0, 1, 2))
+    many = Federation(
+        method(name, settings), suited(METHODS[name](**settings), five), members=(0, 1, 2)
+    )
     for number in (1, 2, 3):
         few.round(passes(name, number))
         many.round(passes(name, number))
@@ -49,11 +53,13 @@ def test_late_clients_come_in_and_leavers_are_gone(name, settings):
     runs = []
     for value in (1.0, -5.0):
         targets = torch.cat([uneven(4, 4, 4).targets, torch.full((4, 5), value).double()])
-        run = Federation(
-            method(name, settings),
+        problem = suited(
+            METHODS[name](**settings),
             Quadratics(targets, [list(range(4 * i, 4 * i + 4)) for i in range(4)]),
         )
-        run = Federation(run.method, run.problem, members=(0, 1, 2))
+        if isinstance(problem, Points):
+            problem.inputs[12:] = value
+        run = Federation(method(name, settings), problem, members=(0, 1, 2))
         for number in (1, 2):
             run.round(passes(name, number))
         runs.append((run, states(run)))
@@ -95,7 +101,11 @@ def adapted(run, client, rounds):
 
 @every_method
 def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
-    run = Federation(method(name, settings), uneven(3, 4, 2, 3), members=(0, 1, 2))
+    run = Federation(
+        method(name, settings),
+        suited(METHODS[name](**settings), uneven(3, 4, 2, 3)),
+        members=(0, 1, 2),
+    )
     for number in (1, 2):
         run.round(passes(name, number))
     before = states(run)
@@ -110,7 +120,11 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
     """What ``lasting`` denies: the same round done again, after it was committed, gives the same
     models.
     """
-    run = Federation(method(name, settings), uneven(3, 4, 2, 3), members=(0, 1, 2))
+    run = Federation(
+        method(name, settings),
+        suited(METHODS[name](**settings), uneven(3, 4, 2, 3)),
+        members=(0, 1, 2),
+    )
     run.round(passes(name, 1))
     seen = []
     state, row = run.method.server.welcome(run.server, (3,), run.roster)
@@ -146,7 +160,7 @@ def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
     """What separable promises: with one uplink, every tensor that has a row a client changes in
     that row alone.
     """
-    run = Federation(method(name, settings), uneven(3, 4, 2, 3))
+    run = Federation(method(name, settings), suited(METHODS[name](**settings), uneven(3, 4, 2, 3)))
     run.round(passes(name, 1))
     if not run.method.server.separable:
         return

@@ -19,7 +19,7 @@ from pomona.methods.fednova import FedNova, length
 from pomona.methods.q_fedavg import QFedAvg
 from pomona.storage.tensor_validation import non_finite
 from pomona.testing.conformance import MODELS
-from problems import Federation, a_round, quadratics, uneven
+from problems import Federation, a_round, quadratics, suited, uneven
 
 EXTREMES = [
     5e-324,
@@ -116,7 +116,8 @@ def test_no_number_gives_a_member_more_than_the_agreed_share(name, settings, mem
 def test_all_other_methods_send_no_number_beside_models():
     """Their servers hand rows on, or mix them by what rows and samples say."""
     for name, settings in VARIANTS:
-        server, _, uplink, _ = sent(METHODS[name](**settings), quadratics(3, samples=4, d=9), 0.5)
+        problem = suited(METHODS[name](**settings), quadratics(3, samples=4, d=9))
+        server, _, uplink, _ = sent(METHODS[name](**settings), problem, 0.5)
         numbers = {
             k for k, t in uplink.items() if t.is_floating_point() and t[0].numel() == 1
         } - MODELS

@@ -11,7 +11,7 @@ from pomona.storage import mapped_tensor
 from pomona.storage.mapped_tensor import folder_of, mapped
 from problems import a_round
 
-N, WIDE = 4, 1003
+N, WIDE = 4, 1004
 ROSTER = base.Roster((30, 10, 20, 40))
 ROUNDS = (0, 1, 2, 3), (0, 2), (0, 1, 2, 3)
 
@@ -46,7 +46,9 @@ def states(settings, place):
     """
     server = settings.method().server
     initial = base.Initial(
-        lambda client: place(random(WIDE, seed=client or 0)), (slice(0, 500), slice(500, WIDE))
+        lambda client: place(random(WIDE, seed=client or 0)),
+        (slice(0, 500), slice(500, WIDE)),
+        head=base.Head(slice(500, 1001), slice(1001, 1004), outputs=3, features=167),
     )
     state = server.start(initial, ROSTER, 0)
     for number, ids in enumerate(ROUNDS, 1):

@@ -94,7 +94,7 @@ def rounds(
 ) -> tuple[ClientRuntime, object, list]:
     """Train a method for some rounds: the clients, the server's state, and every reply in order."""
     roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
-    initial = Initial(lambda _: p.row.clone(), p.space.layers)
+    initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
     clients = ClientRuntime(method.client, p.objective, initial, tuple((i,) for i in ids), 0)
     server, replies = method.server.start(initial, roster, 0), []
     clients.begin(ids, roster, None)

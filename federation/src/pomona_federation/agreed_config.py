@@ -7,6 +7,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.toml import named
 from pomona.core.training_settings import require_steps
 from pomona.models.weights import initial
+from pomona.scenario_checks import require_task
 from pomona.tasks import TASKS
 from pomona.tasks.scores import require
 from pomona_federation import cross_evaluation
@@ -57,6 +58,7 @@ def resolved(
         config = config.model_copy(update={"metric": metric.name})
         steps = config.method.method().card.needs.steps
         require_steps(config.method.name, steps, config.momentum, config.optimizer)
+        require_task(config, task.targets)
         if given := initial(config.model):
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})
             config = config.model_copy(update={"model": pinned})

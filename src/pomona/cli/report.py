@@ -196,8 +196,9 @@ def methods(*, json: Json = False) -> None:
         )
         out.print(f"  private  {sent.private}", highlight=False, markup=False)
         out.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
+        needs = ", ".join((*card.tasks, card.needs.cohort))
         out.print(
-            f"  needs    {card.needs.cohort}; a client keeps {sent.keeps}",
+            f"  needs    {needs}; a client keeps {sent.keeps}",
             highlight=False,
             markup=False,
         )

@@ -34,6 +34,7 @@ from pomona.methods.fednova import FedNova
 from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
 from pomona.methods.fedper import FedPer
 from pomona.methods.fedphp import FedPHP
+from pomona.methods.fedproto import FedProto
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
 from pomona.methods.fedrod import FedRoD
@@ -92,6 +93,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedBN,
     FedBABU,
     FedRoD,
+    FedProto,
     MRMTL,
     MOCHA,
     CFL,

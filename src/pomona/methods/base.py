@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from torch import Tensor
 
+from pomona.core.bounds import Targets
+from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Steps
-from pomona.methods.local_sgd import sgd
+from pomona.methods.local_sgd import Cached, Loss, sgd
 from pomona.methods.row_algebra import Copies, Rows, members_mean, replace_rows, weighted_mean
-from pomona.objective.objective import Pull
+from pomona.models.parameter_space import Head
+from pomona.objective.objective import Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import LocalTraining, When
 from pomona.partition.partition import Partition
@@ -34,14 +37,17 @@ from pomona.storage.mapped_tensor import chunked, filed
 
 __all__ = [
     "RELEASES",
+    "Cached",
     "Card",
     "Client",
     "Copies",
     "Downlink",
     "Exchange",
     "Gradients",
+    "Head",
     "Initial",
     "LocalTraining",
+    "Loss",
     "Method",
     "MethodSettings",
     "Needs",
@@ -53,11 +59,13 @@ __all__ = [
     "Release",
     "Roster",
     "Round",
+    "RowCriterion",
     "Rows",
     "Server",
     "Trained",
     "Uplink",
     "chunked",
+    "linear_head",
     "members_mean",
     "model_state",
     "no_server",
@@ -87,7 +95,7 @@ class Initial:
     row that hold one layer each, from input to output; ``norms`` those of the tensors of
     normalisation layers, in the order of the row; ``statistics`` (b,) are BatchNorm statistics sent
     with a global model, empty if there are none, and ``variances`` the slices of these that are
-    variances.
+    variances. ``head`` is the last layer if it is linear, with a bias, and trained.
     """
 
     make: Callable[[int | None], Tensor]
@@ -95,6 +103,7 @@ class Initial:
     norms: tuple[slice, ...] = ()
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
     variances: tuple[slice, ...] = ()
+    head: Head | None = None
 
     def __call__(self, client: int | None = None) -> Tensor:
         """Return the common initial row (d,), or a client's own if given."""
@@ -124,6 +133,19 @@ def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: in
     common one.
     """
     return initial().repeat(len(ids), 1)
+
+
+def linear_head(row: Initial | LocalTraining) -> Head:
+    """Return the last layer of rows as weight and bias.
+
+    Raises ConfigError if it is not linear, with a bias, and trained.
+    """
+    if row.head is None:
+        raise ConfigError(
+            "the method works on the features of a last layer that is linear, with a bias, and "
+            "trained; take a network that ends with nn.Linear, and train it"
+        )
+    return row.head
 
 
 @dataclass(frozen=True)
@@ -272,6 +294,7 @@ class Card:
         exchange, privacy, needs: its parts.
         judges: models that its clients observe besides the headline one and personal, global and
             local.
+        tasks: kinds of targets that it is for, e.g. ("classes",); empty for all.
     """
 
     presentation: Presentation
@@ -283,6 +306,7 @@ class Card:
     privacy: PrivacyCost
     needs: Needs = Needs()
     judges: tuple[str, ...] = ()
+    tasks: tuple[Targets, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from pomona.objective.training import TRAINING, LocalTraining
 
 # rows w (a, d) -> an extra gradient term (a, d); a Pull if it is affine
 Term = Callable[[Tensor], Tensor]
-Loss = Callable[[Tensor], RowCriterion]  # the samples (b,) of a batch -> the loss of one row on it
+# the samples (b,) of a batch -> (outputs, targets, features (b, f)) -> the mean loss () of one row
+Loss = Callable[[Tensor], RowCriterion]
 
 
 def sgd(
@@ -35,18 +36,18 @@ def sgd(
 
     ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient:
     a pull where it is affine in the row, so that an engine can take the whole step. With ``part``,
-    which must end at a layer boundary, the rest of each row is fixed; losses and terms are not
-    available then, and an empty part takes no steps.
+    which must end at a layer boundary, the rest of each row is fixed, and an empty part takes no
+    steps.
     """
     if part is not None and part.start == part.stop:
         return W
-    passes = round_.passes if epochs is None else Passes(epochs)
-    state = optimizer_state(W if part is None else W[:, part], round_)
+    passes, moved = round_.passes if epochs is None else Passes(epochs), part or slice(None)
+    state = optimizer_state(W[:, moved], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         if losses or term:
             own = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
-            _, g = training.gradient(w, batch, own or None)
-            optimizer_step(w, _sum(g, w, pull, term), moments, round_)
+            _, g = training.gradient(w, batch, own or None, above=part.start if part else 0)
+            optimizer_step(w[:, moved], _sum(g, w, pull, term)[:, moved], moments, round_)
         else:
             training.step(w, batch, moments, round_, pull, part)
     return W

@@ -40,6 +40,31 @@ class ParameterSlice:
         return part.view(*part.shape[:-1], *self.shape)
 
 
+@dataclass(frozen=True)
+class Head:
+    """A linear last layer in a row: of features (b, f) the outputs (b, K) are features @ weight.T +
+    bias.
+
+    Attributes:
+        weight, bias: slices of a row, with K f and K elements.
+        outputs, features: K and f.
+    """
+
+    weight: slice
+    bias: slice
+    outputs: int
+    features: int
+
+    @property
+    def part(self) -> slice:
+        """The slice of both."""
+        return slice(self.weight.start, self.bias.stop)
+
+    def of(self, W: Tensor) -> tuple[Tensor, Tensor]:
+        """View weight (n, K, f) and bias (n, K) in rows W (n, d)."""
+        return W[:, self.weight].unflatten(1, (self.outputs, self.features)), W[:, self.bias]
+
+
 class ParameterSpace:
     """R^d for one architecture: its trained parameters, see ``models.layers``.
 
@@ -49,7 +74,8 @@ class ParameterSpace:
     statistics) after the parameters. A row without them is evaluated with statistics estimated on
     the client's own training data; with ``"local"`` this holds for every row. ``layers`` are slices
     of a row, one per layer from input to output; ``norms`` those of the tensors of normalisation
-    layers, in order; ``padding`` those that no gradient reaches: the vectors of padding tokens.
+    layers, in order; ``padding`` those that no gradient reaches: the vectors of padding tokens;
+    ``head`` the last layer if it is linear, with a bias, and trained, else None.
     """
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
@@ -66,6 +92,7 @@ class ParameterSpace:
         self.layers = self._slices(module)
         self.norms = self._norms(module)
         self.padding = self._padding(module)
+        self.head = self._head(module)
         self.has_statistics = bool(moving)
         if not self.trained:
             raise ConfigError(
@@ -102,6 +129,16 @@ class ParameterSpace:
         return tuple(
             slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths
         )
+
+    def _head(self, module: nn.Module) -> Head | None:
+        path = layers(module)[-1][0]
+        last, prefix = module.get_submodule(path), f"{path}." if path else ""
+        places = {e.name: slice(e.start, e.stop) for e in self.parameters}
+        names = f"{prefix}weight", f"{prefix}bias"
+        if type(last) is not nn.Linear or not all(name in places for name in names):
+            return None
+        weight, bias = (places[name] for name in names)
+        return Head(weight, bias, last.out_features, last.in_features)
 
     @property
     def variances(self) -> tuple[slice, ...]:

@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Passes
+from pomona.models.parameter_space import Head
 from pomona.objective.batches import Batch, Pass, View, Views, in_step
 from pomona.objective.objective import (
     ConstantFeatures,
@@ -83,6 +85,11 @@ class LocalTraining:
     def norms(self) -> tuple[slice, ...]:
         """Slices of a row, one per tensor of a normalisation layer, in the order of the row."""
         return self.objective.norms
+
+    @property
+    def head(self) -> Head | None:
+        """The last layer in a row, if it is linear, with a bias, and trained."""
+        return self.objective.head
 
     def steps(
         self, passes: Passes | int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0
@@ -234,6 +241,41 @@ class LocalTraining:
         a release on the method's card.
         """
         return self.objective.data.class_counts(client)
+
+    def targets(self, index: Tensor) -> Tensor:
+        """Return the targets of samples ``index`` (b,) as the network learns them: of classes their
+        numbers, int64 (b,).
+        """
+        return self.objective.data.target(index)
+
+    def features(self, W: Tensor, split: str = "train") -> list[tuple[Tensor, Tensor]]:
+        """Return the last layer's inputs (b, f) under each row of W (n, d), on all of its client's
+        split, and the targets.
+
+        They are computed as in an evaluation: without augmentation and in evaluation mode. Privacy
+        does not cover them: using them is the release "output-criterion" on the method's card.
+        """
+        return [
+            (
+                self.objective.features(row, c, split),
+                self.targets(self.objective.data.rows[split][c]),
+            )
+            for row, c in zip(W, self.clients, strict=True)
+        ]
+
+    def class_means(self, W: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Return the mean features of each class of each client's training samples under rows W
+        (n, d), as ``features`` has them.
+
+        Means (n, K, f) are 0 for a class without samples; counts (n, K) are float64. Sending them
+        is the release "class-means".
+        """
+        means, counts = [], []
+        for z, y in self.features(W):
+            own = one_hot(y, classes).double()
+            counts.append(own.sum(0))
+            means.append((own.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
+        return torch.stack(means), torch.stack(counts)
 
     def watches(self, when: When) -> bool:
         """Return whether models observed at this moment will be evaluated."""

@@ -99,6 +99,7 @@ _WORDS = {
     "output-criterion": (
         "gradients of a loss on outputs or features, which are not clipped and get no noise"
     ),
+    "class-means": "mean features of a client's training samples, of each class or of all",
     "shared-samples": "samples that every client receives as they are",
     "feature-moments": "mean and standard deviation of each column over all clients' rows, and of "
     "a table with gaps or categories what fills the gaps, and the names of the categories",
@@ -115,7 +116,7 @@ _REMEDIES = {
 }
 # The others reveal nothing about training records (counts are public), or were fixed before the run
 # by an agreement.
-_EXACT = {"training-loss", "output-criterion", "shared-samples"}
+_EXACT = {"training-loss", "output-criterion", "class-means", "shared-samples"}
 RELEASES: Mapping[str, Release] = {
     name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT)
     for name, what in _WORDS.items()

@@ -8,11 +8,27 @@
     def test_conformance(check):
         check()
 
-``Federation`` runs a method on ``quadratics`` round by round, with access to the states of both
-halves, for tests of the equations.
+``Federation`` runs a method on ``quadratics``, or on ``class_points`` with features and classes,
+round by round, with access to the states of both halves, for tests of the equations.
 """
 
 from pomona.testing.conformance import Check, conformance
-from pomona.testing.problems import Federation, Quadratics, a_round, quadratics
+from pomona.testing.problems import (
+    Federation,
+    Points,
+    Quadratics,
+    a_round,
+    class_points,
+    quadratics,
+)
 
-__all__ = ["Check", "Federation", "Quadratics", "a_round", "conformance", "quadratics"]
+__all__ = [
+    "Check",
+    "Federation",
+    "Points",
+    "Quadratics",
+    "a_round",
+    "class_points",
+    "conformance",
+    "quadratics",
+]

@@ -13,7 +13,7 @@ from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MethodSettings
 from pomona.simulation import run as simulated
-from pomona.testing.problems import Federation, Quadratics, passes, quadratics, same, states
+from pomona.testing.problems import Federation, passes, quadratics, same, states, suited
 from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
@@ -91,16 +91,16 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
     method, batches = settings.method(), 2
     made: Counter[str] = Counter()
 
-    class Counted(Quadratics):
-        def gradient(
-            self, W: Tensor, indices: list[Tensor], *args: Any, **more: Any
-        ) -> tuple[Tensor, Tensor]:
-            views = more["views"] if "views" in more else args[2]
-            made[views[0].purpose] += 1
-            return super().gradient(W, indices)
+    problem = suited(settings, quadratics(1, samples=10))
+    plain = problem.gradient
 
-    problem = quadratics(1, samples=10)
-    run = Federation(method, Counted(problem.targets, problem.rows))
+    def counted(W: Tensor, indices: list[Tensor], *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        views = more["views"] if "views" in more else args[2]
+        made[views[0].purpose] += 1
+        return plain(W, indices, *args, **more)
+
+    problem.gradient = counted  # type: ignore[method-assign]
+    run = Federation(method, problem)
     for number in (1, 2):  # some begin in the second
         made.clear()
         run.round(passes(settings, number, batch_size=5, epochs=length.epochs, steps=length.steps))
@@ -125,7 +125,7 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
     """
     held = []
     for total in (10, 50):
-        run = Federation(settings.method(), quadratics(3, samples=4))
+        run = Federation(settings.method(), suited(settings, quadratics(3, samples=4)))
         for number in (1, 2, 3):
             run.round(passes(settings, number, total=total))
         held.append(states(run))
@@ -136,8 +136,8 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     """Check that the card describes each entry of an uplink that is not a model or part of one, for
     consent.
     """
-    method, problem = settings.method(), quadratics(3, samples=4)
-    run = Federation(method, problem)
+    method = settings.method()
+    run = Federation(method, suited(settings, quadratics(3, samples=4)))
     said, sent = set(method.card.exchange.tells), set(method.server.expects(run.server))
     beside = sent - MODELS
     assert said == beside, (
@@ -151,16 +151,14 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
 
     A card may have none if a part of a model is sent.
     """
-    # no other entry is as long; PGFed sends 3, and not N - 1
-    d, card, most = (
-        9,
-        settings.method().card,
-        0,
-    )
-    run = Federation(settings.method(), quadratics(5, samples=4, d=d))
+    # no other entry is as long as a row of 9; PGFed sends 3, and not N - 1
+    card, most = settings.method().card, 0
+    run = Federation(settings.method(), suited(settings, quadratics(5, samples=4, d=9)))
     for number in (1, 2, 3):
         down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
-        models = {name: rows for name, rows in down.items() if rows.bank.shape[1] == d}
+        models = {
+            name: rows for name, rows in down.items() if rows.bank.shape[1] == run.problem.size
+        }
         most = max(
             most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids))
         )

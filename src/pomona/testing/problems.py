@@ -1,14 +1,16 @@
-"""Problems with known answers: quadratics for each client, and a federation of them that runs round
-by round.
+"""Problems with known answers: quadratics for each client, or points of classes under a linear
+network; and a federation of them that runs round by round.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
@@ -16,15 +18,50 @@ from pomona.core.training_settings import Optimizer
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
+from pomona.models.parameter_space import Head
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.objective import Objective
+from pomona.objective.objective import Objective, RowCriterion
 
 OBSERVED = frozenset({"received", "trained"})
 """Moments at which models are evaluated."""
 
 
+class Problem(Objective):
+    """Samples whose losses are given by a formula.
+
+    Attributes:
+        rows: each client's samples, which are all of its splits.
+        size: d, the length of a row.
+    """
+
+    rows: list[list[int]]
+    size: int
+    least_batch: int = 1
+
+    @property
+    def splits(self) -> dict[str, list[Tensor]]:
+        """The rows of each split."""
+        own = [torch.tensor(r) for r in self.rows]
+        return {"train": own, "validation": own, "test": own}
+
+    def batchwise(
+        self,
+        row: Tensor,
+        client: int,
+        split: str,
+        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    ) -> tuple[Tensor, ...]:
+        """Apply a function to outputs and targets; () for no samples."""
+        outputs, truth = self.outputs(row, client, split)
+        return of(outputs, truth) if len(truth) else ()
+
+    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return the row as the tensor "w"."""
+        return {"w": row}
+
+
 @dataclass
-class Quadratics(Objective):
+class Quadratics(Problem):
     """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean
     of i's samples.
 
@@ -34,17 +71,14 @@ class Quadratics(Objective):
     targets: Tensor
     rows: list[list[int]]
     data: DeviceDataset = field(init=False)
-    least_batch: int = 1
     norms: tuple[slice, ...] = ()
     layers: tuple[slice, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        own = [torch.tensor(r) for r in self.rows]
-        splits = {"train": own, "validation": own, "test": own}
-        d = self.targets.shape[1]
+        self.size = d = self.targets.shape[1]
         # the last number is "the head"
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)
-        self.data = DeviceDataset(self.targets, self.targets, None, None, splits, "regression")
+        self.data = DeviceDataset(self.targets, self.targets, None, None, self.splits, "regression")
 
     def gradient(
         self,
@@ -77,24 +111,9 @@ class Quadratics(Objective):
         truth = self.targets[self.data.rows[split][client]]
         return row.expand_as(truth), truth
 
-    def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    ) -> tuple[Tensor, ...]:
-        """Apply a function to outputs and samples; () for no samples."""
-        outputs, truth = self.outputs(row, client, split)
-        return of(outputs, truth) if len(truth) else ()
-
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return ``outputs``, since there is no layer below."""
         return self.outputs(row, client, split)[0]
-
-    def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return the row as the tensor "w"."""
-        return {"w": row}
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return half the squared distances (b,)."""
@@ -107,6 +126,111 @@ def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Qua
         clients * samples, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     return Quadratics(a, [list(range(i * samples, (i + 1) * samples)) for i in range(clients)])
+
+
+CLASSES, FEATURES, INPUTS = 3, 4, 3
+"""Of the points: classes, features of the network, numbers of an input."""
+
+
+@dataclass
+class Points(Problem):
+    """Points of classes under a network without activations: features z = A x + a, outputs U z + u,
+    cross-entropy.
+
+    A row has A, a, U and u, of which the last two are the head. ``inputs`` (N, 3) float64; ``y``
+    (N,) int64; ``rows`` lists each client's samples.
+    """
+
+    inputs: Tensor
+    y: Tensor
+    rows: list[list[int]]
+    data: DeviceDataset = field(init=False)
+    norms: tuple[slice, ...] = ()
+
+    def __post_init__(self) -> None:
+        body, weight = FEATURES * INPUTS + FEATURES, CLASSES * FEATURES
+        self.size = body + weight + CLASSES
+        self.layers = (slice(0, body), slice(body, self.size))
+        parts = slice(body, body + weight), slice(body + weight, self.size)
+        self.head = Head(*parts, outputs=CLASSES, features=FEATURES)
+        self.data = DeviceDataset(self.inputs, self.y, None, None, self.splits, "classes")
+
+    def gradient(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        criterion: Any = None,
+        above: int = 0,  # noqa: ARG002
+        views: object = None,  # noqa: ARG002
+        kept: object = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean losses (n,) and gradients (n, d) at rows W, under the method's criterion if
+        given.
+        """
+        found = [
+            self._differentiated(row, index, criterion[k] if isinstance(criterion, list) else None)
+            for k, (row, index) in enumerate(zip(W, indices, strict=True))
+        ]
+        losses, G = zip(*found, strict=True)
+        return torch.stack(losses), torch.stack(G)
+
+    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:
+        """Refuse: not computed here."""
+        raise NotImplementedError
+
+    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """Return outputs (b, 3) and classes (b,)."""
+        index = self.data.rows[split][client]
+        return self._forward(row, index)[0], self.y[index]
+
+    def features(self, row: Tensor, client: int, split: str) -> Tensor:
+        """Return z (b, 4)."""
+        return self._forward(row, self.data.rows[split][client])[1]
+
+    def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return cross-entropies (b,)."""
+        return cross_entropy(outputs, targets, reduction="none")
+
+    def _forward(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        body = row[self.layers[0]]
+        z = self.inputs[index] @ body[:-FEATURES].view(FEATURES, INPUTS).T + body[-FEATURES:]
+        weight, bias = self.head.of(row.unsqueeze(0))
+        return z @ weight[0].T + bias[0], z
+
+    def _differentiated(
+        self, row: Tensor, index: Tensor, criterion: RowCriterion | None
+    ) -> tuple[Tensor, Tensor]:
+        leaf = row.detach().clone().requires_grad_()
+        outputs, z = self._forward(leaf, index)
+        y = self.y[index]
+        loss = criterion(outputs, y, z) if criterion else self.criterion(outputs, y).mean()
+        (g,) = torch.autograd.grad(loss, leaf)
+        return loss.detach(), g
+
+
+def class_points(*sizes: int, seed: int = 0) -> Points:
+    """Return clients with these numbers of points around a corner for each class, of which all have
+    the same.
+    """
+    starts = np.cumsum((0, *sizes)).tolist()
+    rows = [list(range(start, stop)) for start, stop in pairwise(starts)]
+    y = torch.tensor([k % CLASSES for size in sizes for k in range(size)])
+    noise = torch.cat([_noise(size, 100 * seed + i) for i, size in enumerate(sizes)])
+    return Points(2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y] + noise / 4, y, rows)
+
+
+def _noise(size: int, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(size, INPUTS, generator=draw, dtype=torch.float64)
+
+
+def suited(settings: MethodSettings, problem: Quadratics) -> Problem:
+    """Return a problem that the method is for: the quadratics, or points with clients of the same
+    sizes if its card names tasks.
+    """
+    if settings.method().card.tasks:
+        return class_points(*map(len, problem.rows))
+    return problem
 
 
 def a_round(number: int = 1, **over: Any) -> Round:
@@ -130,16 +254,17 @@ class Federation:
     def __init__(
         self,
         method: Method,
-        problem: Quadratics,
+        problem: Problem,
         seed: int = 0,
         members: tuple[int, ...] | None = None,
     ) -> None:
         self.method, self.problem = method, problem
-        d, n = problem.targets.shape[1], len(problem.rows)
+        d, n = problem.size, len(problem.rows)
         self.initial = Initial(
             lambda client: _drawn(d, 99 if client is None else 100 + client),
             problem.layers,
             problem.norms,
+            head=problem.head,
         )
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)
@@ -197,7 +322,7 @@ def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
     )
 
 
-def after(settings: MethodSettings, problem: Quadratics, rounds: int, **over: Any) -> Federation:
+def after(settings: MethodSettings, problem: Problem, rounds: int, **over: Any) -> Federation:
     """Return a federation that has trained for some rounds; ``over``: other fields of Round."""
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):

@@ -15,14 +15,23 @@ from pomona.federation.exchange import ClientRequest, cut
 from pomona.methods.base import MethodSettings
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
-from pomona.testing.problems import OBSERVED, after, passes, quadratics, same, states, uneven
+from pomona.testing.problems import (
+    OBSERVED,
+    after,
+    passes,
+    quadratics,
+    same,
+    states,
+    suited,
+    uneven,
+)
 
 PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
     """Check that states keep the shapes and dtypes of their start."""
-    run = after(settings, quadratics(3, samples=4), 0)
+    run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
     before = {k: (v.shape, v.dtype) for k, v in states(run).items()}
     for number in (1, 2):
         run.round(passes(settings, number))
@@ -33,7 +42,7 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
     """Check that downlinks keep the first round's form, as silos require, for one receiver at a
     time.
     """
-    run = after(settings, quadratics(3, samples=4), 0)
+    run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
     seen = set()
     for number in (1, 2, 3):
         downs = [
@@ -57,7 +66,7 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
     """Check that training depends only on the states: until it is committed it can be repeated with
     the same result.
     """
-    run = after(settings, quadratics(3, samples=4), 1)
+    run = after(settings, suited(settings, quadratics(3, samples=4)), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
     down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
     before = states(run)
@@ -71,7 +80,7 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
 
 def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
     """Check that a visit that only evaluates leaves all states unchanged."""
-    run = after(settings, quadratics(2, samples=4), 1)
+    run = after(settings, suited(settings, quadratics(2, samples=4)), 1)
     before = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
     replies = run.clients.visit(
@@ -84,7 +93,7 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
 
 def absent_clients_are_unchanged(settings: MethodSettings) -> None:
     """Check that a round changes only the states of its cohort."""
-    run = after(settings, quadratics(4, samples=3), 1)
+    run = after(settings, suited(settings, quadratics(4, samples=3)), 1)
     before = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
     run.round(passes(settings, 2), ids=(0, 2))
     now = states(run)
@@ -99,7 +108,7 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
     If the card declares layers of the network private, the client half names their tensors;
     otherwise none are checked.
     """
-    problem = quadratics(3, samples=4)
+    problem = suited(settings, quadratics(3, samples=4))
     problem.norms = (slice(1, 3),)  # for methods that keep these
     run, named = after(settings, problem, 2), False
     for reply in run.replies:
@@ -129,7 +138,7 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     kept = card.exchange.private
     if "model" not in kept:
         return
-    run = after(settings, quadratics(3, samples=4), 3)
+    run = after(settings, suited(settings, quadratics(3, samples=4)), 3)
     sent = [
         (reply.client, name, row.flatten())
         for reply in run.replies
@@ -153,7 +162,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
     """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to
     rounding.
     """
-    problem, ids = uneven(1, 4, 2), (1, 2, 0)
+    problem, ids = suited(settings, uneven(1, 4, 2)), (1, 2, 0)
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
     down = run.method.server.down(run.server, ids, run.roster, round_)
@@ -173,7 +182,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
 
 def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     """Check that permuting clients permutes downlinks and training; only ids are an address."""
-    run = after(settings, quadratics(3, samples=4), 1)
+    run = after(settings, suited(settings, quadratics(3, samples=4)), 1)
     visits = []
     for ids in ((0, 1, 2), (2, 0, 1)):
         visit = ClientRequest(passes(settings, 2), run.roster, ids)
@@ -190,7 +199,7 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
     rounding.
     """
     order, d = [2, 0, 3, 1], 5
-    run = after(settings, quadratics(4, samples=4, d=d), 0)
+    run = after(settings, suited(settings, quadratics(4, samples=4, d=d)), 0)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     run.round(first)
     if not run.replies[0].uplink:
@@ -207,20 +216,24 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
         received.append(server.down(state, run.ids, run.roster, second))
     before, exchanged = received
     for name, rows in before.items():
-        if rows.index.dim() == 1 and rows.bank.shape[1] == d:  # a model for each client
+        if (
+            rows.index.dim() == 1 and rows.bank.shape[1] == run.problem.size
+        ):  # a model for each client
             other = exchanged[name]
             assert_close(other.bank[other.index], rows.bank[rows.index][order])
 
 
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches are drawn from the streams of a run's seed."""
-    one, two = (after(settings, quadratics(3, samples=4), 1, seed=seed) for seed in (0, 1))
+    one, two = (
+        after(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed) for seed in (0, 1)
+    )
     assert not same(states(one), states(two))
 
 
 def one_client_alone_works(settings: MethodSettings) -> None:
     """Check that a federation of one client trains, with a finite headline model."""
-    run = after(settings, quadratics(1, samples=4), 3)
+    run = after(settings, suited(settings, quadratics(1, samples=4)), 3)
     assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
 
 
@@ -231,11 +244,10 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     The head is one number of twenty, and need not be trained.
     """
     centre = torch.full((1, 20), 3.0, dtype=torch.float64)
-    problem = quadratics(3, samples=4, d=20)
-    problem.targets.mul_(0.2).add_(centre)
-    problem.data = DeviceDataset(
-        problem.targets, problem.targets, None, None, problem.data.rows, "regression"
-    )
+    near = quadratics(3, samples=4, d=20)
+    near.targets.mul_(0.2).add_(centre)
+    near.data = DeviceDataset(near.targets, near.targets, None, None, near.data.rows, "regression")
+    problem = suited(settings, near)
     run = after(settings, problem, 0)
     losses = []
     for number in range(1, 31):
@@ -254,7 +266,9 @@ def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) 
     if settings.method().card.needs.steps == "any":
         adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
         taken = [
-            after(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})
+            after(
+                settings, suited(settings, quadratics(3, samples=4)), 1, **{**adamw, "optimizer": o}
+            )
             for o in (Optimizer(), adamw["optimizer"])
         ]
         assert not same(*map(states, taken)), (

@@ -181,7 +181,7 @@ def _outlined(agreed: StudyAgreement) -> Traffic:
     return _moved(
         config,
         agreed,
-        Initial(lambda _: start, space.layers, space.norms, rest, space.variances),
+        Initial(lambda _: start, space.layers, space.norms, rest, space.variances, space.head),
         1,
     )
 

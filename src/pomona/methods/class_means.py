@@ -1,0 +1,134 @@
+"""Class means (prototypes) of a federation: how a server pools them, and a loss that pulls features
+to them.
+
+    client           c_ik = mean of the features z of client i's samples of class k,   n_ik how many
+    server           C_k  = sum_i p_i (n_ik / n_i) c_ik / sum_i p_i (n_ik / n_i)     over the cohort
+    loss             R(z; y) = 1 / (b f) sum_j |z_j - C_y|^2                        z of f numbers, b samples j
+
+p_i are FedAvg's weights: n_ik over the samples of class k unless shares are limited, and then a
+client's share is p_i whatever counts it sends. A class that nobody in the cohort has keeps its last
+mean. Up go ``class_means`` (K f) and ``class_counts`` (K), down ``class_means`` and ``class_known``
+(K), 1 for a class that has a mean, else 0 and out of the loss.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pomona.methods import base
+
+UP = {
+    "class_means": "the mean features of each of its classes",
+    "class_counts": "how many training samples of each class it has",
+}
+"""What the uplink's entries tell, for a card."""
+RELEASES = (base.RELEASES["class-means"], base.RELEASES["output-criterion"])
+"""What sending class means, and a loss with them, releases past a noised gradient."""
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """A server's means (K, f), and which classes have one (K,) bool."""
+
+    means: Tensor
+    known: Tensor
+
+
+def start(initial: base.Initial) -> ClassMeans:
+    """Return no means; raises ConfigError for a network without a linear head."""
+    head, row = base.linear_head(initial), initial()
+    known = torch.zeros(head.outputs, dtype=torch.bool, device=row.device)
+    return ClassMeans(row.new_zeros(head.outputs, head.features), known)
+
+
+def down(state: ClassMeans, receivers: int) -> dict[str, base.Rows]:
+    """Return the entries of a downlink."""
+    known = state.known.to(state.means)
+    return {
+        "class_means": base.Rows.same(state.means.flatten(), receivers),
+        "class_known": base.Rows.same(known, receivers),
+    }
+
+
+def received(entries: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return means (n, K, f) and known (n, K) of n clients from what they received."""
+    known = entries["class_known"]
+    return entries["class_means"].unflatten(1, (known.shape[1], -1)), known
+
+
+def uplink(training: base.LocalTraining, W: Tensor) -> base.Uplink:
+    """Return the entries of an uplink: the clients' means under rows W (n, d), and counts."""
+    means, counts = training.class_means(W, base.linear_head(training).outputs)
+    return {"class_means": means.flatten(1), "class_counts": counts}
+
+
+def expects(state: ClassMeans) -> base.Uplink:
+    """Return examples of the uplink's entries."""
+    counts = torch.zeros(len(state.known), dtype=torch.float64)
+    return {"class_means": state.means.flatten(), "class_counts": counts}
+
+
+def flaw(uplink: base.Uplink) -> str | None:
+    """Return why counts cannot be used: one is negative, or none is positive."""
+    counts = uplink["class_counts"]
+    if float(counts.min()) >= 0 < float(counts.sum()):
+        return None
+    return "tensor 'class_counts' holds a negative number, or only zeros"
+
+
+def shares(
+    counts: Tensor, ids: tuple[int, ...], roster: base.Roster, alike: bool = False
+) -> Tensor:
+    """Return each client's weight in each class's mean (n, K) float64, columns that sum to 1 or are
+    0.
+
+    ``alike``: clients that have a class count alike.
+    """
+    counts = counts.cpu()
+    parts = roster.weights(ids).unsqueeze(1) * (counts / counts.sum(1, keepdim=True))
+    parts = (counts > 0).double() if alike else parts
+    total = parts.sum(0)
+    return parts / total.where(total > 0, 1)
+
+
+def pooled(
+    state: ClassMeans,
+    uplink: base.Uplink,
+    ids: tuple[int, ...],
+    roster: base.Roster,
+    alike: bool = False,
+) -> ClassMeans:
+    """Return the state after a round."""
+    p = shares(uplink["class_counts"], ids, roster, alike).to(state.means)
+    each = uplink["class_means"].unflatten(1, state.means.shape)
+    seen = p.sum(0) > 0
+    means = (p.unsqueeze(2) * each).sum(0)
+    return ClassMeans(means.where(seen.unsqueeze(1), state.means), state.known | seen)
+
+
+def attracted(
+    training: base.LocalTraining, means: Tensor, known: Tensor, weight: float
+) -> base.Loss:
+    """Return the loss of one client's batches: the run's own plus ``weight`` times R.
+
+    Args:
+        training: the clients.
+        means: (K, f), as one of them received them.
+        known: (K,), likewise.
+        weight: of the pull.
+    """
+    plain = training.objective.criterion
+
+    def of(index: Tensor) -> base.RowCriterion:
+        y = training.targets(index)
+
+        def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
+            apart = (features - means[y]) * known[y].unsqueeze(1)
+            return plain(outputs, targets).mean() + weight * apart.square().mean()
+
+        return loss
+
+    return of

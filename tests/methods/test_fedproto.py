@@ -1,0 +1,121 @@
+"""FedProto: two rounds in plain PyTorch, its reduction to training alone, and answers by
+prototypes.
+"""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+import pomona
+from plain_pytorch import Plain, assert_same, pull
+from pomona.methods.fedproto import FedProto, by_prototypes
+from pomona.methods.separate import Separate
+from pomona.testing import Federation, class_points
+from problems import a_round, tiny
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+
+
+def pooled_alike(each, classes):
+    return {
+        k: torch.stack([own[k] for own in each if k in own]).mean(0)
+        for k in range(classes)
+        if any(k in own for own in each)
+    }
+
+
+@pytest.mark.parametrize("weigh", ["samples", "clients"])
+def test_two_rounds_are_those_of_plain_pytorch(weigh):
+    plain = Plain("fedproto", {"lambda": 3.0, "weigh": weigh})
+    models, C = plain.networks(), {}
+    for number in (1, 2):
+        before = C
+        for i, model in enumerate(models):
+            steps = plain.sgd(model.parameters())
+            for x, y in plain.batches(i, number):
+                z = model[:-1](x)
+                loss = cross_entropy(model[-1](z), y) + (3.0 * pull(z, y, C) if C else 0)
+                steps.zero_grad()
+                loss.backward()
+                steps.step()
+        each = [plain.means(model[:-1], i) for i, model in enumerate(models)]
+        C = plain.pooled(each) if weigh == "samples" else pooled_alike(each, plain.K)
+    result = plain.run()
+    for i, model in enumerate(models):
+        assert_same(result.models[i], model)
+        with torch.no_grad():
+            z = model[:-1](plain.x[plain.tests[i]])
+        far = torch.stack(
+            [(z - before[k]).norm(dim=1) if k in before else z[:, 0] + 1e9 for k in range(plain.K)],
+            1,
+        )
+        right = (far.argmin(1) == plain.y[plain.tests[i]]).float().mean()
+        assert result.curve("prototypes", "trained")[-1].value[i] == pytest.approx(float(right))
+
+
+def test_without_the_pull_it_is_training_alone_to_the_bit():
+    runs = [
+        pomona.run(tiny(name, settings))
+        for name, settings in (("fedproto", {"lambda": 0.0}), ("separate", {}))
+    ]
+    curves = [[e.loss for e in run.curve("personal", "trained")] for run in runs]
+    assert curves[0] == curves[1]
+    assert runs[0].models.keys() == runs[1].models.keys()
+    problem = class_points(4, 2, 5)
+    proto, alone = (
+        Federation(settings.method(), problem)
+        for settings in (FedProto(**{"lambda": 0.0}), Separate())
+    )
+    for number in (1, 2, 3):
+        proto.round(a_round(number, **PASSES))
+        alone.round(a_round(number, **PASSES))
+    assert all(torch.equal(proto.state(i), alone.state(i)) for i in range(3))
+
+
+def test_the_first_round_has_no_means_and_pulls_nothing():
+    problem = class_points(4, 6)
+    runs = [Federation(s.method(), problem) for s in (FedProto(**{"lambda": 9.0}), Separate())]
+    for run in runs:
+        run.round(a_round(1, **PASSES))
+    assert all(torch.equal(runs[0].state(i), runs[1].state(i)) for i in (0, 1))
+    for run in runs:
+        run.round(a_round(2, **PASSES))
+    assert not torch.equal(runs[0].state(0), runs[1].state(0))
+
+
+def test_a_strong_pull_brings_features_to_the_means():
+    problem = class_points(6, 6)
+    apart = []
+    for weight in (0.0, 30.0):
+        run = Federation(FedProto(**{"lambda": weight}).method(), problem)
+        for number in range(1, 15):
+            before = run.server
+            run.round(a_round(number, epochs=5, lr=0.02))
+        z, y = problem.features(run.state(0)[0], 0, "train"), problem.y[problem.rows[0]]
+        apart.append(float((z - before.means[y]).square().mean()))
+    assert apart[1] < 0.2 * apart[0]
+
+
+def test_the_head_of_the_prototypes_answers_by_the_nearest_mean():
+    problem = class_points(9)
+    draw = torch.Generator().manual_seed(3)
+    W = torch.randn(1, problem.size, generator=draw, dtype=torch.float64)
+    means = torch.randn(1, 3, 4, generator=draw, dtype=torch.float64)
+    known = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
+    row = by_prototypes(W, means, known, problem.head)[0]
+    z = problem.features(W[0], 0, "train")
+    assert torch.equal(problem.features(row, 0, "train"), z)
+    outputs, _ = problem.outputs(row, 0, "train")
+    squares = (z.unsqueeze(1) - means[0, :2]).square().sum(2)
+    assert_close(outputs[:, :2], z.square().sum(1, keepdim=True) - squares)
+    assert torch.equal(outputs.argmax(1), squares.argmin(1))
+
+
+def test_models_stay_with_their_clients_and_absent_ones_keep_theirs():
+    run = Federation(FedProto().method(), class_points(4, 4, 4))
+    run.round(a_round(1))
+    kept = run.state(1).clone()
+    assert set(run.replies[0].uplink) == {"class_means", "class_counts"}
+    run.round(a_round(2), ids=(0, 2))
+    assert torch.equal(run.state(1), kept)
