@@ -1,6 +1,4 @@
-"""Near class means: FedAvg whose clients keep features near the federation's mean of each class.
-
-The pull is that of Tan et al., FedProto, AAAI 2022.
+"""Near class means: FedAvg with the pull of FedProto (Tan et al., AAAI 2022) to means of classes.
 
     client           v_i <- SGD(w; E epochs on F_i + pull R),    R the mean of |z - C_y|^2 / f
     server           w   <- sum_i n_i / n v_i,    C_k <- the mean of features z of class k

@@ -194,6 +194,7 @@ class Points(Problem):
     def _forward(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         body = row[self.layers[0]]
         z = self.inputs[index] @ body[:-FEATURES].view(FEATURES, INPUTS).T + body[-FEATURES:]
+        assert self.head
         weight, bias = self.head.of(row.unsqueeze(0))
         return z @ weight[0].T + bias[0], z
 
