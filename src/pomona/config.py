@@ -54,6 +54,7 @@ def _device(value: Any) -> Any:
 
 Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
 
+TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 SECTIONS = ("method", "partition")  # those whose keys follow from their name
 
 
@@ -263,6 +264,15 @@ class Config(Settings):
         "validation samples; if not set, the threshold has the largest sensitivity + specificity - "
         "1 (Youden's J)",
     )
+    track: str | None = Field(
+        None,
+        exclude=True,  # a run is the same whatever tracks it, and an address may have a password
+        repr=False,
+        description="tracker of settings and metrics beside the record: mlflow:URI, "
+        "tensorboard:FOLDER, trackio:PROJECT or wandb:PROJECT; what follows the colon may be left "
+        "out",
+        json_schema_extra={"pattern": f"^({'|'.join(TRACKERS)})(:|$)"},
+    )
 
     @property
     def passes(self) -> Passes:
@@ -282,6 +292,14 @@ class Config(Settings):
             raise ValueError(
                 "lr_schedule = 'steps' and lr_milestones go together; set both, or neither"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tracked(self) -> Self:
+        """Not the field's own check, whose error would show the value."""
+        name = None if self.track is None else self.track.partition(":")[0]
+        if name is not None and name not in TRACKERS:
+            raise ValueError(f"track: no tracker has that name; known: {', '.join(TRACKERS)}")
         return self
 
     def idle(self) -> dict[str, str]:

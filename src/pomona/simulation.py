@@ -23,7 +23,7 @@ from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
-from pomona.federation.callbacks import Callback, NullCallback
+from pomona.federation.callbacks import Callback, CallbackList, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
 from pomona.federation.client_states import Hold, as_is, choose, require_training
@@ -33,6 +33,7 @@ from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
+from pomona.federation.trackers import tracking
 from pomona.federation.transport import Inline, calls
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -257,15 +258,29 @@ def _workers(config: Config) -> int:
 def _train(
     scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
 ) -> Result:
-    """Run the rounds, and write the record's views and the models."""
-    config, method, out = scenario.config, scenario.config.method.method(), record.folder
+    """Run from the start, or after the round in ``commits``, with the tracker that is set."""
+    config, out, found = scenario.config, record.folder, commits.found
     if warning := caution(config):
         watcher.note(warning)
-    if not commits.found:
+    if not found:
         if out:
             _settings(scenario, out)
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
+    start, after = record.events[0][1], found.number if found else 0
+    with tracking(config, out, start, after, watcher.note) as tracker:
+        watchers = CallbackList(*tracker, watcher)
+        result = _finished_run(scenario, record, watchers, commits, hold)
+        for each in tracker:
+            each.end(result)
+        return result
+
+
+def _finished_run(
+    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
+) -> Result:
+    """Run the rounds, and write the record's views and the models."""
+    config, method, out = scenario.config, scenario.config.method.method(), record.folder
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
     models: dict[int, Mapping[str, Tensor]] = {}
     began = perf_counter()

@@ -3,8 +3,8 @@
 A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run.
 After the language may follow the reason why one is not: ``elsewhere: REASON`` (never run here),
 ``slow: REASON`` (run by ``pytest -m slow``),
-``data: REASON`` (run if POMONA_DATA is set), or ``slow-data: REASON`` (both). GitHub does not show
-it; readers see a bold line above a block, as in the guide to a federation. A toml block contains a
+``data: REASON`` (run if POMONA_DATA is set), ``slow-data: REASON`` (both), or ``needs: MODULE`` (run
+if it is installed). GitHub does not show it; readers see a bold line above a block, as in the guide to a federation. A toml block contains a
 run's settings unless its first word is ``file``; it is saved under the name in its first line, ``#
 NAME.toml``.
 """
@@ -25,7 +25,7 @@ FENCE = re.compile(
     r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
 RUN = ("sh", "python", "toml")
-HELD = ("elsewhere", "slow", "data", "slow-data")
+HELD = ("elsewhere", "slow", "data", "slow-data", "needs")
 SHELL = re.compile(r"[|<>$&;*(]")
 
 

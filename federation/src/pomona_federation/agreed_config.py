@@ -25,6 +25,7 @@ ELSEWHERE = {
     "device": "each silo sets its own in silo.toml",
     "rows_per_call": "every silo is one row",
     "checkpoint_every": "every round is committed",
+    "track": "it tracks simulations; the server has metrics for Prometheus",
 }
 
 

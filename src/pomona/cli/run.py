@@ -22,7 +22,7 @@ from pomona.cli.output import (
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import CallbackList, tracking
+from pomona.federation.callbacks import CallbackList
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results import table as result_table
@@ -79,9 +79,6 @@ def run(
     dry_run: Annotated[
         bool, Parameter(negative="", help="print the resolved settings and stop")
     ] = False,
-    track: Annotated[
-        Path | None, Parameter(help="folder for TensorBoard scalars, written as rounds go")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Train one federation and record it.
@@ -107,7 +104,7 @@ def run(
     if resume and not out:
         raise ConfigError("--resume needs the folder of a run; name it with --out")
     folder = out or _dated(config)
-    result = watched(config, folder, resume, track, live)
+    result = watched(config, folder, resume, live)
     page = write([result], folder, wanted) if report else None
     emit({**result.summary, "folder": folder, "report": page}) if json else closing(
         result, folder, page
@@ -191,25 +188,16 @@ def watched(
     config: Config,
     folder: Path,
     resume: bool = False,
-    track: Path | None = None,
     live: bool = False,
     prepare: Callable[[Config], Scenario] = Scenario.prepare,
 ) -> Result:
-    """Run with a progress line, TensorBoard scalars if a folder is given, and optionally a live
-    page.
-    """
+    """Run with a progress line, and optionally a live page."""
     with console.status(f"reading {config.data.name}"):
         scenario = prepare(config)
-    with (
-        watching() as watcher,
-        tracking(track) as scalars,
-        following(folder if live else None) as pages,
-    ):
+    with watching() as watcher, following(folder if live else None) as pages:
         progress = watcher(scenario.config)
-        result = simulate(scenario, folder, CallbackList(progress, *scalars, *pages), resume)
+        result = simulate(scenario, folder, CallbackList(progress, *pages), resume)
         progress.end(result)
-        for board in scalars:
-            board.end(result)
         return result
 
 

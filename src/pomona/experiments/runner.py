@@ -242,7 +242,8 @@ class _Course:
                 continue
             self._look(cell)  # another process may have ended it
             if not self.verdicts[cell.folder].settled:
-                job = executor.submit(work, cell.config.tree(), str(self.out / cell.folder))
+                tree = {**cell.config.tree(), "track": cell.config.track}
+                job = executor.submit(work, tree, str(self.out / cell.folder))
                 self._jobs[job] = cell
 
     def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:

@@ -6,6 +6,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import require_steps
 from pomona.federation.round_plan import round_of
+from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
 from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
@@ -20,6 +21,7 @@ def require_possible(scenario: Scenario) -> None:
     config, method = scenario.config, scenario.config.method.method()
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
+    require_tracker(config.track)
     if config.cluster and (config.privacy or config.device != "cpu"):
         what = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
         raise ConfigError(f"cluster is for runs without {what}; take it out")

@@ -1,0 +1,379 @@
+"""Trackers get the record's values, no matter to the run; each real one where it is installed."""
+
+import json
+import sqlite3
+import sys
+from importlib.util import find_spec
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import pomona
+from pomona.cli import main
+from pomona.config import TRACKERS as NAMES
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.experiments import run as bench
+from pomona.federation import trackers
+from pomona.federation.callbacks import CallbackList, NullCallback, StopAfter
+from pomona.federation.trackers import (
+    TRACKERS,
+    Board,
+    TrackedRun,
+    TrackerCallback,
+    bare,
+    scalars,
+    summary,
+    tracking,
+)
+from pomona.record.rows import Evaluation, RoundRow
+
+SMALL = {
+    "method": "fedavg",
+    "data": {"train_limit": 240, "test_limit": 60},
+    "model": {"hidden": [8]},
+    "clients": 3,
+    "rounds": 3,
+    "batch_size": 16,
+    "lr": 0.1,
+    "workers": 1,
+    "engine": "torch",
+}
+MEAN = "test_accuracy_mean_over_clients/global.received"
+SECRET = "hunter2"
+
+
+def small(track, **over):
+    return resolve(SMALL, {"track": track, **over})
+
+
+def row(number, **over):
+    plain = {
+        "seconds": 0.5,
+        "cohort": (0, 1),
+        "loss": (1.0, 3.0),
+        "bytes_down": (10, 20),
+        "bytes_up": (3, 4),
+    }
+    return RoundRow(round=number, **{**plain, **over})
+
+
+class Recorder:
+    """Stands in for a tracker: keeps what it gets, and fails on demand."""
+
+    def __init__(self, fails=""):
+        self.runs, self.figures, self.ends, self.fails = [], {}, [], fails
+
+    def open(self, place, run):
+        self._maybe("open")
+        self.runs.append((place, run))
+        return Board(self.log, self.end)
+
+    def log(self, number, figures):
+        self._maybe("log")
+        for name, value in figures.items():
+            self.figures.setdefault(name, {})[number] = value
+
+    def end(self, finished):
+        self._maybe("end")
+        self.ends.append(finished)
+
+    def _maybe(self, where):
+        sys.stdout.write("noise on standard output")
+        if self.fails == where:
+            raise OSError(f"no answer from http://me:{SECRET}@host:5000/api?token={SECRET}")
+
+
+class Heard(NullCallback):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A function that makes the tracker wandb a recorder."""
+
+    def made(fails=""):
+        recorder = Recorder(fails)
+        monkeypatch.setitem(TRACKERS, "wandb", recorder.open)
+        monkeypatch.setattr(trackers, "find_spec", lambda name: name)
+        return recorder
+
+    return made
+
+
+def test_a_tracker_gets_settings_each_round_and_the_summary(tmp_path, stand_in, capsys):
+    board = stand_in()
+    result = pomona.run(small("wandb:lab/study"), tmp_path / "run")
+    ((place, run),) = board.runs
+    assert place == "lab/study"
+    assert run.name.startswith("fedavg-digits-")
+    assert run.settings["folder"] == str(tmp_path / "run")
+    assert (run.settings["rounds"], run.settings["data.train_limit"], run.after) == (3, 240, 0)
+    curve = {e.round: e.mean for e in result.curve("global", "received")}
+    assert list(curve) == [0, 1, 2, 3]  # the last is evaluated when the rounds are over
+    assert board.figures[MEAN] == curve
+    own = {e.round: e.value[2] for e in result.curve("local", "trained", "validation")}
+    assert board.figures["validation_accuracy_client_02/local.trained"] == own
+    assert board.figures["bytes/up"] == {r.round: sum(r.bytes_up) for r in result.rounds}
+    assert board.figures["summary/models.global received.last.test"] == {3: curve[3]}
+    assert board.ends == [True]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
+    """Also its files: no address is in any of them."""
+    board = stand_in()
+    address = f"wandb:https://me:{SECRET}@host"
+    config = small(address)
+    assert config.tree() == small(None).tree()
+    assert SECRET not in repr(config) + config.toml() + str(config.chosen)
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(config, tmp_path / "run", watcher=StopAfter(2))
+    assert board.ends == [False]
+    half = pomona.run(small(None, rounds=2), tmp_path / "half")
+    result = pomona.run(config, tmp_path / "run", resume=True)
+    assert pomona.run(small("mlflow"), tmp_path / "run", resume=True).summary == result.summary
+    pomona.run(small(None), tmp_path / "half", resume=True)
+    (_, first), (_, second) = board.runs
+    assert (first.id, first.name) == (second.id, second.name)
+    assert (first.after, second.after) == (0, 2)
+    plain = pomona.run(small(None), tmp_path / "plain")
+    assert [e.value for e in result.evaluations] == [e.value for e in plain.evaluations]
+    assert len(half.rounds) == 2
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("where", ["open", "log", "end"])
+def test_a_tracker_that_fails_is_one_note(stand_in, where):
+    board, heard = stand_in(where), Heard()
+    result = pomona.run(small("wandb"), watcher=heard)
+    assert len(result.rounds) == 3
+    said = [text for text in heard.notes if "wandb" in text]
+    assert said == [
+        "wandb failed, and is left out from here on (OSError: no answer from http://host:5000/api)"
+    ]
+    assert board.ends == []
+
+
+def test_a_tracker_of_a_run_that_stops_is_closed(stand_in):
+    board = stand_in()
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(small("wandb"), watcher=StopAfter(2, committed=False))
+    assert board.ends == [False]
+    assert list(board.figures["seconds"]) == [1]
+
+
+def test_the_seed_of_private_noise_is_not_told(stand_in):
+    board = stand_in()
+    private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "seed": 7}
+    private["acknowledge"] = ["sample-counts", "metrics", "unlimited-epsilon"]
+    pomona.run(small("wandb", privacy=private, rounds=1))
+    ((_, run),) = board.runs
+    assert run.settings["privacy.delta"] == 1e-5
+    assert "privacy.seed" not in run.settings
+
+
+def test_all_cells_of_a_bench_are_tracked(tmp_path, monkeypatch):
+    """Cells run in other processes, so that what is looked at are files."""
+    monkeypatch.chdir(tmp_path)
+    over = {"track": f"tensorboard:{tmp_path / 'boards'}", "rounds": 1}
+    suite = {
+        "title": "two",
+        "base": {**{k: v for k, v in SMALL.items() if k not in ("method", "workers")}, **over},
+        "scenario": {"iid": {}},
+        "method": {"fedavg": {}, "separate": {}},
+        "size": {"smoke": {"seeds": [0]}},
+    }
+    bench(suite, tmp_path / "bench")
+    names = {path.name.rpartition("-")[0] for path in (tmp_path / "boards").iterdir()}
+    assert names == {"fedavg-digits", "separate-digits"}
+
+
+def test_figures_by_hand_and_what_is_not_known_is_left_out():
+    evaluation = Evaluation(
+        1, "personal", "trained", "test", (0, 1), (5, 0), (0.7, None), (0.25, None)
+    )
+    assert scalars(row(2, loss=(1.0, None), refused=("client 9: late",)), [evaluation]) == {
+        ("train_loss_mean_over_clients", 2): 1.0,
+        ("bytes/down", 2): 30.0,
+        ("bytes/up", 2): 7.0,
+        ("seconds", 2): 0.5,
+        ("clients/taking_part", 2): 2.0,
+        ("clients/refused", 2): 1.0,
+        ("test_accuracy_mean_over_clients/personal.trained", 1): 0.25,
+        ("test_accuracy_worst_client/personal.trained", 1): 0.25,
+        ("test_loss_mean_over_clients/personal.trained", 1): 0.7,
+        ("test_accuracy_client_00/personal.trained", 1): 0.25,
+    }
+    silent = Evaluation(1, "global", "received", "test", (0,), (0,), (None,), (None,))
+    assert not [
+        name
+        for name, _ in scalars(row(1, loss=()), [silent])
+        if "loss" in name or "accuracy" in name
+    ]
+    assert summary({"a": {"b, c": 1, "on": True}, "name": "x", "n": 0.5}, 4) == {
+        ("summary/a.b c", 4): 1.0,
+        ("summary/n", 4): 0.5,
+    }
+
+
+def test_single_clients_have_curves_only_where_there_are_few():
+    many = tuple(range(trackers.MOST_CLIENTS + 1))
+    column = (0.5,) * len(many)
+    evaluation = Evaluation(
+        1, "personal", "trained", "test", many, (1,) * len(many), column, column
+    )
+    assert not [name for name, _ in scalars(row(1), [evaluation]) if "client_" in name]
+
+
+def test_watchers_are_told_in_order():
+    told = []
+
+    class Noted:
+        def __init__(self, name):
+            self.name = name
+
+        def __getattr__(self, what):
+            return lambda *values: told.append((self.name, what, *values))
+
+    both = CallbackList(Noted("a"), Noted("b"))
+    both.begin()
+    both.round(row(1), [])
+    both.note("hello")
+    expected = [("begin",), ("round", row(1), []), ("note", "hello")]
+    assert told == [(name, *each) for each in expected for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("at https://me:pw@host:1/a?token=x&y=z (why)", "at https://host:1/a (why)"),
+        ("postgresql://u:p%40w@db/x", "postgresql://db/x"),
+        ("me@host, file:///tmp/x", "me@host, file:///tmp/x"),
+    ],
+)
+def test_addresses_in_notes_are_bare(text, left):
+    assert bare(text) == left
+
+
+@pytest.mark.parametrize("track", [f"mlfow:http://me:{SECRET}@host", "", ":", "wandbx"])
+def test_an_unknown_tracker_is_said_without_its_address(track):
+    with pytest.raises(ConfigError, match="known: mlflow, tensorboard, trackio, wandb") as said:
+        small(track)
+    assert SECRET not in str(said.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_tracker_is_said_before_anything_runs(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    words = ["clients=3", "rounds=1", f"track={name}:x"]
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "fedavg", *words, "--out", str(tmp_path / "run")])
+    assert stop.value.code == 2
+    assert f"track = {name} needs {name}; install Pomona with its extra" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_settings_and_the_trackers_have_the_same_names():
+    assert tuple(TRACKERS) == NAMES
+
+
+def test_nothing_is_tracked_unless_it_is_asked_for(tmp_path):
+    with tracking(Config(), tmp_path, {}, 0, print) as watchers:
+        assert watchers == ()
+
+
+# each tracker as it is
+
+
+def read(folder):
+    """Name -> {step: value} of a folder's scalars."""
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def test_a_run_that_goes_on_withdraws_the_rounds_it_repeats(tmp_path):
+    for start, seconds in ((1, 1.0), (3, 2.0)):
+        run = TrackedRun("x", "x", {}, start - 1)
+        board = TrackerCallback(f"tensorboard:{tmp_path}", run, print)
+        board.begin()
+        for number in range(start, 5):
+            board.round(row(number, seconds=seconds), [])
+        board.close()
+    assert read(tmp_path / "x")["seconds"] == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
+
+
+def in_tensorboard(place):
+    (folder,) = (place / "boards").iterdir()
+    return read(folder)[MEAN]
+
+
+def in_mlflow(place):
+    client = sys.modules["mlflow"].MlflowClient(f"sqlite:///{place}/ml.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("pomona").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["rounds"] == "3"
+    return {m.step: m.value for m in client.get_metric_history(run.info.run_id, MEAN)}
+
+
+def in_trackio(place):
+    with sqlite3.connect(place / "pomona.db") as database:
+        rows = database.execute("SELECT run_name, step, metrics FROM metrics").fetchall()
+    assert len({name for name, *_ in rows}) == 1
+    told = [(step, json.loads(figures)) for _, step, figures in rows]
+    return {step: figures[MEAN] for step, figures in told if MEAN in figures}
+
+
+def in_wandb(place):
+    """Its parts are sent as one run. Files are LevelDB logs: records in blocks of 32 KiB."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found, ids = {}, set()
+    for path in sorted((place / "wandb").glob("offline-run-*/*.wandb")):
+        ids.add(path.stem)
+        data, at, whole = path.read_bytes(), 7, b""
+        while at < len(data):
+            if 2**15 - at % 2**15 < 7:
+                at += 2**15 - at % 2**15
+                continue
+            size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+            whole += data[at + 7 : at + 7 + size]
+            at += 7 + size
+            if kind in (1, 4):  # whole, or the last part
+                record, whole = Record.FromString(whole), b""
+                items = {".".join(i.nested_key) or i.key: i.value_json for i in record.history.item}
+                if MEAN in items:
+                    found[record.history.step.num] = float(items[MEAN])
+    assert len(ids) == 1
+    return found
+
+
+REAL = {
+    "tensorboard": ("tensorboard:boards", in_tensorboard),
+    "mlflow": ("mlflow:sqlite:///ml.db", in_mlflow),
+    "trackio": ("trackio", in_trackio),
+    "wandb": ("wandb", in_wandb),
+}
+
+
+@pytest.mark.filterwarnings("default")  # theirs
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_and_its_second_part_are_one_in_the_tracker(name, tmp_path, monkeypatch):
+    if not find_spec(name):
+        pytest.skip(f"{name} is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    track, found = REAL[name]
+    heard = Heard()
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(small(track), tmp_path / "run", CallbackList(heard, StopAfter(2)))
+    result = pomona.run(small(track), tmp_path / "run", heard, resume=True)
+    assert [text for text in heard.notes if name in text] == []
+    curve = {e.round: e.mean for e in result.curve("global", "received")}
+    assert found(tmp_path) == pytest.approx(curve)
