@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 GREEK = frozenset(
-    "alpha beta gamma delta epsilon eta theta lambda mu xi pi rho sigma tau phi omega Omega".split()  # noqa: SIM905
+    ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "kappa", "lambda", "mu", "xi")
+    + ("pi", "rho", "sigma", "tau", "phi", "omega", "Omega")
 )
 FUNCTIONS = {
     "sum": r"\sum",

@@ -96,7 +96,11 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
         start = Initial(
-            lambda _, r=row[: space.trained]: r, space.layers, space.norms, row[space.trained :]
+            lambda _, r=row[: space.trained]: r,
+            space.layers,
+            space.norms,
+            row[space.trained :],
+            head=space.head,
         )
         whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
         assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)

@@ -27,6 +27,7 @@ from pomona.methods.fedavg_data import FedAvgData
 from pomona.methods.fedbabu import FedBABU
 from pomona.methods.fedbn import FedBN
 from pomona.methods.fedcac import FedCAC
+from pomona.methods.feddbe import FedDBE
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
@@ -93,6 +94,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedBN,
     FedBABU,
     FedRoD,
+    FedDBE,
     FedProto,
     MRMTL,
     MOCHA,
