@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 
 GREEK = frozenset(
-    ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "theta", "kappa", "lambda", "mu", "xi")
-    + ("pi", "rho", "sigma", "tau", "phi", "omega", "Omega")
-)
+    "alpha beta gamma delta epsilon eta theta kappa lambda mu xi pi rho sigma tau phi".split()  # noqa: SIM905
+) | {"omega", "Omega"}
 FUNCTIONS = {
     "sum": r"\sum",
     "min": r"\min",
