@@ -28,6 +28,7 @@ from pomona.core.registry import load as _load
 
 if TYPE_CHECKING:
     from pomona.config import Config
+    from pomona.estimator import PersonalizedFederation
     from pomona.federation.callbacks import Callback
     from pomona.record.paired_gain import Gain, gains
     from pomona.record.result import Result
@@ -45,6 +46,7 @@ __all__ = [
     "Evaluation",
     "Gain",
     "LockedError",
+    "PersonalizedFederation",
     "PomonaError",
     "PrivacyError",
     "QuorumError",
@@ -61,6 +63,7 @@ _LAZY = {
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.rows:Evaluation",
     "Gain": "pomona.record.paired_gain:Gain",
+    "PersonalizedFederation": "pomona.estimator:PersonalizedFederation",
     "Result": "pomona.record.result:Result",
     "RoundRow": "pomona.record.rows:RoundRow",
     "gains": "pomona.record.paired_gain:gains",

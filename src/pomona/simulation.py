@@ -49,7 +49,14 @@ from pomona.lifecycle import (
     status_kept,
 )
 from pomona.objective.training import When
-from pomona.personal.collect import held_models, save_cards, save_mask_examples, save_models
+from pomona.personal.collect import (
+    KeptByClients,
+    held_models,
+    save_cards,
+    save_mask_examples,
+    save_models,
+)
+from pomona.personal.model import metadata
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
@@ -75,7 +82,8 @@ def run(
     Args:
         config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
-        watcher: called after every round.
+        watcher: called after every round; one with the method of ``Steering`` sees the clients'
+            models, and may end the run.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
@@ -282,7 +290,7 @@ def _finished_run(
     """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
-    models: dict[int, Mapping[str, Tensor]] = {}
+    held: dict[int, Mapping[str, Tensor]] = {}
     began = perf_counter()
     with ExitStack() as until:
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
@@ -303,7 +311,8 @@ def _finished_run(
             watcher,
             commits,
         )
-        loop = Loop(*parts, metric=scenario.choice.metric)
+        models = partial(KeptByClients, transport, config.clients, method.card.headline)
+        loop = Loop(*parts, metric=scenario.choice.metric, models=models)
         loop.run()
         best = loop.curve.best_round
         if out:
@@ -312,10 +321,11 @@ def _finished_run(
                 save_mask_examples(out, transport, scenario, method.card.headline, best)
         totals = _collected(scenario, transport, record, method.card.headline, best)
         if not out:
-            models = held_models(transport, config.clients, method.card.headline, best)
+            held = held_models(transport, config.clients, method.card.headline, best)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
-        return replace(result, models=models)
+        network = metadata(scenario, 0, method.card.headline), scenario.frozen
+        return replace(result, models=held, network=network)
     with writing(out):
         save_cards(out, scenario, result, best)
     return result

@@ -6,12 +6,9 @@ archives and of Parquet: the same checks, features and numbers. A record keeps t
 data's fingerprint, not the data; who resumes the run gives them again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from io import BytesIO
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +16,11 @@ from numpy.typing import NDArray
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import DataError, near
 from pomona.data import csv_columns, csv_table, npz, targets
-from pomona.data.array_file import StoredArray, paired
+from pomona.data.array_file import paired
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import Frame
 from pomona.data.kinds import InMemory, MemoryArrays, MemoryFrame
-from pomona.data.python_values import array, pair
+from pomona.data.python_values import array, pair, stored
 from pomona.data.python_values import names as names_of
 from pomona.data.section import data_settings
 
@@ -181,7 +178,7 @@ class _Parts:
         """Return the data set."""
         labels, classes = self._labels(settings.classes)
         pairs = [
-            paired(_stored(part.x, _where(part, "x")), _stored(y, _where(part, "y")))
+            paired(stored(part.x, _where(part, "x")), stored(y, _where(part, "y")))
             for part, y in zip(self.parts, labels, strict=True)
         ]
         training = sum(part.role == 0 for part in self.parts)
@@ -236,13 +233,3 @@ def _where(part: _Part, what: str) -> str:
     """Return the place of an array, for messages."""
     split = f", {SPLITS[part.role]}" if part.role else ""
     return f"client {part.client}{split}, {what}" if part.client else what
-
-
-def _stored(values: NDArray[Any], where: str) -> StoredArray:
-    """Return an array in memory in the form of one in a file, for the same reader."""
-    return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
-
-
-@contextmanager
-def _bytes(values: NDArray[Any]) -> Iterator[IO[bytes]]:
-    yield BytesIO(np.ascontiguousarray(values).data)

@@ -1,13 +1,27 @@
 """Values of a Python program as arrays: those of NumPy and PyTorch, lists, data sets of pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
 from math import isnan
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
+from pomona.data.array_file import StoredArray
+
+
+def stored(values: NDArray[Any], where: str) -> StoredArray:
+    """Return an array in memory in the form of one in a file, for the same readers."""
+    return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
+
+
+@contextmanager
+def _bytes(values: NDArray[Any]) -> Iterator[IO[bytes]]:
+    yield BytesIO(np.ascontiguousarray(values).data)
 
 
 def array(values: Any, where: str) -> NDArray[Any]:

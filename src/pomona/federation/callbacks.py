@@ -1,15 +1,18 @@
 """Callbacks that observe the round loop, or end it."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from pomona.record.rows import Evaluation, RoundRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Callback(Protocol):
     """Observes a run (for example, a progress bar).
 
-    An exception that it raises ends the run, which can be resumed.
+    An exception that it raises ends the run, which can be resumed. ``Steering`` has a method more.
     """
 
     def begin(self) -> None:
@@ -23,6 +26,38 @@ class Callback(Protocol):
 
     def note(self, text: str) -> None:
         """Called with a message for the user."""
+
+
+Models: TypeAlias = "Mapping[int, Mapping[str, Tensor]]"
+
+
+@runtime_checkable
+class Steering(Protocol):
+    """What a callback may have besides: a look at the clients' models after each round, and the end
+    of the run.
+
+    >>> import pomona
+    >>> class Enough(NullCallback):
+    ...     def ends(self, row, evaluations, models):
+    ...         return row.round == 2 and len(models) == 3
+    >>> settings = {"method": "apple", "clients": 3, "rounds": 9, "lr": 0.1}
+    >>> len(pomona.run(**settings, watcher=Enough()).rounds)
+    2
+    """
+
+    def ends(self, row: RoundRow, evaluations: Sequence[Evaluation], models: Models) -> bool:
+        """Return whether the run ends after this round, which is aggregated and evaluated, and not
+        committed yet.
+
+        The run is then finished, and can be given more rounds; without, it stays as it is. Clients
+        evaluate and keep their trained models in every round, as for early stopping.
+
+        Args:
+            row: the round.
+            evaluations: the new ones.
+            models: each client's headline model as last evaluated, by number: tensors by name,
+                fetched on access. In a federation between organisations there are none.
+        """
 
 
 class NullCallback:
@@ -46,6 +81,8 @@ class CallbackList:
 
     def __init__(self, *callbacks: Callback) -> None:
         self.callbacks = callbacks
+        if asked := [callback.ends for callback in callbacks if isinstance(callback, Steering)]:
+            self.ends = lambda *seen: True in [ends(*seen) for ends in asked]  # all see the round
 
     def begin(self) -> None:
         """Call all."""

@@ -166,6 +166,10 @@ class ClientRuntime:
             for named, w in self.kept.chosen(client, best).items()
         }
 
+    def has(self, client: int, of: Model) -> bool:
+        """Return whether a client keeps a model."""
+        return of in self.kept.last(client)
+
     def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
         """Return one model as ``models`` does, or None; the client then drops all its models."""
         found = self.models(client, best).get(of)

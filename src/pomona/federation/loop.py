@@ -3,7 +3,7 @@
 The transport only carries messages.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
 from pomona.federation.admission import Admission, Expected, History, Rejection, admit
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.callbacks import Callback
+from pomona.federation.callbacks import Callback, Models, Steering
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
@@ -73,8 +73,8 @@ class Loop:
 
     ``quorum``: uplinks that a round needs; one with fewer is repeated once, then the run stops.
     ``metric``: of the clients' scores. ``judged``: called after each exchange with the admitted and
-    refused clients. ``called``: a client's name in notes. ``last``: the last round; early stopping
-    reduces it.
+    refused clients. ``called``: a client's name in notes. ``models``: returns those that clients
+    keep, for a callback. ``last``: the last round; early stopping and callbacks reduce it.
     """
 
     config: Config
@@ -89,6 +89,7 @@ class Loop:
     metric: Metric = ACCURACY
     judged: Callable[[int, Admission], None] = lambda *_: None
     called: Callable[[int], str] = "client {}".format
+    models: Callable[[], Models] = dict
     last: int = field(init=False)
     curve: ValidationCurve = field(init=False)
     _scores: Scoreboard = field(init=False)
@@ -113,8 +114,10 @@ class Loop:
         while not self._ends(done):
             done += 1
             state = self._round(self._join(state, done), done)
-        if self.last < self.config.rounds and (found := self.curve.best):
-            self.watcher.note(reason(found, self.last))
+        if self.last < self.config.rounds:
+            found = self.curve.best if self.curve.spent else None
+            told = f"ended after round {self.last}, as the watcher said"
+            self.watcher.note(reason(found, self.last) if found else told)
         if remark := self.server.closing(
             state, self._roster(self.last), round_of(self.config, self.last)
         ):
@@ -145,6 +148,8 @@ class Loop:
         self._history = History.from_json(found.meta["history"])
         self._scores.restore(found.meta["known"])
         self.curve.restore(self.record.events)
+        if found.meta.get("ended") == self.config.rounds:  # else more have been asked for since
+            self.last = found.number
         return rebuild(state, found.tensors, "server"), found.number
 
     def _commit(self, state: Any, number: int) -> None:
@@ -156,6 +161,8 @@ class Loop:
                 "history": self._history.as_json(),
                 "clients": note,
             }
+            if self.last < self.config.rounds and not self.curve.spent:
+                meta["ended"] = self.config.rounds
             self.commits.commit(
                 number,
                 merged(flatten(state, "server"), clients),
@@ -171,6 +178,12 @@ class Loop:
         if self.curve.spent:
             self.last = min(number, self.last)
         return number >= self.last
+
+    def _steered(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> bool:
+        """Return whether the callback ends the run here."""
+        return isinstance(self.watcher, Steering) and self.watcher.ends(
+            row, evaluations, self.models()
+        )
 
     def _join(self, state: Any, number: int) -> Any:
         """Add the clients that join in this round."""
@@ -193,10 +206,13 @@ class Loop:
         evaluations = self._evaluate(number - 1, "received") if "received" in plan.watched else []
         row = answers.row(number, perf_counter() - began)
         self.record.round(row)
-        if due(self.config, number) or self._ends(number):
+        judged = due(self.config, number) or self._ends(number)
+        if judged:
             evaluations += self._evaluate(number, "trained")
         # these evaluations may end the run here, and a last round is always committed
-        self._ends(number)
+        if not self._ends(number) and self._steered(row, evaluations):
+            self.last = number
+            evaluations += [] if judged else self._evaluate(number, "trained")
         self.watcher.trained(number)
         self._commit(state, number)
         self.watcher.round(row, evaluations)
@@ -206,7 +222,12 @@ class Loop:
         """Draw the round's cohort, and decide what is evaluated and kept."""
         parting = self.attendance.parting(number)
         return plan_of(
-            self.config, number, self._roster(number), self._history.quarantined(), parting
+            self.config,
+            number,
+            self._roster(number),
+            self._history.quarantined(),
+            parting,
+            isinstance(self.watcher, Steering),
         )
 
     def _train(self, state: Any, plan: RoundPlan) -> tuple[Any, _Answers]:

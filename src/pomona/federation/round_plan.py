@@ -35,7 +35,12 @@ class RoundPlan:
 
 
 def plan_of(
-    config: Config, number: int, roster: Roster, quarantined: frozenset[int], parting: bool
+    config: Config,
+    number: int,
+    roster: Roster,
+    quarantined: frozenset[int],
+    parting: bool,
+    steered: bool = False,
 ) -> RoundPlan:
     """Return the plan of round ``number``.
 
@@ -45,16 +50,18 @@ def plan_of(
         roster: the members.
         quarantined: clients that are not asked.
         parting: whether the round is a client's last.
+        steered: whether a callback may end the run after any round.
     """
     cohort = select(config, tuple(i for i in roster.members if i not in quarantined), number)
     partial, may_stop = len(cohort) < len(roster.members), config.stop is not None
     received = due(config, number - 1)
     # Before a client is drawn again, or leaves, its trained model must be evaluated.
-    trained = due(config, number) or partial or (may_stop and received)
+    trained = due(config, number) or partial or steered or (may_stop and received)
     watched = {
         moment for moment, wanted in (("received", received), ("trained", trained)) if wanted
     }
-    keep = number == config.rounds or partial or parting or may_stop or config.keep != "last"
+    looked_at = may_stop or steered or config.keep != "last"
+    keep = number == config.rounds or partial or parting or looked_at
     return RoundPlan(number, round_of(config, number), roster, cohort, frozenset(watched), keep)
 
 

@@ -2,7 +2,7 @@
 memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +19,34 @@ from pomona.metrics.metric import LOSS
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record.predictions import MOST_CLIENTS, MaskExamples, example, save_examples
-from pomona.record.result import Result
+from pomona.record.result import Result, model_path
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import pieces
+
+
+class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
+    """The headline models that clients keep at present, fetched from them on access."""
+
+    def __init__(self, transport: LocalTransport, clients: int, headline: tuple[str, str]) -> None:
+        self._transport, self._clients, self._headline = transport, clients, headline
+
+    def __getitem__(self, client: int) -> Mapping[str, Tensor]:
+        if client not in self._there():
+            raise KeyError(client)
+        (models,) = self._transport.collect(ClientRuntime.models, [client])
+        return {name: tensor.cpu().clone() for name, tensor in models[self._headline].items()}
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._there())
+
+    def __len__(self) -> int:
+        return len(self._there())
+
+    def _there(self) -> list[int]:
+        every = range(self._clients)
+        kept = self._transport.collect(partial(ClientRuntime.has, of=self._headline), every)
+        return [client for client, has in zip(every, kept, strict=True) if has]
 
 
 def held_models(
@@ -63,9 +87,9 @@ def save_models(
         (models,) = transport.collect(partial(ClientRuntime.models, best=best), [i])
         (private,) = transport.collect(ClientRuntime.private, [i])
         if headline in models:
-            personal.save(_file(folder, i), models[headline], scenario, i, headline)
+            personal.save(model_path(folder, i), models[headline], scenario, i, headline)
         if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
-            _write(folder / "private" / _file(folder, i).name, own)
+            _write(folder / "private" / model_path(folder, i).name, own)
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -82,7 +106,7 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1)
     spent = result.summary.get("privacy", {}).get("clients", {})
     done = max((row.round for row in result.rounds), default=0)
     for i in range(scenario.config.clients):
-        if not (path := _file(folder, i)).exists():
+        if not (path := model_path(folder, i)).exists():
             continue
         card = model_card.card_of(
             scenario,
@@ -164,10 +188,6 @@ def _sources(result: Result, client: int) -> Sources:
         members=[names[i] for i in trained],
         weights=model_card.relationships(info, names, result.presentation),
     )
-
-
-def _file(folder: Path, client: int) -> Path:
-    return folder / "models" / f"client-{client:02d}.safetensors"
 
 
 def save_mask_examples(

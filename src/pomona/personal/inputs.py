@@ -1,4 +1,5 @@
-"""Samples for a model, read by the readers of training data, with the same rules and errors.
+"""Samples for a model, of files or in memory, read by the readers of training data, with the same
+rules and errors.
 
 The columns of a table are matched to the model's by name if both have names, else by order.
 """
@@ -17,13 +18,15 @@ from pomona.data import (
     image_arrays,
     image_stack,
     npz,
+    python_values,
     table_cells,
     table_features,
     table_file,
     text,
     validation,
 )
-from pomona.data.array_file import file, joined, reading
+from pomona.data.array_file import StoredArray, file, joined, reading
+from pomona.data.frame import Frame, Source
 from pomona.data.preprocessing import TableColumn
 from pomona.data.table_file import FORMATS, TableFile
 from pomona.record.model_metadata import ModelMetadata
@@ -45,8 +48,9 @@ class Samples(NamedTuple):
     ids: Sequence[str] = ()
 
 
-def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samples:
-    """Read the samples of a file as input for the model described by ``about``.
+def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Samples:
+    """Read samples as input for the model described by ``about``: of a file, by its path; or in
+    memory, an array x (n, ...) as of ``.npz``, or a pandas DataFrame as of a table.
 
     An ``.npz`` archive has them as its array ``x``; a table (``FORMATS``) is read like the training
     table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
@@ -61,6 +65,9 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
             missing ``id_column``.
         ConfigError: a package needed to read them is missing.
     """
+    if not isinstance(source, str | Path):
+        return _held(source, about, id_column)
+    path = Path(source)
     suffix = path.suffix.lower()
     if id_column is not None and suffix not in FORMATS:
         raise DataError(
@@ -68,7 +75,7 @@ def read(path: Path, about: ModelMetadata, id_column: str | None = None) -> Samp
         )
     match suffix:
         case ".npz":
-            return Samples(_array(path, about))
+            return Samples(_array(npz.stored(path, "x"), about))
         case ".txt" if about.kind == "text":
             with reading(path):
                 texts = content(file(path), LONG)
@@ -96,8 +103,13 @@ def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
     return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
 
 
-def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
-    stored = npz.stored(path, "x")
+def _held(values: Any, about: ModelMetadata, id_column: str | None) -> Samples:
+    if hasattr(values, "iloc") and about.kind != "image":
+        return _records(Frame.of(values, "frame"), about, id_column)
+    return Samples(_array(python_values.stored(python_values.array(values, "x"), "x"), about))
+
+
+def _array(stored: StoredArray, about: ModelMetadata) -> NDArray[Any]:
     row = (
         (*stored.shape[1:], 1)
         if about.kind == "image" and len(stored.shape) == 3
@@ -124,7 +136,7 @@ def _array(path: Path, about: ModelMetadata) -> NDArray[Any]:
     tokens = (
         joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
     )
-    validation.inputs(tokens, about.kind, about.vocabulary, str(path))
+    validation.inputs(tokens, about.kind, about.vocabulary, stored.where)
     return tokens
 
 
@@ -154,7 +166,7 @@ def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
-def _records(path: Path, about: ModelMetadata, id_column: str | None) -> Samples:
+def _records(path: Source, about: ModelMetadata, id_column: str | None) -> Samples:
     if about.kind == "image":
         raise DataError(
             f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
@@ -224,7 +236,7 @@ class Sheet:
         return [text.joined(record, self.wanted) for record in self.file.rows()]
 
 
-def opened(path: Path, about: ModelMetadata, beside: str | None = None) -> Sheet:
+def opened(path: Source, about: ModelMetadata, beside: str | None = None) -> Sheet:
     """Open a file and match its columns to the model's.
 
     Other columns of the training file (label, client) are ignored, so that the training file itself

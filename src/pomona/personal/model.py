@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, near
 from pomona.core.files import publish
 from pomona.data import validation
+from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import ImageFiles, csv_form
 from pomona.models.segmentation import whole
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
 from pomona.record.model_metadata import ModelMetadata
+from pomona.record.result import Result, model_path
 from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import digest, pieces
 from pomona.tasks import TASKS, task_of
@@ -30,12 +32,14 @@ PIXELS_AT_ONCE = 2**20  # of the masks returned
 def save(
     path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]
 ) -> None:
-    """Write one model with all that is needed to use it: network, normalisation, names.
+    """Write one model with all that is needed to use it. Raises OSError."""
+    model_file.write(path, model, metadata(scenario, client, named))
 
-    Raises OSError.
-    """
+
+def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMetadata:
+    """Return all that is needed to use a client's model: network, normalisation, names."""
     data, settings = scenario.dataset, scenario.config.data
-    about = ModelMetadata(
+    return ModelMetadata(
         client=scenario.names[client],
         model=", ".join(named),
         network=scenario.config.model.model_copy(update={"init": None, "init_sha256": None}),
@@ -62,7 +66,6 @@ def save(
         if data.preprocessing
         else None,
     )
-    model_file.write(path, model, about)
 
 
 def save_frozen(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -92,6 +95,42 @@ class PersonalModel:
                 not available.
         """
         return cls(*model_file.read(Path(path), own_code))
+
+    @classmethod
+    def of(cls, result: Result, client: int | str, own_code: bool = False) -> "PersonalModel":
+        """Return the personal model of a client of a run, by number or name.
+
+        Args:
+            result: in memory, or of a folder.
+            client: its number, or its name in ``result.about["clients"]``.
+            own_code: as for ``load``; a network in memory is the program's own.
+
+        Raises:
+            DataError: no such client, or one that never took part.
+            StorageError: as ``load``.
+        """
+        names = result.about["clients"]
+        if isinstance(client, str) and client not in names:
+            raise DataError(f"no client {client!r}; {near(client, names)}")
+        number = names.index(client) if isinstance(client, str) else client
+        if number not in [*result.models]:  # without reading them
+            raise DataError(
+                f"client {client} has no model: it is not of this run, or never took part"
+            )
+        if result.folder:
+            return cls.load(model_path(result.folder, number), own_code)
+        assert result.network, "models in memory come with it"
+        first, frozen = result.network
+        prepared = result.about["preprocessing"]
+        about = first.model_copy(
+            update={
+                "client": names[number],
+                "preprocessing": Preprocessing.model_validate(prepared[number % len(prepared)])
+                if prepared
+                else None,
+            }
+        )
+        return cls(model_file.network(about, {**result.models[number], **frozen}), about)
 
     @torch.no_grad()
     def outputs(self, x: NDArray[np.generic]) -> Tensor:

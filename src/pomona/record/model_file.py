@@ -74,15 +74,16 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
         _require_sealed(tree, tensors, path)
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
+        tensors |= _frozen(path, about, still)
         if package(about.network.name):  # it may compute buffers that are not stored
-            module = build(
-                about.network,
-                about.input_shape,
-                about.outputs,
-                about.vocabulary,
-                output_shape=about.output_shape,
-            )
-        return _filled(module, tensors | _frozen(path, about, still)), about
+            return network(about, tensors), about
+        return _filled(module, tensors), about
+
+
+def network(about: ModelMetadata, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return the network with these tensors, in evaluation mode."""
+    sizes = about.input_shape, about.outputs, about.vocabulary
+    return _filled(build(about.network, *sizes, output_shape=about.output_shape), tensors)
 
 
 def tensors(path: Path) -> dict[str, Tensor]:

@@ -23,8 +23,15 @@ from pomona.record.rows import Evaluation, RoundRow, client_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pomona.record.model_metadata import ModelMetadata
+
 
 NAME = re.compile(r"client-(\d{2,4})\.safetensors")
+
+
+def model_path(folder: Path, client: int) -> Path:
+    """Return the path of a client's model in a run folder."""
+    return folder / "models" / f"client-{client:02d}.safetensors"
 
 
 class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
@@ -75,6 +82,8 @@ class Result:
         test_groups: groups of test samples, likewise.
         models: tensors of each client's evaluated model, by client and name; read from the folder
             on access, if any. A client that never took part has none.
+        network: while the record is in memory, what the models are of: metadata of the first
+            client's, and the frozen tensors that all share.
 
     >>> import pomona
     >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
@@ -102,6 +111,9 @@ class Result:
     answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
     test_groups: Mapping[int, NDArray[np.int64]] = field(default_factory=dict, compare=False)
     models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
+    network: "tuple[ModelMetadata, Mapping[str, Tensor]] | None" = field(
+        default=None, compare=False
+    )
 
     def __repr__(self) -> str:
         return _text(self._title, len(self.rounds), self.metric, self.summary, self.folder)

@@ -1,0 +1,153 @@
+"""A federation as an estimator of scikit-learn: each group of rows is a client."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from pomona.config import resolve
+from pomona.core.errors import DataError, near
+from pomona.data.memory import from_clients
+from pomona.data.python_values import names as names_of
+from pomona.personal import PersonalModel
+from pomona.personal.inputs import read
+from pomona.record.result import Result
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+
+class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier of tables with a model of its own for each group of rows.
+
+    ``groups`` (n,) names each row's client, in ``fit`` and in ``predict``; without them all rows
+    are one client's. All rows given to ``fit`` train, except those that ``settings`` hold out for
+    validation; ``result_`` tests on the training rows, so judge a fit on others. In
+    ``cross_val_score`` and the like groups go by metadata routing:
+    ``set_fit_request(groups=True).set_score_request(groups=True)`` and ``params={"groups": ...}``.
+
+    Args:
+        method: a name of ``pomona methods``, or a section ``method``.
+        rounds: of communication.
+        lr: learning rate; "auto" finds one by a range test.
+        random_state: seed of all random numbers.
+        settings: all others of ``Config``, such as ``{"model": "logistic", "batch_size": 16}``.
+
+    Attributes:
+        classes_: (K,) the classes.
+        clients_: names of the groups of ``fit``.
+        n_features_in_: F, the number of columns.
+        result_: the run, a ``pomona.Result``.
+
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> site = np.array(["Aachen", "Bergen", "Cadiz"])[np.arange(len(y)) % 3]
+    >>> model = PersonalizedFederation("apple", rounds=5, lr=0.1).fit(X[:400], y[:400], site[:400])
+    >>> model.score(X[400:], y[400:], site[400:]) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        method: str | Mapping[str, Any] = "fedavg-ft",
+        *,
+        rounds: int = 40,
+        lr: float | str = "auto",
+        random_state: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.method, self.rounds, self.lr = method, rounds, lr
+        self.random_state, self.settings = random_state, settings
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train a model for each group.
+
+        Args:
+            X: (n, F) finite numbers.
+            y: (n,) classes.
+            groups: (n,) the name of each row's client.
+
+        Raises:
+            ValueError: X or y that scikit-learn refuses.
+            PomonaError: settings or data that cannot be run.
+        """
+        X, y = validate_data(self, X, y, dtype="numeric")
+        check_classification_targets(y)
+        self.classes_, number = np.unique(y, return_inverse=True)
+        rows = _rows(groups, len(X))
+        self.clients_ = np.array(list(rows))
+        own = {name: (X[held], number[held]) for name, held in rows.items()}
+        data = from_clients(
+            own, test=own, classes=list(map(str, self.classes_)), validation_share=0.0
+        )
+        asked = {
+            "method": self.method,
+            "rounds": self.rounds,
+            "lr": self.lr,
+            "seed": self.random_state,
+        }
+        usual = {"workers": 1, "eval_every": self.rounds}
+        config = resolve(usual, asked, self.settings or {}, {"data": data})
+        self.result_: Result = simulate(Scenario.prepare(config))
+        return self
+
+    def predict_proba(self, X: Any, groups: Any = None) -> NDArray[np.float64]:
+        """Return (n, K) the probability of each class by the models of the rows' clients.
+
+        Args:
+            X: (n, F) finite numbers.
+            groups: (n,) the name of each row's client; not needed if there is one.
+
+        Raises DataError for a client that ``fit`` had not.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype="numeric", reset=False)
+        answers = np.empty((len(X), len(self.classes_)))
+        for name, held in self._asked(groups, len(X)).items():
+            model = PersonalModel.of(self.result_, name)
+            outputs = model.outputs(read(X[held], model.about).x)
+            answers[held] = torch.softmax(outputs.double(), dim=1).numpy()
+        return answers
+
+    def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
+        """Return (n,) the most probable class of each row; arguments as ``predict_proba``."""
+        chosen = self.predict_proba(X, groups).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        sample_weight: Any = None,
+    ) -> float:
+        """Return the accuracy over all rows; arguments as ``predict_proba``."""
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+    def _asked(self, groups: Any, count: int) -> dict[str, NDArray[np.int64]]:
+        """Return the rows of each client."""
+        known = self.clients_.tolist()
+        if groups is None and len(known) > 1:
+            raise DataError(
+                f"each of {len(known)} clients has a model; give groups, a name for each row"
+            )
+        rows = {known[0]: np.arange(count)} if groups is None else _rows(groups, count)
+        if odd := next((name for name in rows if name not in known), None):
+            raise DataError(f"groups: {odd!r} was not in fit, and has no model; {near(odd, known)}")
+        return rows
+
+
+def _rows(groups: Any, count: int) -> dict[str, NDArray[np.int64]]:
+    """Return the rows of each group by its name, in order of names."""
+    if groups is None:
+        return {"all": np.arange(count)}
+    names = np.array(names_of(groups, "groups"))
+    if len(names) != count:
+        raise DataError(f"X has {count} rows but groups has {len(names)}; give each row one")
+    return {str(name): np.flatnonzero(names == name) for name in np.unique(names)}

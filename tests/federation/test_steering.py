@@ -1,0 +1,98 @@
+"""A callback that looks at the clients' models after a round, and ends the run."""
+
+import pytest
+import torch
+
+import pomona
+from pomona.federation.callbacks import CallbackList, NullCallback, StopAfter
+from problems import tiny
+
+
+class Ends(NullCallback):
+    """Ends a run after a round; collects what it sees."""
+
+    def __init__(self, number):
+        self.number, self.seen, self.notes = number, [], []
+
+    def ends(self, row, evaluations, models):
+        self.seen.append((row.round, evaluations, {i: dict(model) for i, model in models.items()}))
+        return row.round == self.number
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def same(one, other):
+    """Whether models are equal to the bit."""
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[client][name])
+        for client, model in one.items()
+        for name, tensor in model.items()
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("method", ["apple", "fedavg-ft", "separate"])
+def test_an_end_after_a_round_is_a_run_of_so_many_rounds(method, workers, tmp_path):
+    short = pomona.run(tiny(method, rounds=2))
+    ends = Ends(2)
+    ended = pomona.run(tiny(method, rounds=4, workers=workers), tmp_path / "run", ends)
+    assert same(ended.models, short.models)
+    assert [row.round for row in ended.rounds] == [1, 2]
+    assert ended.summary["models"] == short.summary["models"]
+    assert "ended after round 2, as the watcher said" in ends.notes
+    again = pomona.run(tiny(method, rounds=4), tmp_path / "run", resume=True)
+    assert again.summary == ended.summary
+    longer = pomona.run(tiny(method, rounds=5), tmp_path / "run", resume=True)
+    assert same(longer.models, pomona.run(tiny(method, rounds=5)).models)
+
+
+@pytest.mark.parametrize("method", ["apple", "separate", "fedavg"])
+def test_the_models_seen_are_those_of_the_round(method):
+    """Trained ones of the round itself, received ones of the round before."""
+    ends = Ends(9)
+    pomona.run(tiny(method, rounds=3), watcher=ends)
+    headline = tiny(method).method.method().card.headline
+    for number, evaluations, models in ends.seen:
+        until = number if headline[1] == "trained" else number - 1
+        (own,) = [e for e in evaluations if e.key == (*headline, "test")]
+        assert own.round == until
+        if until:
+            assert same(models, pomona.run(tiny(method, rounds=until)).models)
+
+
+def test_an_end_between_evaluations_is_evaluated():
+    ended = pomona.run(tiny("apple", rounds=9, eval_every=5), watcher=Ends(3))
+    assert [e.round for e in ended.curve("personal", "trained")] == [3]
+    assert same(ended.models, pomona.run(tiny("apple", rounds=3, eval_every=5)).models)
+
+
+def test_a_watched_run_has_the_numbers_of_an_unwatched_one():
+    watched = pomona.run(tiny("apple", rounds=3, eval_every=2), watcher=Ends(9))
+    alone = pomona.run(tiny("apple", rounds=3, eval_every=2))
+    assert watched.evaluations == alone.evaluations
+    assert same(watched.models, alone.models)
+
+
+def test_an_end_that_was_interrupted_after_its_round_is_no_other_end(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(tiny("apple", rounds=5), tmp_path, CallbackList(StopAfter(2), Ends(2)))
+    ended = pomona.run(tiny("apple", rounds=5), tmp_path, resume=True)
+    assert len(ended.rounds) == 2
+    assert same(ended.models, pomona.run(tiny("apple", rounds=2)).models)
+
+
+def test_who_never_took_part_has_no_model_to_look_at():
+    ends = Ends(1)
+    result = pomona.run(tiny("separate", clients=6, rounds=3, participation=0.5), watcher=ends)
+    ((_, _, models),) = ends.seen
+    assert sorted(models) == list(result.rounds[0].cohort)
+
+
+def test_of_several_callbacks_each_sees_the_round_and_one_ends_it():
+    first, second = Ends(1), Ends(9)
+    result = pomona.run(
+        tiny("separate", rounds=3), watcher=CallbackList(first, NullCallback(), second)
+    )
+    assert len(result.rounds) == len(first.seen) == len(second.seen) == 1
+    assert not hasattr(CallbackList(NullCallback()), "ends")
