@@ -29,6 +29,7 @@ from pomona.core.registry import load as _load
 if TYPE_CHECKING:
     from pomona.config import Config
     from pomona.estimator import PersonalizedFederation
+    from pomona.experiments.in_python import bench
     from pomona.federation.callbacks import Callback
     from pomona.record.paired_gain import Gain, gains
     from pomona.record.result import Result
@@ -53,6 +54,7 @@ __all__ = [
     "Result",
     "RoundRow",
     "StorageError",
+    "bench",
     "gains",
     "load",
     "run",
@@ -66,6 +68,7 @@ _LAZY = {
     "PersonalizedFederation": "pomona.estimator:PersonalizedFederation",
     "Result": "pomona.record.result:Result",
     "RoundRow": "pomona.record.rows:RoundRow",
+    "bench": "pomona.experiments.in_python:bench",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
     "run": "pomona.simulation:run",

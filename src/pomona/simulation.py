@@ -2,6 +2,7 @@
 ``pomona.run``.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
+from pomona.core.registry import load as load_by_name
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
 from pomona.federation.callbacks import Callback, CallbackList, NullCallback
@@ -83,7 +85,7 @@ def run(
         config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
         watcher: called after every round; one with the method of ``Steering`` sees the clients'
-            models, and may end the run.
+            models, and may end the run. In a notebook None is a line of progress.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
@@ -117,7 +119,14 @@ def run(
             f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit "
             "pomona.federation.callbacks.NullCallback and write what you want to hear of"
         )
-    return simulate(Scenario.prepare(config), None if out is None else Path(out), watcher, resume)
+    scenario, folder = Scenario.prepare(config), None if out is None else Path(out)
+    if watcher is not None or "IPython" not in sys.modules:
+        return simulate(scenario, folder, watcher, resume)
+    line = load_by_name("pomona.cli.progress:in_notebook")(scenario.config)
+    result = simulate(scenario, folder, line, resume)
+    if line:
+        line.end(result)
+    return result
 
 
 def simulate(

@@ -9,6 +9,7 @@ import torch
 
 import pomona
 from pomona.core.errors import PomonaError, StorageError
+from pomona.federation.callbacks import NullCallback
 from problems import tiny
 
 
@@ -96,6 +97,58 @@ def test_models_are_there_in_memory_and_from_a_folder(workers, tmp_path):
 def test_who_never_took_part_has_no_model():
     result = pomona.run(tiny("separate", clients=6, rounds=1, participation=0.5))
     assert sorted(result.models) == sorted(result.rounds[0].cohort)
+
+
+def test_a_plot_has_the_curves_of_each_run(kept):
+    other = pomona.run(tiny("separate", rounds=2))
+    assert [len(result.plot().axes) for result in (kept, other)] == [2, 2]
+    loss, accuracy = kept.plot(other).axes
+    drawn = [line.get_ydata().tolist() for line in accuracy.get_lines()]
+    for result in (kept, other):
+        headline = result.about["headline"]
+        assert [e.mean * 100 for e in result.curve(*headline)] in drawn
+    assert loss.get_lines()
+
+
+def ipython(monkeypatch, **shell):
+    """A stand-in for IPython, whose shell has these attributes; returns what it has displayed."""
+    outputs = []
+
+    class Output:
+        def update(self, bundle, raw):
+            assert raw
+            outputs[-1].append(bundle["text/plain"])
+
+    def display(bundle, raw, display_id):
+        assert raw
+        assert display_id
+        outputs.append([bundle["text/plain"]])
+        return Output()
+
+    fake = types.ModuleType("IPython")
+    fake.get_ipython = lambda: types.SimpleNamespace(**shell)
+    fake.display = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    return outputs
+
+
+def test_a_run_in_a_notebook_shows_one_line(monkeypatch):
+    outputs = ipython(monkeypatch, kernel=object())
+    result = pomona.run(tiny("fedrep", rounds=3, lr="auto"))
+    (shown,) = outputs
+    last = result.summary["models"][result.summary["headline"]]["last"]["test"]
+    *notes, line = shown[-1].splitlines()
+    assert "3/3" in line
+    assert f"{100 * last:.2f} %" in line
+    assert any(note.startswith("note: lr") for note in notes)
+
+
+def test_elsewhere_it_shows_none(monkeypatch):
+    outputs = ipython(monkeypatch)  # of a terminal
+    pomona.run(tiny("separate", rounds=1))
+    ipython(monkeypatch, kernel=object())
+    pomona.run(tiny("separate", rounds=1), watcher=NullCallback())
+    assert not outputs
 
 
 def test_a_damaged_model_is_named(tmp_path):

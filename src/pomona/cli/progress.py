@@ -1,9 +1,13 @@
-"""Progress of a run: one line redrawn on a terminal, otherwise a new line every few seconds."""
+"""Progress of a run: one line redrawn on a terminal or in a notebook, otherwise a new line every
+few seconds.
+"""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -18,6 +22,8 @@ from pomona.record.rows import Evaluation, RoundRow
 
 EVERY = 5.0  # seconds between two lines without a terminal
 BAR = 24  # maximum characters of the bar
+WIDE = 100  # characters in a notebook
+REDRAWN = 0.2  # seconds between two states in a notebook
 
 
 @dataclass
@@ -149,6 +155,47 @@ class Drawn(NullCallback):
         """Leave the terminal in its original state."""
         if self._live.is_started:
             self._live.stop()
+
+
+class InNotebook(NullCallback):
+    """The line in one output of a notebook's cell; ``display``: as of IPython."""
+
+    def __init__(self, standing: Standing, display: Callable[..., Any]) -> None:
+        self._standing, self._drawn, self._said = standing, -REDRAWN, list[str]()
+        self._output = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def begin(self) -> None:
+        """Show the line."""
+        self._standing.begin()
+        self._draw()
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Advance by a round."""
+        self._standing.round(row, evaluations)
+        if self._standing.elapsed - self._drawn >= REDRAWN:
+            self._draw()
+
+    def end(self, result: Result) -> None:
+        """Show the final values."""
+        self._standing.end(result)
+        self._draw()
+
+    def note(self, text: str) -> None:
+        """Keep a line above."""
+        self._said.append(f"note: {shown(text)}")
+
+    def _draw(self) -> None:
+        self._drawn = self._standing.elapsed
+        text = "\n".join([*self._said, line(self._standing, WIDE)])
+        self._output.update({"text/plain": text}, raw=True)
+
+
+def in_notebook(config: Config) -> InNotebook | None:
+    """Return the display of a run in a notebook; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return None
+    return InNotebook(Standing.of(config), ipython.display.display)
 
 
 class Lines(NullCallback):

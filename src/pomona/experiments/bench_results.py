@@ -18,7 +18,7 @@ from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
 from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
-from pomona.experiments import bench_table
+from pomona.experiments import bench_gains, bench_table
 from pomona.experiments.grid import RULE, Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
@@ -26,6 +26,7 @@ from pomona.experiments.suite import Size, Suite, branch
 from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
 from pomona.metrics.client_statistics import spread
+from pomona.record.result import as_frame
 
 SCHEMA = 1
 RESULTS, TIMING = "results.json", "timing.json"
@@ -50,6 +51,19 @@ class Bench:
     def rows(self) -> list[dict[str, Any]]:
         """One flat record per scenario and method, as in ``table.csv``."""
         return bench_table.rows(self.results)
+
+    def to_frame(self, base: str = "separate") -> Any:
+        """Return a pandas DataFrame with a row per scenario and method: its test value after the
+        last round (``test``, mean over clients and seeds), and its gain over the method ``base``
+        with a 95 % interval (``low``, ``high``), p-value and verdict, NaN or None if undefined.
+
+        Raises PomonaError if pandas is not installed.
+        """
+        found = bench_gains.rows(self.folder, self.results, base)
+        return as_frame({name: [row[name] for row in found] for name in found[0]})
+
+    def _repr_html_(self) -> str:
+        return bench_gains.html(self.folder, self.results, "separate")
 
     @property
     def counts(self) -> dict[str, int]:

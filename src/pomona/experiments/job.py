@@ -17,7 +17,7 @@ from pomona.core.toml import Tree, flat
 from pomona.data import data_settings, read
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import PublicImages, PublicTexts
+from pomona.data.kinds import InMemory, PublicImages, PublicTexts
 from pomona.data.settings import DataSettings, OwnPath
 from pomona.federation.checkpointing import INERT
 from pomona.metrics.best_round import Point, best
@@ -76,18 +76,20 @@ class JobState:
         return best["value"] if best else None
 
 
-def work(tree: Tree, folder: str) -> Failure | None:
+def work(tree: Tree, folder: str, data: InMemory | None = None) -> Failure | None:
     """Run or resume a cell; the job given to an executor.
 
     Args:
         tree: the resolved settings, plain values.
         folder: absolute; on storage shared with the caller.
+        data: the caller's data in memory, which the tree only names.
 
     Returns:
         None once the folder has a finished run, else the failure.
     """
     try:
-        simulate(Scenario.prepare(resolve(tree), _read), Path(folder), resume=True)
+        reader = (lambda _: read(data)) if data else _read
+        simulate(Scenario.prepare(resolve(tree), reader), Path(folder), resume=True)
     except Exception as fault:  # any failure of a cell leaves the others running
         return Failure.of(fault)
     return None

@@ -22,6 +22,7 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
 from pomona.core.files import own, probe, writing
+from pomona.data.kinds import InMemory
 from pomona.experiments.bench_results import Bench, collect, save
 from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan
@@ -242,8 +243,10 @@ class _Course:
                 continue
             self._look(cell)  # another process may have ended it
             if not self.verdicts[cell.folder].settled:
-                tree = {**cell.config.tree(), "track": cell.config.track}
-                job = executor.submit(work, tree, str(self.out / cell.folder))
+                config = cell.config
+                tree = {**config.tree(), "track": config.track}
+                held = (config.data,) if isinstance(config.data, InMemory) else ()
+                job = executor.submit(work, tree, str(self.out / cell.folder), *held)
                 self._jobs[job] = cell
 
     def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError
+from pomona.core.registry import load
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record.events import Event
 from pomona.record.predictions import Answers, Kept
@@ -145,7 +146,19 @@ class Result:
             "round_number" if name == "round" else name: values
             for name, values in self.columns().items()
         }
-        return _frame(named)
+        return as_frame(named)
+
+    def plot(self, *others: "Result") -> Any:
+        """Draw loss and test metric over the rounds, of this run and of others beside it.
+
+        Returns a ``matplotlib.figure.Figure``, which a notebook shows; None without evaluations.
+
+        >>> import pomona
+        >>> result = pomona.run(method="apple", clients=3, rounds=2, lr=0.1)
+        >>> len(result.plot().axes)
+        2
+        """
+        return load("pomona.results.figures.curves:plotted")(self, *others)
 
     @property
     def name(self) -> str:
@@ -271,13 +284,13 @@ def _html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
     return f"<table>{top}<tbody>{body}</tbody></table>"
 
 
-def _frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+def as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     """Convert columns to a pandas DataFrame. Raises PomonaError if pandas is not installed."""
     try:
         pandas = import_module("pandas")
     except ImportError:
         raise PomonaError(
-            "to_frame needs pandas, which is not installed; install it, or take columns()"
+            "to_frame needs pandas, which is not installed; install it, or take columns() or rows"
         ) from None
     return pandas.DataFrame(columns)
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.run_numbers import Run, alike, views
+from pomona.results.run_numbers import runs as runs_of
 from pomona.results.wording import capital
 
 MEGABYTE = 1e6
@@ -28,6 +30,13 @@ def panel(run: Run) -> str:
     return "; ".join(
         text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text
     )
+
+
+def plotted(*results: Result) -> "plot.Figure | None":
+    """Return the drawing of ``curves`` for these results."""
+    with plot.drawing():
+        drawn = curves(runs_of(list(results)))
+    return drawn.figure if drawn else None
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:

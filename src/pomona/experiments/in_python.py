@@ -1,0 +1,79 @@
+"""A bench whose suite is written in Python, over any data, also in memory."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pomona.core.errors import StorageError
+from pomona.data import read
+from pomona.data.kinds import InMemory
+from pomona.experiments.bench_results import Bench
+from pomona.experiments.runner import Watch, run
+from pomona.experiments.suite import Suite, read_suite
+
+
+def bench(
+    methods: Collection[str] | Mapping[str, Mapping[str, Any]],
+    out: Path | str,
+    *,
+    seeds: Sequence[int] = (0,),
+    scenarios: Mapping[str, Mapping[str, Any]] | None = None,
+    search: Mapping[str, Sequence[Any]] | None = None,
+    points: int = 1,
+    jobs: int | None = None,
+    retry: bool = False,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Bench:
+    """Run methods on the same data with the same seeds, each tuned with the same budget.
+
+    What is finished in ``out`` stays; the same call continues. Runs are spread over processes,
+    which import the caller's main module: guard a script by ``if __name__ == "__main__"``.
+
+    Args:
+        methods: names; or rows by name, with settings of their own, and ``search``, as ``[method]``
+            in a suite's file.
+        out: folder of the bench.
+        seeds: of the runs.
+        scenarios: columns by name, with settings of their own, such as several partitions; one if
+            None.
+        search: dotted keys and the values to try with every method.
+        points: settings tried for a method, at most.
+        jobs: number of processes; one per core if None.
+        retry: whether to run failed cells again.
+        watch: as for ``pomona.experiments.run``.
+        settings: of every run, as for ``pomona.run``.
+
+    Returns:
+        The results: ``rows``, ``to_frame()``, and a table in a notebook.
+
+    Raises:
+        ConfigError: an invalid key or value.
+        StorageError: ``out`` cannot be written, or has runs over other data in memory.
+    """
+    rows = methods if isinstance(methods, Mapping) else {name: {} for name in methods}
+    suite = read_suite(
+        {
+            "title": ", ".join(rows) or "bench",
+            "seeds": tuple(seeds),
+            "search": dict(search or {}),
+            "points": points,
+            "base": settings,
+            "scenario": dict(scenarios or {"all": {}}),
+            "method": dict(rows),
+        }
+    )
+    made = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
+    _require_own(made, suite)
+    return made
+
+
+def _require_own(made: Bench, suite: Suite) -> None:
+    """Refuse results of other data in memory: settings do not tell them apart."""
+    for result in made.results["results"]:
+        held = {**suite.base.run, **suite.scenario[result["scenario"]].run}.get("data")
+        found = {cell["figures"]["data"] for cell in result["cells"] if cell["figures"]}
+        if isinstance(held, InMemory) and found - {read(held).fingerprint}:
+            raise StorageError(
+                f"{made.folder} has runs over other data of this form; give another folder"
+            )

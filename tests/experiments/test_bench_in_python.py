@@ -1,0 +1,93 @@
+"""Benches whose suite and data are in Python."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pomona
+from pomona.core.errors import ConfigError, StorageError
+from pomona.data import from_arrays, from_clients
+from pomona.experiments import load
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(240, 3))
+SITE = np.array(["b", "a", "c"])[np.arange(240) % 3]
+Y = ((X[:, 0] > 0) ^ (SITE == "c")).astype(int)
+QUICK = {"model": "logistic", "rounds": 3, "lr": 0.3, "batch_size": 8}
+METHODS = ("separate", "fedavg", "apple")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    data = from_arrays(X, Y, SITE)
+    return pomona.bench(METHODS, tmp_path_factory.mktemp("bench"), data=data, jobs=2, **QUICK)
+
+
+def test_its_runs_are_those_of_pomona_run(made):
+    runs = {
+        name: pomona.run(method=name, data=from_arrays(X, Y, SITE), workers=1, **QUICK)
+        for name in METHODS
+    }
+    frame = made.to_frame().set_index("method")
+    assert list(frame.index) == list(METHODS)
+    for name, run in runs.items():
+        last = run.summary["models"][run.summary["headline"]]["last"]["test"]
+        assert frame.loc[name, "test"] == last
+        gain = pomona.gains(run, runs["separate"])[1]
+        if name != "separate":
+            seen = frame.loc[name, ["gain", "low", "high", "p", "verdict"]]
+            assert tuple(seen) == (gain.value, gain.low, gain.high, gain.p, gain.verdict)
+    assert frame.loc["fedavg", "verdict"] == "worse"
+    assert pd.isna(frame.loc["separate", "gain"])
+    assert pd.isna(made.to_frame("ditto")["gain"]).all()
+
+
+def test_in_a_notebook_it_is_a_table_with_intervals(made):
+    html = made._repr_html_()
+    row = made.to_frame().set_index("method").loc["fedavg"]
+    assert html.count("<tr>") == 1 + len(METHODS)
+    assert f"{100 * row['gain']:+.2f} percentage points" in html
+    assert f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}" in html
+    assert load(made.folder)._repr_html_() == html
+
+
+def test_the_same_call_goes_on_and_other_data_are_refused(made):
+    again = pomona.bench(METHODS, made.folder, data=from_arrays(X, Y, SITE), jobs=1, **QUICK)
+    assert again.results == made.results
+    with pytest.raises(StorageError, match="runs over other data of this form; give another"):
+        pomona.bench(METHODS, made.folder, data=from_arrays(-X, Y, SITE), jobs=1, **QUICK)
+
+
+def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
+    rows = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
+    quick = {"jobs": 2, "seeds": (0, 1), **QUICK}
+    fixed = pomona.bench(METHODS[:2], tmp_path / "a", data=from_clients(rows, test=rows), **quick)
+    assert fixed.to_frame()["seeds"].tolist() == [2, 2]
+    assert fixed.to_frame()["low"].notna().tolist() == [False, True]
+    drawn = pomona.bench(METHODS[:2], tmp_path / "b", data=from_clients(rows), **quick)
+    assert drawn.to_frame()["test"].notna().all()
+    assert drawn.to_frame()["gain"].isna().all()
+
+
+def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
+    made = pomona.bench(
+        {"separate": {}, "strong": {"method": {"name": "ditto", "lambda": 2}}},
+        tmp_path,
+        data="digits",
+        clients=3,
+        scenarios={"iid": {"partition": "iid"}, "skew": {"partition": "dirichlet"}},
+        search={"lr": [0.1, 0.3]},
+        points=2,
+        jobs=2,
+        **{**QUICK, "rounds": 1},
+    )
+    frame = made.to_frame()
+    assert list(zip(frame["scenario"], frame["method"], strict=True)) == [
+        (s, m) for s in ("iid", "skew") for m in ("separate", "strong")
+    ]
+    assert (frame["state"] == "finished").all()
+    assert {len(result["search"]) for result in made.results["results"]} == {2}
+    with pytest.raises(ConfigError, match="unknown method 'aple'"):
+        pomona.bench(["aple"], tmp_path / "b", data="digits")
+    with pytest.raises(ConfigError, match="unknown key 'rouns'"):
+        pomona.bench(["apple"], tmp_path / "b", rouns=3)
