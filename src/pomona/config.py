@@ -14,6 +14,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SerializeAsAny,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -22,7 +23,7 @@ from pomona import methods
 from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
-from pomona.core.settings import Settings, require_name
+from pomona.core.settings import LARGEST, Settings, require_name
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, Stop
@@ -42,7 +43,7 @@ from pomona.privacy.settings import Privacy
 
 
 def _rate(value: Any) -> Any:
-    if value != "auto" and not (isinstance(value, int | float) and 0 < value <= 1e30):
+    if value != "auto" and not (isinstance(value, int | float) and 0 < value <= LARGEST):
         raise ValueError("must be 'auto' or a finite number above 0")
     return value
 
@@ -52,7 +53,18 @@ def _device(value: Any) -> Any:
     return ("cuda" if torch.cuda.is_available() else "cpu") if value == "auto" else value
 
 
-Rate = Annotated[float | Literal["auto"], BeforeValidator(_rate)]
+Rate = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(_rate),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST},
+                {"const": "auto"},
+            ]
+        }
+    ),
+]
 
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 SECTIONS = ("method", "partition")  # those whose keys follow from their name
@@ -222,9 +234,11 @@ class Config(Settings):
         "networks of layers that it knows, on a cpu; auto: native if it can, else torch; the "
         "default in a federation is torch",
     )
-    device: Annotated[Literal["cpu", "cuda"], BeforeValidator(_device)] = Field(
-        "cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu"
-    )
+    device: Annotated[
+        Literal["cpu", "cuda"],
+        BeforeValidator(_device),
+        WithJsonSchema({"enum": ["auto", "cpu", "cuda"]}),
+    ] = Field("cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu")
     privacy: Privacy | None = Field(
         None, description="differentially private training of every client"
     )

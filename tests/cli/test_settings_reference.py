@@ -36,7 +36,7 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     assert rounds.default == str(Config.model_fields["rounds"].default)
     assert rounds.kind.startswith("whole number, from 1")
     (lr,) = find("lr", every())
-    assert (lr.default, lr.kind) == ("auto", "number or auto")
+    assert (lr.default, lr.kind) == ("auto", "number, above 0 or auto")
     for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
         assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
 

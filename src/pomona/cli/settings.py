@@ -148,7 +148,8 @@ def page() -> str:
         "# Settings",
         "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and "
         "from the command line as `key=value`; later ones win. `pomona run METHOD ... --dry-run` "
-        "prints those in effect, and `pomona settings KEY` explains one.",
+        "prints those in effect, and `pomona settings KEY` explains one; `pomona "
+        "settings --schema` prints a JSON Schema of all, for editors and agents.",
     ]
     tables = {
         part.title: [*of_part(part)]
@@ -285,6 +286,9 @@ def settings(
     to: Annotated[
         Path | None, Parameter(name="--out", help="write the whole reference as Markdown")
     ] = None,
+    schema: Annotated[
+        bool, Parameter(negative="", help="print the JSON Schema of a run's settings")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Explain the settings of a run.
@@ -294,6 +298,11 @@ def settings(
     key
         a key, a section, a method or a partition; all settings if not given
     """
+    if schema:
+        from pomona.cli.settings_schema import schema as made  # late: only this needs it
+
+        emit(made())
+        return
     if to:
         with writing(to):
             to.write_text(page(), encoding="utf-8")

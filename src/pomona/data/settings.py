@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pomona.core.bounds import Finite, Targets
 from pomona.core.settings import Settings
@@ -35,7 +35,9 @@ DEFAULT = "digits"
 Edge = Annotated[float, Field(gt=0, lt=1e30)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
 Marker = Annotated[
-    str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))
+    str,
+    BeforeValidator(lambda value: value if isinstance(value, str) else str(value)),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]}),
 ]
 Separator = Annotated[Literal["comma", "semicolon", "tab", "bar"], BeforeValidator(_mark)]
 Decimal = Annotated[Literal["point", "comma"], BeforeValidator(_mark)]

@@ -1,0 +1,176 @@
+"""``pomona settings --schema`` agrees with ``Config``: on the repository's files, and on single
+values of every setting.
+"""
+
+import json
+import math
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter, ValidationError
+
+from pomona.cli import main
+from pomona.cli.settings_schema import schema
+from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
+from pomona.core.membership import Membership
+from pomona.core.training_settings import OPTIMIZERS, Stop
+from pomona.data.catalogue import CATALOGUE
+from pomona.data.kinds import BundledImages, PublicImages
+from pomona.experiments.grid import plan
+from pomona.experiments.suite import read_suite
+from pomona.methods import METHODS
+from pomona.models import ModelSettings
+from pomona.partition import RECIPES
+from pomona.privacy.settings import Privacy
+
+ROOT = Path(__file__).parents[2]
+RUNS = [
+    path
+    for folder in ("examples", "reproduction")
+    for path in sorted((ROOT / folder).rglob("*.toml"))
+    if path.parent.name != "numbers"
+    and "project" not in (tree := tomllib.loads(path.read_text()))
+    and "scenario" not in tree
+]
+SUITES = [
+    path
+    for folder in ("src/pomona/experiments/suites", "reproduction", "examples", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*.toml"))
+    if path.parent.name not in ("numbers", "method_template")
+    and "scenario" in tomllib.loads(path.read_text())
+]
+
+
+@cache
+def validator():
+    Draft202012Validator.check_schema(schema())
+    return Draft202012Validator(schema())
+
+
+def test_the_command_prints_it(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["settings", "--schema"])
+    assert stop.value.code == 0
+    assert json.loads(capsys.readouterr().out) == schema()
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_the_files_of_runs_fit(path):
+    validator().validate(tomllib.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_the_runs_of_suites_fit(path):
+    """One run of each method in each scenario."""
+    seen = set()
+    for group in plan(read_suite(path), "cpu"):
+        cell = group.finals[0][0]
+        if (key := (cell.scenario, cell.method)) not in seen:
+            seen.add(key)
+            validator().validate(json.loads(json.dumps(cell.config.tree())))
+    assert seen
+
+
+def test_every_method_partition_and_data_set_is_known_by_its_name():
+    for section, names in (("method", METHODS), ("partition", RECIPES)):
+        for name in names:
+            assert validator().is_valid({section: name})
+        assert not validator().is_valid({section: "fedavgg"})
+    assert validator().is_valid({"method": "fedrep+adam"})
+    assert validator().is_valid({"method": {"name": "own:Method", "what": 1}})
+    assert validator().is_valid({"data": {"name": "own:read", "path": "x"}})
+    unknown = {name for name in CATALOGUE if not validator().is_valid({"data": name})}
+    assert unknown == {"arrays", "frame"}  # in memory, not in a file
+
+
+TARGETS = [
+    ((), {}, Config),
+    *((("method",), {"name": name}, kind) for name, kind in METHODS.items()),
+    *((("partition",), {"name": name}, kind) for name, kind in RECIPES.items()),
+    *((("optimizer",), {"name": name}, kind) for name, kind in OPTIMIZERS.items()),
+    (("data",), {}, BundledImages),
+    (("data",), {"name": "mnist"}, PublicImages),
+    (("model",), {}, ModelSettings),
+    (("membership",), {"unseen": [1]}, Membership),
+    (("stop",), {"patience": 1}, Stop),
+    (("privacy",), {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5}, Privacy),
+]
+KEYS = [
+    (place, base, kind, key)
+    for place, base, kind in TARGETS
+    for key in kind.model_json_schema()["properties"]
+    if key not in ("name", "args") and (kind is not Config or key not in schema()["$defs"])
+]
+ODD = [-1, 0, 1, 2, 0.5, -0.5, "x", "auto", [], [1], [0.5], ["x"], [[1]], {}, {"0": 1}, {"x": 1}]
+OF_RANGE = {
+    *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "literal_error"),
+    *("string_type", "int_type", "int_parsing", "float_type", "float_parsing", "bool_type"),
+    *("bool_parsing", "tuple_type", "dict_type", "extra_forbidden", "too_long", "too_short"),
+    *("string_pattern_mismatch", "string_too_short", "string_too_long", "missing", "model_type"),
+    *("int_from_float", "finite_number", "union_tag_invalid", "union_tag_not_found"),
+}
+
+
+def edges(part):
+    """The bounds and choices in a schema, and their neighbours."""
+    if isinstance(part, list):
+        for each in part:
+            yield from edges(each)
+    elif isinstance(part, dict):
+        for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+            if key in part:
+                bound = part[key]
+                whole = part.get("type") == "integer"
+                around = (1, -1) if whole else (math.inf, -math.inf)
+                yield bound
+                yield from (bound + s if whole else math.nextafter(bound, s) for s in around)
+        yield from part.get("enum", [part["const"]] if "const" in part else [])
+        yield from edges([v for k, v in part.items() if k in ("anyOf", "items", "prefixItems")])
+
+
+@st.composite
+def one_value(draw):
+    """A tree with one key beside those that its section must have."""
+    place, base, kind, key = draw(st.sampled_from(KEYS))
+    own = kind.model_json_schema()["properties"][key]
+    if own.get("type") == "boolean":
+        pool = [True, False, "x", 2, []]
+    else:
+        pool = [*ODD, *edges(own)]
+        pool += [[value] for value in edges(own.get("items", {}))]
+    value = draw(st.sampled_from(pool) | st.floats(-10, 10) | st.integers(-10, 10**7))
+    tree = {**base, key: value}
+    for part in reversed(place):
+        tree = {part: tree}
+    return tree
+
+
+@settings(deadline=None, max_examples=300)
+@given(one_value())
+def test_schema_and_config_agree_on_types_ranges_and_choices(tree):
+    """What depends on several keys, or on a text's meaning, is Config's alone to refuse."""
+    fits = validator().is_valid(tree)
+    try:
+        resolve(tree)
+    except ConfigError as fault:
+        cause = fault.__context__
+        kinds = {e["type"] for e in cause.errors()} if isinstance(cause, ValidationError) else set()
+        assert not (fits and kinds & OF_RANGE), (tree, kinds)
+    else:
+        assert fits, (tree, [e.message for e in validator().iter_errors(tree)])
+
+
+def test_the_defaults_are_in_it():
+    properties = schema()["properties"]
+    fields = {f.alias or name: f for name, f in Config.model_fields.items()}
+    assert properties.keys() == fields.keys()
+    plain = [key for key in properties if isinstance(fields[key].default, int | float | str)]
+    assert {key: properties[key]["default"] for key in plain} == {
+        key: TypeAdapter(object).dump_python(fields[key].default) for key in plain
+    }
