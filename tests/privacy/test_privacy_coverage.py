@@ -33,7 +33,7 @@ def test_every_method_says_what_is_not_covered(name):
            "fedphp+ala": {"output-criterion"}, "fed-rod": {"output-criterion"}, "moon": {"output-criterion"},
            "fedavg-data": {"shared-samples"},
            "feddbe": {"class-means", "output-criterion"},
-           "fedproto": {"class-means", "output-criterion"},
+           "fedpac": {"class-means", "output-criterion"}, "fedproto": {"class-means", "output-criterion"},
            "ifca": {"training-loss"}, "q-fedavg": {"training-loss"},
            "pgfed": {"training-loss"}, "pgfedmo": {"training-loss"}}  # fmt: skip
     assert names == {"sample-counts", "metrics"} | theirs.get(name, set())

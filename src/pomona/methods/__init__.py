@@ -33,6 +33,7 @@ from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
 from pomona.methods.fednova import FedNova
 from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
+from pomona.methods.fedpac import FedPAC
 from pomona.methods.fedper import FedPer
 from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedproto import FedProto
@@ -96,6 +97,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedRoD,
     FedDBE,
     FedProto,
+    FedPAC,
     MRMTL,
     MOCHA,
     CFL,

@@ -1,0 +1,204 @@
+"""FedPAC: lower layers shared and held to class means, and a mixture of all heads for each client.
+
+Xu, Tong, Huang. Personalized federated learning with feature alignment and classifier collaboration.
+ICLR 2023 (arXiv 2306.11867), Algorithm 1.
+
+    client           h_i    <- SGD(h_i; head epochs on F_i),        phi fixed
+                     phi_i  <- SGD(phi; E epochs on F_i + lambda R),    h_i fixed,   R = 1 / (b f) sum_j |z_j - C_y|^2
+                     c_ik   = mean of the features of its samples of class k under phi_i
+    server           phi    <- sum_i n_i / n phi_i
+                     C_k    <- sum_i n_ik c_ik / sum_i n_ik
+                     h_i    <- sum_j a_ij h_j
+    head weights     a_i = argmin over the simplex of  sum_j a_j^2 V_j + sum_k |q_ik - sum_j a_j q_jk|^2
+                     q_ik = n_ik / n_i m_ik,    V_i = 1 / n_i (s_i - sum_k |q_ik|^2)
+
+Features z are the f numbers phi(x) that the head receives; m_ik is the mean of those of class k, and
+s_i of |z|^2, both under the received phi. The first part is the variance of mixed heads, the second
+their bias; together they are a quadratic form of a matrix Q without negative eigenvalues. If A^T A =
+Q, the x >= 0 with the least |A x|^2 + (x_1 + ... + x_n - 1)^2 is a multiple of its minimum, and
+non-negative least squares (Lawson and Hanson) finds it exactly. In the first round there is no C,
+and no R.
+
+Named models: ``personal`` is (phi, h_i), as received with the mixed head, and trained. Under full
+participation lambda = 0 without mixing (``mix = false``) is FedRep, to the bit.
+
+Differs from published code: that sets eigenvalues of Q below 0.01 to 0, and weights below 0.001; takes
+0.1 as the rate of the head, and pulls a class without a mean to the client's own. PFLlib counts
+clients alike in C. Here an s_i is taken to be no less than the client's means allow.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from pomona.methods import base, class_means
+from pomona.methods.class_means import ClassMeans
+from pomona.methods.partly_shared import drop_columns, insert_columns, select_columns
+from pomona.methods.row_algebra import TINY
+
+
+class FedPAC(base.MethodSettings):
+    """FedPAC's settings; symbols of the paper in brackets."""
+
+    name: Literal["fedpac"] = "fedpac"
+    lambda_: float = Field(
+        1.0,
+        ge=0,
+        alias="lambda",
+        description="pull of features to the mean of their class (lambda)",
+    )
+    head_epochs: int = Field(
+        1, ge=0, le=10**6, description="epochs of the head each round, before those of the rest"
+    )
+    mix: bool = Field(True, description="whether a client's head is a mixture of all")
+
+    def method(self) -> base.Method:
+        """Return the method: both halves and its card."""
+        noised = base.Gradients(noised=not self.lambda_)
+        head = base.Gradients(purpose="head", epochs=self.head_epochs)
+        privacy = replace(CARD.privacy, gradients=(noised, head))
+        return base.Method(server(self.mix), client(self), replace(CARD, privacy=privacy))
+
+
+@dataclass(frozen=True)
+class Center:
+    """The server's body (k,), each client's head (N, h), and the class means."""
+
+    body: Tensor
+    heads: Tensor
+    means: ClassMeans
+
+
+def server(mix: bool) -> base.Server:
+    """Average bodies, mix heads, pool class means."""
+
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
+        part, w = base.linear_head(initial).part, initial()
+        heads = w[part].expand(len(roster), -1)
+        return Center(drop_columns(w, part), heads, class_means.start(initial))
+
+    def down(
+        state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Downlink:
+        return {
+            "model": base.Rows.same(state.body, len(ids)),
+            "head": base.Rows(state.heads, torch.tensor(ids)),
+            **class_means.down(state.means, len(ids)),
+        }
+
+    def aggregate(
+        state: Center,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> Center:
+        heads = uplink["head"]
+        if mix:
+            heads = head_weights(uplink, ids, roster).to(heads) @ heads
+        return Center(
+            base.weighted_mean(uplink["model"], roster.weights(ids)),
+            base.replace_rows(state.heads, ids, heads),
+            class_means.pooled(state.means, uplink, ids, roster),
+        )
+
+    def welcome(state: Center, ids: tuple[int, ...], roster: base.Roster) -> tuple[Center, None]:
+        mean = base.members_mean(state.heads, roster)
+        return replace(state, heads=base.replace_rows(state.heads, ids, mean)), None
+
+    def expects(state: Center) -> base.Uplink:
+        return {
+            "model": state.body,
+            "head": state.heads[0],
+            "start_means": state.means.means.flatten(),
+            "mean_square": torch.zeros(1, dtype=torch.float64),
+            **class_means.expects(state.means),
+        }
+
+    return base.Server(start, down, aggregate, welcome, expects, flaw=class_means.flaw)
+
+
+def head_weights(uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster) -> Tensor:
+    """Return the rows a_i (n, n) float64 of the cohort's uplinks."""
+    counts, sizes = uplink["class_counts"].cpu(), [float(roster.sizes[i]) for i in ids]
+    p = (counts / counts.sum(1, keepdim=True)).unsqueeze(2)
+    M = uplink["start_means"].double().cpu().unflatten(1, (p.shape[1], -1))
+    H = (p * M).flatten(1)
+    least = (p * M.square()).sum((1, 2))
+    square = torch.maximum(uplink["mean_square"].squeeze(1).cpu(), least)
+    V = (square - H.square().sum(1)) / torch.tensor(sizes, dtype=torch.float64)
+    return torch.stack([mixture(V, own - H) for own in H])
+
+
+def mixture(V: Tensor, D: Tensor) -> Tensor:
+    """Return the a (n,) of the simplex with the least sum_j a_j^2 V_j + |sum_j a_j D_j|^2, for V (n,)
+    and rows D (n, m).
+    """
+    from scipy.optimize import nnls  # imported late, for silo processes
+
+    Q = (V.diag() + D @ D.T).numpy()
+    values, vectors = np.linalg.eigh(Q / max(float(Q.trace()) / len(Q), TINY))
+    root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
+    ones = np.ones(len(Q))
+    x, _ = nnls(np.vstack([root, ones]), np.append(np.zeros(len(Q)), 1.0))
+    return torch.from_numpy(x / x.sum())
+
+
+def client(settings: FedPAC) -> base.Client:
+    """Measure the features, fit the head, then train the body under it near the class means."""
+
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
+        part = base.linear_head(training).part
+        W = insert_columns(received["model"], received["head"], part)
+        training.observe("personal", W, "received")
+        before = class_means.uplink(training, W)["class_means"]
+        losses = [
+            class_means.attracted(training, *own, settings.lambda_)
+            for own in zip(*class_means.received(received), strict=True)
+            if settings.lambda_
+        ]
+        squares = [z.double().square().sum(1).mean() for z, _ in training.features(W)]
+        if training.trains:
+            base.sgd(training, W, round_, settings.head_epochs, purpose="head", part=part)
+        base.sgd(training, W, round_, losses=losses, part=slice(0, part.start))
+        training.observe("personal", W, "trained")
+        uplink = {
+            "model": drop_columns(W, part),
+            "head": select_columns(W, part),
+            "start_means": before,
+            "mean_square": torch.stack(squares).unsqueeze(1),
+            **class_means.uplink(training, W),
+        }
+        return None, uplink, {}
+
+    return base.Client(base.no_state, train)
+
+
+CARD = base.Card(
+    presentation=base.Presentation("FedPAC"),
+    paper="Xu et al., ICLR 2023, Algorithm 1",
+    summary="lower layers shared, held to class means; each client's head is its mixture of all",
+    exchange=base.Exchange(
+        down="1, and class means",
+        up="1, and class means twice",
+        private="nothing but the data",
+        keeps="nothing",
+        tells={
+            **class_means.UP,
+            "start_means": "these means under the received model",
+            "mean_square": "the mean square of its features under the received model",
+        },
+    ),
+    headline=("personal", "trained"),
+    joining="newcomers and unseen clients start from the mean of the members' heads",
+    privacy=base.PrivacyCost(
+        gradients=(base.Gradients(noised=False),), releases=class_means.RELEASES
+    ),
+    tasks=("classes",),
+)
