@@ -2,7 +2,6 @@
 ``pomona.run``.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -22,7 +21,6 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
-from pomona.core.registry import load as load_by_name
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
 from pomona.federation.callbacks import Callback, CallbackList, NullCallback
@@ -33,6 +31,7 @@ from pomona.federation.copies import KeptCopies, matrix_bytes
 from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.loop import Loop
+from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
 from pomona.federation.trackers import tracking
@@ -120,10 +119,8 @@ def run(
             "pomona.federation.callbacks.NullCallback and write what you want to hear of"
         )
     scenario, folder = Scenario.prepare(config), None if out is None else Path(out)
-    if watcher is not None or "IPython" not in sys.modules:
-        return simulate(scenario, folder, watcher, resume)
-    line = load_by_name("pomona.cli.progress:in_notebook")(scenario.config)
-    result = simulate(scenario, folder, line, resume)
+    line = in_notebook(scenario.config) if watcher is None else None
+    result = simulate(scenario, folder, watcher or line, resume)
     if line:
         line.end(result)
     return result

@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from pomona.cli.output import laid_out
-from pomona.cli.progress import Standing
 from pomona.cli.run import closing
 from pomona.config import Config
-from pomona.federation.callbacks import scalars
+from pomona.federation.progress import Standing
+from pomona.federation.trackers import scalars
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_summary import diverging, summarise

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from pomona.cli import main
-from pomona.cli.progress import Lines, Standing, clock, judged, line
+from pomona.cli.progress import Lines
 from pomona.config import resolve
+from pomona.federation.progress import Standing, clock, judged, line
 from pomona.record.rows import Evaluation, RoundRow
 
 SMALL = (

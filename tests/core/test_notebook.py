@@ -108,6 +108,7 @@ def test_a_plot_has_the_curves_of_each_run(kept):
         headline = result.about["headline"]
         assert [e.mean * 100 for e in result.curve(*headline)] in drawn
     assert loss.get_lines()
+    assert kept.plot()._repr_png_().startswith(b"\x89PNG")
 
 
 def ipython(monkeypatch, **shell):

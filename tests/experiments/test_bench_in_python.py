@@ -49,6 +49,9 @@ def test_in_a_notebook_it_is_a_table_with_intervals(made):
     assert f"{100 * row['gain']:+.2f} percentage points" in html
     assert f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}" in html
     assert load(made.folder)._repr_html_() == html
+    title, runs, folder = repr(made).splitlines()
+    assert (title, runs) == ("<bench separate, fedavg, apple", " runs: 3 finished")
+    assert str(made.folder) in folder
 
 
 def test_the_same_call_goes_on_and_other_data_are_refused(made):

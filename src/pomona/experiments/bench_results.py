@@ -33,9 +33,9 @@ RESULTS, TIMING = "results.json", "timing.json"
 MOMENTS = ("best_validation", "last")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bench:
-    """A bench's results.
+    """A bench's results; in a notebook a table.
 
     Attributes:
         folder: its folder.
@@ -61,6 +61,10 @@ class Bench:
         """
         found = bench_gains.rows(self.folder, self.results, base)
         return as_frame({name: [row[name] for row in found] for name in found[0]})
+
+    def __repr__(self) -> str:
+        runs = ", ".join(f"{count} {state}" for state, count in self.counts.items())
+        return f"<bench {self.results['title']}\n runs: {runs or 'none'}\n {self.folder}>"
 
     def _repr_html_(self) -> str:
         return bench_gains.html(self.folder, self.results, "separate")

@@ -33,10 +33,15 @@ def panel(run: Run) -> str:
 
 
 def plotted(*results: Result) -> "plot.Figure | None":
-    """Return the drawing of ``curves`` for these results."""
+    """Return the drawing of ``curves`` for these results, which a notebook shows also without
+    Matplotlib's own integration; None without evaluations.
+    """
     with plot.drawing():
         drawn = curves(runs_of(list(results)))
-    return drawn.figure if drawn else None
+    if drawn is None:
+        return None
+    vars(drawn.figure)["_repr_png_"] = drawn.pixels
+    return drawn.figure
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:

@@ -83,9 +83,13 @@ class ReportFigure:
 
     def png(self) -> str:
         """Return the drawing for a self-contained page: a PNG in a data address."""
+        return f"data:image/png;base64,{b64encode(self.pixels()).decode('ascii')}"
+
+    def pixels(self) -> bytes:
+        """Return the drawing as a PNG."""
         drawn = BytesIO()
         self.draw(drawn, "png")
-        return f"data:image/png;base64,{b64encode(drawn.getvalue()).decode('ascii')}"
+        return drawn.getvalue()
 
     def draw(self, out: Path | BytesIO, form: str) -> None:
         """Write the drawing in one of ``DRAWINGS``, on white, for use in slides and papers."""
