@@ -138,8 +138,18 @@ def signature(*given: Any) -> tuple[str | None, ...]:
     return tuple(text and re.sub(long, r"NDArray[\1]", text) for text in given[-2:])
 
 
+def finish(app: Any, fault: Exception | None) -> None:
+    """llms.txt at the site's root, with links to its pages."""
+    text = (DOCS / "llms.txt").read_text()
+    link = re.compile(r"\[([^]]+)\]\((\.\./[^)]+)\)")
+    text = link.sub(lambda found: outside(DOCS / "llms.txt", found[1], found[2]), text)
+    if not fault and app.builder.name == "html":
+        (Path(app.outdir) / "llms.txt").write_text(text.replace(".md)", ".html)"))
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", finish)
     app.connect("source-read", read)
     app.connect("autodoc-process-docstring", docstring, priority=400)
     app.connect("autodoc-process-signature", signature)

@@ -28,6 +28,7 @@ DOCUMENTS = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "reproduction").rglob("README.md"),
         *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "skills").rglob("*.md"),
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/internals").glob("*.md"),
@@ -41,7 +42,7 @@ RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
 LENT = ("examples", "benchmarks", "reproduction")  # folders of a checkout that commands name
-KEPT = (*LENT, ".ci", ".github", "docs", "native", "src", "tests", "tools")
+KEPT = (*LENT, ".ci", ".github", "docs", "native", "skills", "src", "tests", "tools")
 DOWNLOADS = {  # public data that readers are told to fetch, by where POMONA_DATA has them
     "heart_disease": "heart_disease",
     "tcga_brca": "tcga_brca",
@@ -261,6 +262,26 @@ def test_the_citation_file_is_one():
     assert (cited["version"], cited["license"]) == (package["version"], package["license"])
     assert cited["cff-version"] == "1.2.0"
     assert cited["type"] == "software"
+
+
+def test_the_file_for_agents_has_its_form_and_links_that_exist():
+    """llms.txt: a title, a summary, and headings over lists of links (llmstxt.org)."""
+    lines = (ROOT / "docs/llms.txt").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[2].startswith("> ")
+    parts = "\n".join(lines).split("\n## ")[1:]
+    links = [line for part in parts for line in part.splitlines()[1:] if line]
+    places = [re.match(r"- \[[^]]+\]\(([^)]+)\)", line)[1] for line in links]
+    assert [place for place in places if not (ROOT / "docs" / place).exists()] == []
+    assert len(places) == len(set(places)) > 15
+
+
+def test_the_skill_has_the_front_matter_that_agents_look_for():
+    path = ROOT / "skills/pomona/SKILL.md"
+    front = yaml.safe_load(path.read_text().split("---\n")[1])
+    assert front.keys() == {"name", "description"}
+    assert front["name"] == path.parent.name
+    assert len(front["description"]) < 1024
 
 
 def test_the_pages_of_the_methods_are_those_of_the_code():
