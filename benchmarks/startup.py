@@ -1,7 +1,7 @@
 """Time from a command to its first work: importing the package, and the first round of the demo.
 
-Then whole commands, in processor seconds: help, a short run with its page, and the page alone; the
-run is that of the README's four hospitals if ``POMONA_DATA`` has them, else of digits.
+Then whole commands, in processor seconds: help, the demo, a short run with its page, and the page
+alone; the run is that of the README's four hospitals if ``POMONA_DATA`` has them, else of digits.
 
     python benchmarks/startup.py [--quick]
 
@@ -99,6 +99,7 @@ def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
         (folder / HOSPITALS.name).write_bytes(HOSPITALS.read_bytes())
         settings = [HOSPITALS.name]
     yield "pomona --help", ["--help"]
+    yield "pomona demo", ["demo", "--out", "demo"]
     yield f"pomona run apple, {data}", ["run", "apple", *settings, "--out", "run"]
     yield "pomona report of it", ["report", "run", "--out", "page"]
 

@@ -48,6 +48,7 @@ DEMO: dict[str, Any] = {
     "batch_size": 16,
     "lr": 0.3,
     "engine": "torch",
+    "checkpoint_every": 10,
 }
 DEMO_METHODS: tuple[dict[str, Any], ...] = (
     {"name": "separate"},

@@ -86,6 +86,7 @@ class ParameterSpace:
         self.parameters = self._entries(
             [(k, p) for k, p in module.named_parameters() if p.requires_grad], 0
         )
+        self._lengths = [e.stop - e.start for e in self.parameters]
         self.trained = self.parameters[-1].stop if self.parameters else 0
         self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
@@ -167,7 +168,7 @@ class ParameterSpace:
 
     def views(self, row: Tensor) -> list[Tensor]:
         """View all parameters in a row (d,), in order: ``view`` of each, in fewer calls."""
-        parts = row[: self.trained].split([e.stop - e.start for e in self.parameters])
+        parts = row[: self.trained].split_with_sizes(self._lengths)
         return [e.shaped(part) for e, part in zip(self.parameters, parts, strict=True)]
 
     @property

@@ -89,7 +89,8 @@ class Mixture:
         same = self.copies.dim() == 2
         others = G @ self.copies.T if same else torch.bmm(self.copies, G.unsqueeze(2)).squeeze(2)
         # On a CPU a batched product of single rows takes five times as long.
-        own = torch.stack([torch.dot(g, core) for g, core in zip(G, self.cores, strict=True)])
+        pairs = zip(G.unbind(), self.cores.unbind(), strict=True)
+        own = torch.stack([torch.dot(g, core) for g, core in pairs])
         return others.masked_scatter(self.own, own)
 
 

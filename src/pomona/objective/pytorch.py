@@ -80,14 +80,17 @@ class TorchObjective(Objective):
         ``above``.
         """
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
-        G[:, :above] = 0
+        if above:
+            G[:, :above] = 0
         self._enter_training()
         for k, (row, index, view, g) in enumerate(
-            zip(W, indices, views or [None] * len(W), G, strict=True)
+            # much faster than to iterate over tensors
+            zip(W.unbind(), indices, views or [None] * len(W), G.unbind(), strict=True)
         ):
             x, y = self.data.seen(index, view)
             losses[k] = self._autograd(x, y, row, g, criterion, k, above)
-        G[:, self.space.trained :] = 0
+        if self.space.statistics_in(W):
+            G[:, self.space.trained :] = 0
         return losses, G
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
@@ -191,19 +194,6 @@ class TorchObjective(Objective):
         """Return the run's own per-sample losses (b,)."""
         return self._criterion(outputs, targets)
 
-    def _loss(
-        self,
-        y: Tensor,
-        criterion: Criterion | list[RowCriterion] | None,
-        k: int,
-        outputs: Tensor,
-        features: Tensor,
-    ) -> Tensor:
-        """Return the mean loss () of outputs (b, K), in row ``k`` of a call."""
-        if isinstance(criterion, list):
-            return criterion[k](outputs.float(), y, features.float())
-        return (criterion or self._criterion)(outputs.float(), y).mean()
-
     def _autograd(
         self,
         x: Tensor,
@@ -219,9 +209,14 @@ class TorchObjective(Objective):
         """
         self._point_at(row)
         x.requires_grad_(self._asks_inputs)
-        with self._seeing_features() as seen, self._autocast():
-            outputs = self._module(x)
-        loss = self._loss(y, criterion, k, outputs, seen[-1])
+        if isinstance(criterion, list):
+            with self._seeing_features() as seen, self._autocast():
+                outputs = self._module(x)
+            loss = criterion[k](outputs.float(), y, seen[-1])
+        else:
+            with self._autocast():
+                outputs = self._module(x)
+            loss = (criterion or self._criterion)(outputs.float(), y).mean()
         first = sum(entry.stop <= above for entry in self.space.parameters[:-1]) if above else 0
         wanted = self._parameters[first:]
         leaves = [*wanted, x] if self._asks_inputs else wanted
