@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import pomona
@@ -19,6 +20,12 @@ def test_a_name_in_the_place_of_a_config_and_a_function_as_watcher_are_refused_i
         pomona.run(rouns=2)
     with pytest.raises(ConfigError, match="builtin_function_or_method has no begin; inherit"):
         pomona.run(tiny("separate", rounds=1), watcher=print)
+
+
+@pytest.mark.parametrize("data", [np.zeros((4, 2)), (np.zeros((4, 2)), [0, 1, 0, 1])])
+def test_bare_arrays_are_told_the_way(data):
+    with pytest.raises(ConfigError, match=r"^data = .*: data in memory go by from_arrays, "):
+        pomona.run(data=data)
 
 
 def test_a_bench_is_read_from_a_path_in_text(tmp_path):

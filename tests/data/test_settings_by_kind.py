@@ -5,6 +5,7 @@ kinds.
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -13,9 +14,9 @@ from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.toml import flat
 from pomona.core.training_settings import OPTIMIZERS, Adam, Stop
-from pomona.data import data_settings, read
+from pomona.data import data_settings, from_arrays, from_frame, read
 from pomona.data.catalogue import CATALOGUE
-from pomona.data.kinds import OwnReader
+from pomona.data.kinds import InMemory, OwnReader
 from pomona.data.section import kind_of
 from pomona.partition import divide
 
@@ -169,7 +170,10 @@ def seen(settings):
 
     kind = type(settings)
     spy = type(kind.__name__, (kind,), {"__getattribute__": look, "__module__": __name__})
-    return spy.model_construct(**{key: getattr(settings, key) for key in kind.model_fields}), looked
+    made = spy.model_construct(**{key: getattr(settings, key) for key in kind.model_fields})
+    if isinstance(settings, InMemory):
+        made._content = settings._content
+    return made, looked
 
 
 def written(folder):
@@ -221,6 +225,14 @@ def written(folder):
             {"path": folder / "a.csv", **times, "text_columns": ("text",)},
         ],
         "npz": [{"path": folder / "a.npz"}, {"path": folder / "t.npz", "targets": "survival"}],
+        "arrays": [
+            from_arrays(draw.integers(0, 255, (20, 4, 4), np.uint8), np.arange(20) % 2),
+            from_arrays(**np.load(folder / "t.npz"), targets="survival"),
+        ],
+        "frame": [
+            from_frame(pd.read_csv(folder / "a.csv"), label_column="died", **table),
+            from_frame(pd.read_csv(folder / "a.csv"), **times, **table),
+        ],
         "folder": [{"path": folder / "images"}],
         "manifest": [{"path": folder / "m.csv"}],
         "idx": [{"path": folder / "idx"}],
@@ -247,6 +259,8 @@ def written(folder):
         "csv",
         "csv-text",
         "npz",
+        "arrays",
+        "frame",
         "folder",
         "manifest",
         "idx",
@@ -258,7 +272,11 @@ def written(folder):
 def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path):
     looked, settings = set(), None
     for section in written(tmp_path)[which]:
-        settings = data_settings(**{"name": which.split()[0], **section})
+        settings = (
+            section
+            if isinstance(section, InMemory)
+            else data_settings(**{"name": which.split()[0], **section})
+        )
         spy, found = seen(settings)
         dataset = read(spy)
         dataset = dataset.learn(dataset, np.arange(dataset.n_train)) if dataset.learn else dataset

@@ -119,6 +119,10 @@ def _chosen(value: Any) -> Any:
     Raises ValidationError with every bad key or value, also for a key that only other kinds have.
     """
     if not isinstance(value, Mapping):
+        if hasattr(value, "__getitem__") and not isinstance(value, str | list):
+            raise ValueError(
+                "data in memory go by from_arrays, from_clients or from_frame of pomona.data"
+            )
         return value
     section = {"name": DEFAULT, **value}
     kind = kind_of(section)
