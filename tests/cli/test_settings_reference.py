@@ -2,6 +2,7 @@
 page in the docs.
 """
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,6 +58,16 @@ def test_a_key_a_section_and_a_method_find_their_settings(word, key):
 def test_an_unknown_word_gets_near_names():
     with pytest.raises(ConfigError, match="no setting 'batchsize'; did you mean batch_size"):
         find("batchsize", every())
+
+
+def test_the_settings_that_other_frameworks_settings_become_exist():
+    text = (DOCS / "guides/migrate.md").read_text()
+    cells = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")]
+    named = {word.partition("=")[0] for cell in cells for word in re.findall(r"`([\w.=-]+)`", cell)}
+    elsewhere = {"CUDA_VISIBLE_DEVICES", "quorum"}
+    chosen = {"method.name", "partition.name"}
+    assert named - {s.key for s in every()} - {*METHODS, *elsewhere, *chosen} == set()
+    assert len(named) > 40
 
 
 def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
