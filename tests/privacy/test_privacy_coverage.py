@@ -32,7 +32,7 @@ def test_every_method_says_what_is_not_covered(name):
     theirs = {"fedfomo": {"validation-losses"}, "fedfomo-ma": {"validation-losses"}, "fedphp": {"output-criterion"},
            "fedphp+ala": {"output-criterion"}, "fed-rod": {"output-criterion"}, "moon": {"output-criterion"},
            "fedavg-data": {"shared-samples"},
-           "feddbe": {"class-means", "output-criterion"},
+           "fedas": {"output-criterion"}, "feddbe": {"class-means", "output-criterion"},
            "fedpac": {"class-means", "output-criterion"}, "fedproto": {"class-means", "output-criterion"},
            "ifca": {"training-loss"}, "q-fedavg": {"training-loss"},
            "pgfed": {"training-loss"}, "pgfedmo": {"training-loss"}}  # fmt: skip

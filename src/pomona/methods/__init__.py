@@ -21,6 +21,7 @@ from pomona.methods.cfl import CFL
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedala import FedALA
 from pomona.methods.fedamp import FedAMP, HeurFedAMP
+from pomona.methods.fedas import FedAS
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.fedavg_data import FedAvgData
@@ -98,6 +99,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedDBE,
     FedProto,
     FedPAC,
+    FedAS,
     MRMTL,
     MOCHA,
     CFL,

@@ -19,6 +19,7 @@ def reweighted_server(
     says: Mapping[str, float],
     ratios: Ratios,
     bounds: Callable[[tuple[int, ...], base.Roster, base.Round], Bounds] = lambda *_: {},
+    part: Callable[[base.Initial], Tensor] | None = None,
 ) -> base.Server:
     """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i
     ratio_i.
@@ -31,9 +32,9 @@ def reweighted_server(
     each. ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,).
     If all ratios are 1 this is FedAvg, to the bit. bounds(ids, roster, round) -> by name the lower
     and upper bounds (n,) of a number, derived from what is known about the clients; a number
-    outside is replaced by the nearest bound.
+    outside is replaced by the nearest bound. ``part``: as of FedAvg's server.
     """
-    mean = fedavg.server()
+    mean = fedavg.server(part)
 
     def believed(
         uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
