@@ -17,7 +17,7 @@ from pomona.methods import resolve as method_of
 from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from problems import Federation, a_round, quadratics, tiny
+from problems import Federation, a_round, quadratics, suited, tiny
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
@@ -28,7 +28,7 @@ RUNS = {check.__name__ for check in TASK_CHECKS}
 
 def rounds(settings, count=3, problem=None, **over):
     """A federation after some rounds."""
-    run = Federation(settings.method(), problem or quadratics(3, samples=4))
+    run = Federation(settings.method(), problem or suited(settings, quadratics(3, samples=4)))
     for number in range(1, count + 1):
         run.round(a_round(number, **over))
     return run

@@ -60,7 +60,7 @@ class FedDBE(base.MethodSettings):
 
 
 @dataclass(frozen=True)
-class Center:
+class MeanFeature:
     """The server's model (d,), the mean feature of all (f,), and whether there is one (1,) bool."""
 
     model: Tensor
@@ -72,13 +72,13 @@ def server() -> base.Server:
     """Run FedAvg's server with the mean feature of the first round beside the model."""
     average = fedavg.server()
 
-    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> MeanFeature:
         w = initial()
         known = torch.zeros(1, dtype=torch.bool, device=w.device)
-        return Center(w, w.new_zeros(base.linear_head(initial).features), known)
+        return MeanFeature(w, w.new_zeros(base.linear_head(initial).features), known)
 
     def down(
-        state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: MeanFeature, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         n = len(ids)
         return {
@@ -88,20 +88,22 @@ def server() -> base.Server:
         }
 
     def aggregate(
-        state: Center,
+        state: MeanFeature,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
-    ) -> Center:
+    ) -> MeanFeature:
         w = average.aggregate(state.model, uplink, ids, roster, round_)
         mean = base.weighted_mean(uplink["mean_feature"], roster.weights(ids))
-        return Center(w, state.mean.where(state.known, mean), torch.ones_like(state.known))
+        return MeanFeature(w, state.mean.where(state.known, mean), torch.ones_like(state.known))
 
-    def welcome(state: Center, ids: tuple[int, ...], roster: base.Roster) -> tuple[Center, Tensor]:
+    def welcome(
+        state: MeanFeature, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[MeanFeature, Tensor]:
         return state, state.model
 
-    def expects(state: Center) -> base.Uplink:
+    def expects(state: MeanFeature) -> base.Uplink:
         return {"model": state.model, "mean_feature": state.mean}
 
     return base.Server(start, down, aggregate, welcome, expects, global_model=True)

@@ -65,7 +65,7 @@ class FedPAC(base.MethodSettings):
 
 
 @dataclass(frozen=True)
-class Center:
+class BodyAndHeads:
     """The server's body (k,), each client's head (N, h), and the class means."""
 
     body: Tensor
@@ -76,13 +76,13 @@ class Center:
 def server(mix: bool) -> base.Server:
     """Average bodies, mix heads, pool class means."""
 
-    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> BodyAndHeads:
         part, w = base.linear_head(initial).part, initial()
         heads = w[part].expand(len(roster), -1)
-        return Center(drop_columns(w, part), heads, class_means.start(initial))
+        return BodyAndHeads(drop_columns(w, part), heads, class_means.start(initial))
 
     def down(
-        state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
             "model": base.Rows.same(state.body, len(ids)),
@@ -91,26 +91,28 @@ def server(mix: bool) -> base.Server:
         }
 
     def aggregate(
-        state: Center,
+        state: BodyAndHeads,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
-    ) -> Center:
+    ) -> BodyAndHeads:
         heads = uplink["head"]
         if mix:
             heads = head_weights(uplink, ids, roster).to(heads) @ heads
-        return Center(
+        return BodyAndHeads(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
             base.replace_rows(state.heads, ids, heads),
             class_means.pooled(state.means, uplink, ids, roster),
         )
 
-    def welcome(state: Center, ids: tuple[int, ...], roster: base.Roster) -> tuple[Center, None]:
+    def welcome(
+        state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[BodyAndHeads, None]:
         mean = base.members_mean(state.heads, roster)
         return replace(state, heads=base.replace_rows(state.heads, ids, mean)), None
 
-    def expects(state: Center) -> base.Uplink:
+    def expects(state: BodyAndHeads) -> base.Uplink:
         return {
             "model": state.body,
             "head": state.heads[0],

@@ -44,7 +44,7 @@ class FedProto(base.MethodSettings):
         1.0,
         ge=0,
         alias="lambda",
-        description="pull of features to the mean of their class (lambda)",
+        description="pull of features to the prototype of their class (lambda)",
     )
     weigh: Literal["samples", "clients"] = Field(
         "samples", description="what counts in the mean of a class: its samples, or clients alike"

@@ -242,9 +242,7 @@ def _refused(federation: SmallFederation, settings: MethodSettings, key: str) ->
     except ConfigError as refusal:
         said = str(refusal)
     else:
-        raise AssertionError(
-            f"the card's tasks or steps exclude the run, and {key} was not refused"
-        )
+        raise AssertionError(f"{key}: the card excludes this run, but it ran")
     assert said.startswith(key), said
     assert "\n" not in said
 
