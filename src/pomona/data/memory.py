@@ -8,6 +8,7 @@ data's fingerprint, not the data; who resumes the run gives them again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -198,20 +199,26 @@ class _Parts:
 
         Raises DataError for a name that is not among those given.
         """
-        every = [part.y for part in self.parts]
-        if not all(_is_text(y) for y in every):
-            return every, given
-        texts = [[csv_columns.plain(str(name)) for name in y] for y in every]
-        classes = given or targets.in_order(name for each in texts for name in each)
-        number = {csv_columns.plain(name): k for k, name in enumerate(classes)}
-        for part, each in zip(self.parts, texts, strict=True):
-            if odd := [row for row, name in enumerate(each) if name not in number or not name]:
-                first = each[odd[0]]
-                raise DataError(
-                    f"{_where(part, 'y')}: {len(odd)} labels are not classes, first {first!r} in "
-                    f"row {odd[0]}; {near(first, classes)}"
-                )
-        return [np.array([number[name] for name in each], np.int64) for each in texts], classes
+        if not all(_is_text(part.y) for part in self.parts):
+            return [part.y for part in self.parts], given
+        texts = [[csv_columns.plain(str(name)) for name in part.y] for part in self.parts]
+        classes = given or targets.in_order(chain.from_iterable(texts))
+        return [
+            _numbers(names, classes, _where(part, "y"))
+            for part, names in zip(self.parts, texts, strict=True)
+        ], classes
+
+
+def _numbers(names: Sequence[str], classes: Sequence[str], where: str) -> NDArray[np.int64]:
+    """Return the number of each row's class (n,). Raises DataError for a name of none."""
+    number = {csv_columns.plain(name): k for k, name in enumerate(classes)}
+    if odd := [row for row, name in enumerate(names) if name not in number or not name]:
+        first = names[odd[0]]
+        raise DataError(
+            f"{where}: {len(odd)} labels are not classes, first {first!r} in row {odd[0]}; "
+            f"{near(first, classes)}"
+        )
+    return np.array([number[name] for name in names], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
