@@ -77,6 +77,12 @@ def test_the_runs_of_suites_fit(path):
     assert seen
 
 
+@pytest.mark.parametrize("value", ["auto", "cpu", "cuda"])
+def test_devices_are_those_that_config_resolves(value):
+    assert validator().is_valid({"device": value})
+    assert not validator().is_valid({"device": "tpu"})
+
+
 def test_every_method_partition_and_data_set_is_known_by_its_name():
     for section, names in (("method", METHODS), ("partition", RECIPES)):
         for name in names:
@@ -139,12 +145,11 @@ def one_value(draw):
     """A tree with one key beside those that its section must have."""
     place, base, kind, key = draw(st.sampled_from(KEYS))
     own = kind.model_json_schema()["properties"][key]
-    if own.get("type") == "boolean":
-        pool = [True, False, "x", 2, []]
+    if own.get("type") == "boolean":  # of which 0 and 1 are spellings to Config
+        value = draw(st.sampled_from([True, False, "x", 2, []]))
     else:
-        pool = [*ODD, *edges(own)]
-        pool += [[value] for value in edges(own.get("items", {}))]
-    value = draw(st.sampled_from(pool) | st.floats(-10, 10) | st.integers(-10, 10**7))
+        pool = [*ODD, *edges(own), *([value] for value in edges(own.get("items", {})))]
+        value = draw(st.sampled_from(pool) | st.floats(-10, 10) | st.integers(-10, 10**7))
     tree = {**base, key: value}
     for part in reversed(place):
         tree = {part: tree}
