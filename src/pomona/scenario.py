@@ -29,6 +29,7 @@ from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
 from pomona.models.frozen_prefix import Cut, cut
+from pomona.models.huggingface import resolved
 from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.weights import initial as initial_weights
@@ -83,6 +84,8 @@ class Scenario:
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
+        if (network := resolved(config.model)) is not config.model:
+            config = config.model_copy(update={"model": network})
         if given := initial_weights(config.model):
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})
             config = config.model_copy(update={"model": pinned})

@@ -110,13 +110,15 @@ def _made(
     """Build the network, with its weights if given, and freeze what is not trained."""
     from torch import nn
 
-    from pomona.models import layers, lora, packages, weights
+    from pomona.models import huggingface, layers, lora, packages, weights
     from pomona.models.compatibility import called, constructed
 
     if settings.patch:
         input_shape = settings.patch.of(input_shape)
     if packages.package(settings.name):
-        module: object = packages.build(settings.name, settings.args, input_shape, n_outputs)
+        module: object = packages.build(
+            settings.name, settings.args, input_shape, n_outputs, vocabulary
+        )
     else:
         family = MODELS.resolve(settings.name)
         if isinstance(family, type) and issubclass(family, nn.Module):
@@ -126,6 +128,8 @@ def _made(
     if not isinstance(module, nn.Module):
         return module  # type: ignore[return-value]  # ``verified`` refuses it
     if given:
+        if settings.name.startswith(huggingface.PREFIX):
+            given = huggingface.renamed(module, given)
         weights.load(module, given, settings.init_skip)
     if isinstance(settings.train, LoraTraining):
         change = settings.train.lora

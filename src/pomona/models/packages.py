@@ -1,4 +1,4 @@
-"""Networks from other packages by name: torchvision, timm and MONAI.
+"""Networks from other packages by name: torchvision, timm, MONAI and transformers.
 
 Their weights come from ``model.init``.
 
@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from pomona.core.errors import ConfigError, with_extra, worded
+from pomona.models import huggingface
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
 FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir")
@@ -27,6 +28,7 @@ FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir"
 ELSEWHERE = "monai.networks.nets.transchex"
 LARGEST = 10**6  # largest number in the arguments
 MODULES = 20_000  # modules in one network
+EXTRA = {"transformers": "hf"}  # where the extra is not called as the package
 
 
 def package(name: str) -> str | None:
@@ -36,9 +38,13 @@ def package(name: str) -> str | None:
 
 
 def build(
-    name: str, args: Mapping[str, Any], input_shape: tuple[int, ...], n_outputs: int
+    name: str,
+    args: Mapping[str, Any],
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int = 0,
 ) -> nn.Module:
-    """Build a package's network for samples (C, *sides) and K outputs.
+    """Build a package's network for samples (C, *sides), or texts, and K outputs.
 
     Raises:
         ConfigError: the package is not installed, does not have the network, or the arguments are
@@ -54,7 +60,7 @@ def build(
         raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")
     try:
         with _bounded():
-            return PACKAGES[first](rest, dict(args), input_shape, n_outputs)
+            return PACKAGES[first](rest, dict(args), input_shape, n_outputs, vocabulary)
     except ConfigError:
         raise
     except Exception as fault:  # the package's own checks raise any type
@@ -66,7 +72,7 @@ def build(
 def require(first: str, what: str) -> None:
     """Import a package that ``what`` needs. Raises ConfigError if it is missing or incompatible."""
     if find_spec(first) is None:
-        raise ConfigError(f"{what} needs {first}; {with_extra(first)}")
+        raise ConfigError(f"{what} needs {first}; {with_extra(EXTRA.get(first, first))}")
     try:
         import_module(first)
     except Exception as fault:  # binaries for another PyTorch raise any type
@@ -78,7 +84,7 @@ def require(first: str, what: str) -> None:
 
 
 def _torchvision(
-    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, _: int
 ) -> nn.Module:
     models = import_module("torchvision.models")
     _require_known("torchvision", name, models.list_models())
@@ -88,7 +94,7 @@ def _torchvision(
 
 
 def _timm(
-    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, _: int
 ) -> nn.Module:
     timm = import_module("timm")
     _require_known("timm", name, timm.list_models())
@@ -98,7 +104,7 @@ def _timm(
 
 
 def _monai(
-    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int
+    name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, _: int
 ) -> nn.Module:
     nets = import_module("monai.networks.nets")
     known = {
@@ -165,8 +171,9 @@ def _require_known(first: str, name: str, known: Any) -> None:
         raise ConfigError(f"unknown model.name={first}:{name}; {said}")
 
 
-PACKAGES: dict[str, Callable[[str, dict[str, Any], tuple[int, ...], int], nn.Module]] = {
+PACKAGES: dict[str, Callable[[str, dict[str, Any], tuple[int, ...], int, int], nn.Module]] = {
     "torchvision": _torchvision,
     "timm": _timm,
     "monai": _monai,
+    "transformers": huggingface.build,
 }

@@ -99,7 +99,8 @@ class ModelSettings(Settings):
     name: str = Field(
         "mlp",
         description="a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of "
-        "these packages; or module:Class or module:function of your own",
+        "these packages; transformers:TYPE or transformers:FOLDER with a config.json; or "
+        "module:Class or module:function of your own",
     )
     args: dict[str, JsonValue] = Field(
         {},

@@ -84,7 +84,7 @@ def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
         ConfigError: one line for each tensor that is missing, unknown, or of another shape.
     """
     own = module.state_dict()
-    skipped = matching(list(own), skip, "model.init_skip", "tensor")
+    skipped = matching([*own, *weights.tensors], skip, "model.init_skip", "tensor")
     wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
     there = {
         name: t

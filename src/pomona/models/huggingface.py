@@ -1,0 +1,234 @@
+"""Transformers by the type of their configuration, as ``transformers:vit``: images and texts.
+
+``model.args`` are keys of the type's configuration. The type and these keys describe the network
+completely, so ``transformers:FOLDER``, a folder with a ``config.json``, is replaced by them when a
+run is prepared, and neither its record nor its models need the folder. Only the classes of the
+package itself are built: no code of a folder, no download, no pickle.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pomona.core import bounds, files
+from pomona.core.errors import ConfigError, near
+from pomona.models.settings import ModelSettings
+from pomona.models.weights import Weights
+
+PREFIX = "transformers:"
+CONFIG = "config.json"
+MOST_BYTES = 2**20  # of a config.json
+SIZES = ("image_size", "num_channels", "vocab_size")  # keys that otherwise follow from the data
+# Types that were tried. Others may download a part of themselves, as timm_wrapper does, or read
+# where a text ends from its ids.
+IMAGES = (
+    "beit",
+    "convnext",
+    "convnextv2",
+    "deit",
+    "dinov2",
+    "regnet",
+    "resnet",
+    "swin",
+    "swinv2",
+    "vit",
+)
+TEXTS = (
+    "albert",
+    "bert",
+    "camembert",
+    "distilbert",
+    "electra",
+    "ernie",
+    "modernbert",
+    "mpnet",
+    "roberta",
+    "xlm-roberta",
+)
+# attends to near tokens in some layers, and makes the masks for that itself
+LOCAL = "modernbert"
+
+
+def resolved(settings: ModelSettings) -> ModelSettings:
+    """Return the settings with ``transformers:FOLDER`` replaced by the type and the keys of its
+    ``config.json``; any others as they are.
+
+    ``model.args`` take precedence over the folder's keys. A folder that is called like a type is
+    written as a path: ``transformers:./vit``.
+
+    Raises ConfigError if the folder's file is missing or is none of a known type.
+    """
+    named = settings.name.removeprefix(PREFIX)
+    if not settings.name.startswith(PREFIX) or named in (*IMAGES, *TEXTS):
+        return settings
+    folder = Path(named).expanduser()
+
+    def no_config(why: str) -> ConfigError:
+        return ConfigError(
+            f"model.name={settings.name}: {why}; give a folder with the {CONFIG} of transformers, "
+            f"or one of {', '.join((*IMAGES, *TEXTS))}"
+        )
+
+    try:
+        text = files.text(files.regular(folder / CONFIG, no_config), MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as fault:
+        raise no_config(str(fault)) from None
+    tree = bounds.parse(text, no_config)
+    kind = tree.get("model_type") if isinstance(tree, dict) else None
+    if kind not in (*IMAGES, *TEXTS):
+        raise no_config(f"its type is {bounds.plain(repr(kind), 40)}")
+    known = keys(kind)
+    usual = {key: known[key] for key in SIZES if key in known}  # files may leave usual ones out
+    args = usual | {key: value for key, value in tree.items() if key in known} | settings.args
+    return settings.model_copy(update={"name": f"{PREFIX}{kind}", "args": args})
+
+
+def keys(kind: str) -> dict[str, Any]:
+    """Return the keys that a type's configuration adds to those of all types, with defaults."""
+    from pomona.models.packages import require
+
+    require("transformers", f"model.name={PREFIX}{kind}")
+    common = signature(import_module("transformers").PreTrainedConfig).parameters
+    own = signature(_configuration(kind)).parameters.values()
+    return {p.name: p.default for p in own if p.name not in common and p.kind != p.VAR_KEYWORD}
+
+
+def _configuration(kind: str) -> Any:
+    found = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    return found[kind]
+
+
+def build(
+    kind: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Module:
+    """Build a network that returns logits (b, K) of images (b, C, H, W) or of token ids (b, T).
+
+    Its parameters have the names of the package's class. Attention is computed by plain products
+    (``eager``), which can be differentiated twice and for each sample.
+
+    Raises ConfigError for an unknown type, a type for other samples, or unknown keys.
+    """
+    if kind not in (*IMAGES, *TEXTS):
+        raise ConfigError(f"unknown model.name={PREFIX}{kind}; {near(kind, (*IMAGES, *TEXTS))}")
+    if (kind in TEXTS) != bool(vocabulary):
+        takes, those = ("texts", IMAGES) if kind in TEXTS else ("images", TEXTS)
+        raise ConfigError(
+            f"model.name={PREFIX}{kind} takes {takes}; take one of {', '.join(those)}"
+        )
+    known = keys(kind)
+    if odd := [key for key in args if key not in known]:
+        raise ConfigError(f"model.args.{bounds.plain(odd[0], 40)}: {near(odd[0], known)}")
+    own = {"vocab_size": vocabulary} if vocabulary else _of_images(input_shape)
+    given = {key: value for key, value in own.items() if key in known} | args
+    config = _configuration(kind)(**given, num_labels=n_outputs, attn_implementation="eager")
+    if vocabulary and config.vocab_size < vocabulary:
+        raise ConfigError(
+            f"model.args.vocab_size = {config.vocab_size}, but the texts have {vocabulary} tokens; "
+            "take the tokenizer of the network (data.tokenizer)"
+        )
+    module: nn.Module = _class(kind, config)(config)
+    _put_head_last(module)
+    if vocabulary:
+        seen = partial(_masked, padding=config.pad_token_id or 0, local=kind == LOCAL)
+        module.register_forward_pre_hook(seen)
+    module.register_forward_hook(_logits)
+    return module
+
+
+def _class(kind: str, config: Any) -> Any:
+    """Return the package's class for this task; of several the first."""
+    models = import_module("transformers.models.auto.modeling_auto")
+    mapping = (
+        models.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+        if kind in IMAGES
+        else models.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    )
+    found = mapping[type(config)]
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def _of_images(shape: tuple[int, ...]) -> dict[str, Any]:
+    sides = list(shape[1:])
+    return {"num_channels": shape[0], "image_size": sides[0] if len({*sides}) == 1 else sides}
+
+
+def _put_head_last(module: nn.Module) -> None:
+    """Register what follows the encoder after it, where some types register it before."""
+    names = [name for name, _ in module.named_children()]
+    for name in names[: names.index(str(module.base_model_prefix))]:
+        part = getattr(module, name)
+        delattr(module, name)
+        setattr(module, name, part)
+
+
+def _masked(
+    _: nn.Module, inputs: tuple[Tensor], padding: int, local: bool
+) -> tuple[Tensor, Tensor]:
+    """Return token ids (b, T), and what is added to the scores of attention (b, 1, T, T): nothing,
+    or for padding so much that its weight is 0.
+
+    The package's own masks (b, T) branch on values, which gradients of each sample do not allow;
+    ``local`` networks get them nevertheless. Padding is 0 in all data; in the network it is
+    ``padding``, and the two ids are exchanged.
+    """
+    ids = inputs[0]
+    there = ids != 0
+    if padding:
+        ids = torch.where(there, torch.where(ids == padding, 0, ids), padding)
+    if local:
+        return ids, there.long()
+    added = torch.where(there, 0.0, torch.finfo(torch.float32).min)[:, None, None]
+    return ids, added.expand(-1, -1, ids.shape[1], -1)
+
+
+def _logits(_: nn.Module, __: object, outputs: Any) -> Tensor:
+    found: Tensor = outputs.logits
+    return found
+
+
+def renamed(module: nn.Module, weights: Weights) -> Weights:
+    """Return a checkpoint's weights by the names in the network.
+
+    The package renames what it loads: its names change from version to version, those in
+    checkpoints do not. What it does not know keeps its name.
+    """
+    tensors = dict(weights.tensors)
+    if tensors.keys() <= module.state_dict().keys():
+        return weights
+    kind: Any = type(module)
+    with _quiet():
+        made, about = kind.from_pretrained(
+            None,
+            config=module.config,
+            state_dict=dict(tensors),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            local_files_only=True,
+        )
+    odd = {name: torch.empty(shape) for name, shape, _ in about["mismatched_keys"]}
+    loaded = {k: t for k, t in made.state_dict().items() if k not in {*about["missing_keys"]}}
+    unknown = {name: tensors[name] for name in about["unexpected_keys"] if name in tensors}
+    return replace(weights, tensors=loaded | odd | unknown)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the package's remarks and progress bars from the user."""
+    log = import_module("transformers.utils.logging")
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity(log.CRITICAL)
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
