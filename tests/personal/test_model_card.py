@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
 import pomona
 from pomona import Config
@@ -95,6 +96,17 @@ def test_a_card_says_what_the_record_says(tmp_path):
         assert hashes["its frozen part, in a separate file"] == result.about["frozen"]["sha256"]
         assert hashes["the data"] == result.about["data"]["fingerprint"]
         assert hashes["who holds which rows"] == result.about["partition_sha256"]
+
+
+def test_a_card_begins_with_what_the_hugging_face_hub_reads(tmp_path):
+    pomona.run(config(method="fedavg", rounds=1), tmp_path / "run")
+    empty, about, rest = card(tmp_path / "run").split("---\n", 2)
+    assert empty == ""
+    assert yaml.safe_load(about) == {
+        "library_name": "pomona",
+        "tags": ["federated-learning", "personalized-federated-learning"],
+    }
+    assert rest.startswith("\n# Model card: client 0\n")
 
 
 def test_the_round_is_that_of_the_evaluation(tmp_path):
