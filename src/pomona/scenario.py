@@ -84,7 +84,7 @@ class Scenario:
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
-        if (network := resolved(config.model)) is not config.model:
+        if not agreed and (network := resolved(config.model)) is not config.model:
             config = config.model_copy(update={"model": network})
         if given := initial_weights(config.model):
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})

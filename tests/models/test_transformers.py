@@ -254,6 +254,14 @@ def test_a_folder_called_like_a_type_is_written_as_a_path(tmp_path, monkeypatch)
     assert (found.name, found.args["hidden_size"]) == ("transformers:vit", 24)
 
 
+def test_a_folder_that_another_party_names_is_not_read(tmp_path):
+    network("vit").save_pretrained(tmp_path)
+    model = {"name": f"transformers:{tmp_path}"}
+    given = Config(method="fedavg", clients=2, lr=0.1, model=model)
+    with pytest.raises(ConfigError, match=r"unknown model\.name=transformers:/"):
+        Scenario.prepare(given, agreed=True).initial()
+
+
 @pytest.mark.parametrize("kind", ["vit", "swin", "bert"])
 def test_a_folder_is_replaced_by_its_type_and_its_weights_load(kind, tmp_path):
     made = network(kind)
