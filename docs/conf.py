@@ -17,7 +17,9 @@ REPOSITORY = PYPROJECT["project"].get("urls", {}).get("Repository")
 
 project = html_title = "Pomona"
 root_doc = "README"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+nb_execution_in_temp = nb_execution_raise_on_error = True
+nb_execution_mode = "force"  # the outputs are those of the code at hand
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 default_role = "code"
@@ -51,7 +53,7 @@ def navigation() -> dict[str, dict[str, str]]:
 def below(page: str) -> dict[str, str]:
     """Titles by page of a page's folder: methods/ of methods/README, results/ of results."""
     titles = {
-        str(path.relative_to(DOCS).with_suffix("")): re.match("# ([^:\n]+)", path.read_text())[1]
+        str(path.relative_to(DOCS).with_suffix("")): re.search(r"^# ([^:\n]+)", path.read_text(), re.MULTILINE)[1]
         for path in (DOCS / page.removesuffix("README")).glob("*.md")
         if path.name != "README.md" and page != root_doc
     }
@@ -123,6 +125,8 @@ def read(_app: Any, page: str, source: list[str]) -> None:
         text = text.replace(block, f'```{{raw}} html\n<div class="diagram">{drawn}</div>\n```')
     text = re.sub(r"(?<=\d) \+- (?=\d)", "\N{NO-BREAK SPACE}+-\N{NO-BREAK SPACE}", text)
     text = api(text) if page == "api" else text
+    if text.startswith("---\nfile_format: mystnb"):
+        text += f"\n{{nb-download}}`{path.stem}.ipynb` with its outputs.\n"
     parts = navigation() if page == root_doc else {"": below(page)}
     source[0] = text + "".join(map(toctree, parts, parts.values()))
 

@@ -335,3 +335,9 @@ def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
             validated(Named, tree)
     with pytest.raises(ConfigError, match=r"^unknown key 'model.patch.x\['; model.patch has blend"):
         resolve({"model": {"patch": {"size": [1, 2], "x[": 1}}})
+
+
+def test_an_optimizer_can_be_named_alone():
+    given = {"method": "separate", "lr": 0.01}
+    assert Config(optimizer="adamw", **given) == Config(optimizer={"name": "adamw"}, **given)
+    assert resolve(read_overrides(["optimizer=adamw"])).optimizer.name == "adamw"

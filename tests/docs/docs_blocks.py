@@ -22,7 +22,7 @@ from pomona.cli import main
 from pomona.config import resolve
 
 FENCE = re.compile(
-    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
 RUN = ("sh", "python", "toml")
 HELD = ("elsewhere", "slow", "data", "slow-data", "needs")
@@ -67,6 +67,10 @@ class Runner:
         getattr(self, f"_{block.language}")(block)
 
     def _python(self, block: Block) -> None:
+        if block.text.startswith("%%writefile "):  # a notebook's cell that is a file
+            name, _, text = block.text.removeprefix("%%writefile ").partition("\n")
+            Path(name).write_text(text)
+            return
         exec(compile(block.text, block.where, "exec"), self.names)
 
     def _toml(self, block: Block) -> None:

@@ -33,6 +33,7 @@ DOCUMENTS = sorted(
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/internals").glob("*.md"),
         *(ROOT / "docs/methods").glob("*.md"),
+        *(ROOT / "docs/notebooks").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
         *(ROOT / "docs/results").glob("*.md"),
     ]

@@ -20,7 +20,7 @@ Tree = dict[str, Any]
 Choices = Mapping[str, Mapping[str, type[Settings]]]
 S = TypeVar("S", bound=Settings)
 
-SECTIONS = ("method", "data", "partition", "model")
+SECTIONS = ("method", "data", "partition", "model", "optimizer")
 
 
 def read_file(path: Path) -> Tree:
