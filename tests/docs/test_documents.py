@@ -161,7 +161,7 @@ def folder(tmp_path, monkeypatch):
     for local, place in DOWNLOADS.items() if "POMONA_DATA" in os.environ else ():
         (tmp_path / local).symlink_to(Path(os.environ["POMONA_DATA"], place))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     known = set(sys.modules)
     yield tmp_path
     for module in set(sys.modules) - known:
