@@ -20,6 +20,7 @@ root_doc = "README"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 nb_execution_in_temp = nb_execution_raise_on_error = True
 nb_execution_mode = "force"  # the outputs are those of the code at hand
+nb_execution_timeout = 600  # seconds a cell
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 default_role = "code"
@@ -86,7 +87,8 @@ def described(module: str, names: list[str]) -> str:
             lines += [f".. autoexception:: {name}", "   :members:", ""]
         elif inspect.isclass(thing):
             lines += [f".. autoclass:: {name}{arguments(thing)}", "   :members:"]
-            lines += ["   :exclude-members: model_config", ""]
+            requests = [name for name in dir(thing) if name.endswith("_request")]  # scikit-learn's
+            lines += [f"   :exclude-members: {', '.join(['model_config', *requests])}", ""]
         elif inspect.isfunction(thing):
             lines += [f".. autofunction:: {name}", ""]
     return "\n".join([*lines, "```", ""])
