@@ -53,8 +53,9 @@ def navigation() -> dict[str, dict[str, str]]:
 
 def below(page: str) -> dict[str, str]:
     """Titles by page of a page's folder: methods/ of methods/README, results/ of results."""
+    heading = re.compile(r"^# ([^:\n]+)", re.MULTILINE)
     titles = {
-        str(path.relative_to(DOCS).with_suffix("")): re.search(r"^# ([^:\n]+)", path.read_text(), re.MULTILINE)[1]
+        str(path.relative_to(DOCS).with_suffix("")): heading.search(path.read_text())[1]
         for path in (DOCS / page.removesuffix("README")).glob("*.md")
         if path.name != "README.md" and page != root_doc
     }

@@ -22,7 +22,8 @@ from pomona.cli import main
 from pomona.config import resolve
 
 FENCE = re.compile(
-    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 RUN = ("sh", "python", "toml")
 HELD = ("elsewhere", "slow", "data", "slow-data", "needs")

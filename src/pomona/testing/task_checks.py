@@ -156,7 +156,7 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
     _trained_alone(federation, scenario, result)
     assert same(scenario.frozen, before)
     _learnt(federation, settings, result)
-    other = run(config.model_copy(update={"workers": 2}))
+    other = simulate(Scenario.prepare(config.model_copy(update={"workers": 2})))
     assert outcome(other) == outcome(result)
     assert all(same(other.models[i], model) for i, model in result.models.items())
 
