@@ -132,7 +132,7 @@ def build(
     if vocabulary and config.vocab_size < vocabulary:
         raise ConfigError(
             f"model.args.vocab_size = {config.vocab_size}, but the texts have {vocabulary} tokens; "
-            "take the tokenizer of the network (data.tokenizer)"
+            "lower data.vocabulary_size, or raise it"
         )
     module: nn.Module = _class(kind, config)(config)
     _put_head_last(module)
