@@ -72,6 +72,13 @@ def test_values_are_toml_else_text():
             {"model": {"train": []}},
             ["model.train = []: fits none of its forms", "globs over parameters"],
         ),
+        (
+            {
+                "method": {"name": "fedala"},
+                "data": {"name": "csv", "path": "a.csv", "drop_columns": "id"},
+            },
+            ["data.drop_columns = 'id': give a list"],
+        ),
         ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: input should be a valid string"]),
         (
             {"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}},

@@ -166,6 +166,8 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
                 f"{key} = {shown(error['input'])}: give a table of "
                 f"settings{' or a name' * (key in SECTIONS)}"
             )
+        case "tuple_type":
+            return f"{key} = {shown(error['input'])}: give a list"
         case _:
             why = error["msg"].removeprefix("Value error, ")
             return f"{key} = {shown(error['input'])}: {why[0].lower()}{why[1:]}" if key else why

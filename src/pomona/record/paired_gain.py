@@ -209,8 +209,8 @@ def _of_client(
         if len(runs) > 1:
             raise ConfigError(
                 f"client {client} has other test samples in other seeds, so there is no gain over "
-                "seeds; look at the gain of each, or give all seeds one partition (`pomona data "
-                "show --save`, partition.name = file)"
+                "seeds; look at the gain of each, or give all seeds the same test rows (`test=` of "
+                "data in memory, or partition.name = file with a run's partition.json)"
             )
         return LeftOut(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))
