@@ -90,6 +90,8 @@ def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
     ]
     assert (frame["state"] == "finished").all()
     assert {len(result["search"]) for result in made.results["results"]} == {2}
+    with pytest.raises(ConfigError, match="'own:Own' needs a short name"):
+        pomona.bench(["own:Own"], tmp_path / "none", rounds=1)
     with pytest.raises(ConfigError, match="unknown method 'aple'"):
         pomona.bench(["aple"], tmp_path / "b", data="digits")
     with pytest.raises(ConfigError, match="unknown key 'rouns'"):

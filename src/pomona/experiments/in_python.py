@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import StorageError
+from pomona.core.errors import ConfigError, StorageError
 from pomona.data import read
 from pomona.data.kinds import InMemory
 from pomona.experiments.bench_results import Bench
@@ -52,6 +52,10 @@ def bench(
         StorageError: ``out`` cannot be written, or has runs over other data in memory.
     """
     rows = methods if isinstance(methods, Mapping) else {name: {} for name in methods}
+    for name in rows:
+        if ":" in name:
+            row = {"mine": {"method": name}}
+            raise ConfigError(f"methods: {name!r} needs a short name, such as {row}")
     suite = read_suite(
         {
             "title": ", ".join(rows) or "bench",
