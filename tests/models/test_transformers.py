@@ -21,7 +21,7 @@ from pomona.models.huggingface import IMAGES, LOCAL, TEXTS, resolved
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 
-transformers = pytest.importorskip("transformers", reason="needs the extra hf")
+transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
 
 WORDS, TOKENS, OUTPUTS = 20, 10, 3
 IMAGE = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}

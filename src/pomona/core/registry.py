@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, near, with_extra, worded
 from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
@@ -51,6 +52,20 @@ def own(target: str) -> Any:
         )
     with _own_code_in_reach():
         return load(target)
+
+
+def require(first: str, what: str) -> None:
+    """Import a package that ``what`` needs. Raises ConfigError if it is missing or incompatible."""
+    if find_spec(first) is None:
+        raise ConfigError(f"{what} needs {first}; {with_extra(first)}")
+    try:
+        import_module(first)
+    except Exception as fault:  # binaries for another PyTorch raise any type
+        raise ConfigError(
+            f"{what} needs {first}, which cannot be imported ({worded(fault)}); install torch, "
+            f"torchvision and {first} of one source: all for this machine's CPU, or all for its "
+            "CUDA"
+        ) from fault
 
 
 def load(target: str) -> Any:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, near
+from pomona.core.registry import require
 from pomona.models.settings import ModelSettings
 from pomona.models.weights import Weights
 
@@ -93,8 +94,6 @@ def resolved(settings: ModelSettings) -> ModelSettings:
 
 def keys(kind: str) -> dict[str, Any]:
     """Return the keys that a type's configuration adds to those of all types, with defaults."""
-    from pomona.models.packages import require
-
     require("transformers", f"model.name={PREFIX}{kind}")
     common = signature(import_module("transformers").PreTrainedConfig).parameters
     own = signature(_configuration(kind)).parameters.values()

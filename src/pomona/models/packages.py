@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import count
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from pomona.core.errors import ConfigError, with_extra, worded
+from pomona.core.errors import ConfigError, worded
+from pomona.core.registry import require
 from pomona.models import huggingface
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
@@ -28,7 +28,6 @@ FETCHING = ("pretrained", "weights", "checkpoint", "bin_checkpoint", "cache_dir"
 ELSEWHERE = "monai.networks.nets.transchex"
 LARGEST = 10**6  # largest number in the arguments
 MODULES = 20_000  # modules in one network
-EXTRA = {"transformers": "hf"}  # where the extra is not called as the package
 
 
 def package(name: str) -> str | None:
@@ -66,20 +65,6 @@ def build(
     except Exception as fault:  # the package's own checks raise any type
         raise ConfigError(
             f"model.name={name} cannot be built ({worded(fault)}); see model.args"
-        ) from fault
-
-
-def require(first: str, what: str) -> None:
-    """Import a package that ``what`` needs. Raises ConfigError if it is missing or incompatible."""
-    if find_spec(first) is None:
-        raise ConfigError(f"{what} needs {first}; {with_extra(EXTRA.get(first, first))}")
-    try:
-        import_module(first)
-    except Exception as fault:  # binaries for another PyTorch raise any type
-        raise ConfigError(
-            f"{what} needs {first}, which cannot be imported ({worded(fault)}); install torch, "
-            f"torchvision and {first} of one source: all for this machine's CPU, or all for its "
-            "CUDA"
         ) from fault
 
 

@@ -16,8 +16,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from pomona.core import registry
 from pomona.core.errors import ConfigError
-from pomona.models import packages
 from pomona.models.settings import ModelSettings, PatchSettings
 
 GROUP = 4  # channels
@@ -131,4 +131,4 @@ def require() -> None:
     """Raise ConfigError unless MONAI can be imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        packages.require("monai", "model.patch")
+        registry.require("monai", "model.patch")
