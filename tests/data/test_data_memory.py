@@ -163,6 +163,10 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
         (lambda: from_clients({}), "no client is given"),
         (lambda: from_clients({"a": X}), "client a, train: ndarray gives no pairs"),
         (lambda: from_clients({"a": (X, Y)}, test={"b": (X, Y)}), "'b' has no training rows"),
+        (lambda: from_clients({1: (X, Y), "1": (X, Y)}), "no name, or the same"),
+        (lambda: from_clients({"a": (X, Y), "a ": (X, Y)}), "or the same"),
+        (lambda: from_clients({"": (X, Y)}), "clients have no name"),
+        (lambda: from_clients([(X, Y)]), "clients are a list; give a mapping"),
         (lambda: read(from_clients({"a": (X, Y), "b": (X[:3], Y)})), "client b, x has 3 rows but"),
         (
             lambda: from_clients({"a": [(X[0], 0), (X[0, :2], 1)]}),

@@ -88,10 +88,7 @@ def from_clients(
 
     Raises as ``from_arrays``.
     """
-    given = [
-        {str(name): each for name, each in (part or {}).items()}
-        for part in (train, validation, test)
-    ]
+    given = [_by_name(part) for part in (train, validation or {}, test or {})]
     names = tuple(given[0])
     if odd := [name for part in given for name in part if name not in names]:
         raise DataError(f"{odd[0]!r} has no training rows; {near(odd[0], names)}")
@@ -125,6 +122,16 @@ def from_frame(frame: Any, test: Any = None, **settings: Any) -> MemoryFrame:
     frames = tuple(Frame.of(each, name) for name, each in given)
     found: MemoryFrame = _with(_Frames(frames), {"name": "frame", **settings})
     return found
+
+
+def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return clients' data by name. Raises DataError for names that are missing or the same."""
+    if not isinstance(part, Mapping):
+        raise DataError(f"clients are a {type(part).__name__}; give a mapping from their names")
+    named = {csv_columns.plain(str(name).strip()): each for name, each in part.items()}
+    if "" in named or len(named) < len(part):
+        raise DataError(f"clients have no name, or the same: {list(part)}; name each by its own")
+    return named
 
 
 def read(settings: MemoryArrays | MemoryFrame) -> Dataset:
