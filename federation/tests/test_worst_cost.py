@@ -24,7 +24,7 @@ from test_preflight import command
 
 NOISY = {**PRIVATE, "seed": None}
 PURPOSES = ("training", "stage", "finetuning")
-EXACT = {"training-loss", "output-criterion", "shared-samples"}
+EXACT = {"class-means", "training-loss", "output-criterion", "shared-samples"}
 
 
 @pytest.fixture(autouse=True)

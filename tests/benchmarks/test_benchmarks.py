@@ -244,6 +244,7 @@ def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_pat
         monkeypatch.setenv("POMONA_DATA", str(tmp_path / place))
         commands = dict(startup.whole(tmp_path / f"in-{place}"))
         assert [*commands.values()][1:] == [
+            ["demo", "--out", "demo"],
             ["run", "apple", *words, "--out", "run"],
             ["report", "run", "--out", "page"],
         ]
