@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
-from pomona.models import ModelSettings, build, packages, segmentation
+from pomona.models import ModelSettings, build, segmentation
 from pomona.models.segmentation import whole
 from pomona.models.settings import PatchSettings
 
@@ -132,7 +132,7 @@ def test_a_patch_that_a_network_cannot_halve_is_a_line(network, size, words):
 
 
 def test_without_monai_one_line_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"^model.patch needs monai; install Pomona with its extra monai$"
     ):
