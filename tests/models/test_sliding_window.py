@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from pomona.core import registry
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build, segmentation
 from pomona.models.segmentation import whole
