@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT / "src"))
+os.environ["PYTHONPATH"] = str(ROOT / "src")  # of the notebooks' processes
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REPOSITORY = PYPROJECT["project"].get("urls", {}).get("Repository")
 
