@@ -133,3 +133,14 @@ def test_sgd_with_losses_moves_one_part_only():
         rest[part] = False
         assert torch.equal(one[:, rest], W[:, rest])
         assert not torch.equal(one[:, part], W[:, part])
+
+
+def test_the_points_hessian_is_the_slope_of_their_gradient():
+    problem = class_points(5, 4)
+    draw = torch.Generator().manual_seed(3)
+    W, Z = torch.randn(2, 2, problem.size, generator=draw, dtype=torch.float64)
+    indices, step = [torch.arange(5), torch.arange(5, 9)], 1e-5
+    ahead, behind = (problem.gradient(W + s * Z, indices)[1] for s in (step, -step))
+    assert_close(
+        problem.hessian(W, indices, Z), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8
+    )

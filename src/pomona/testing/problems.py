@@ -4,12 +4,14 @@ network; and a federation of them that runs round by round.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.functional import hvp
 from torch.nn.functional import cross_entropy
 
 from pomona.core.round import Roster, Round
@@ -175,8 +177,16 @@ class Points(Problem):
         return torch.stack(losses), torch.stack(G)
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:
-        """Refuse: not computed here."""
-        raise NotImplementedError
+        """Return the products (n, d) of the mean losses' Hessians at rows W with Z (n, d)."""
+
+        def loss(row: Tensor, index: Tensor) -> Tensor:
+            return self.criterion(self._forward(row, index)[0], self.y[index]).mean()
+
+        products = [
+            hvp(partial(loss, index=index), row, z)[1]
+            for row, index, z in zip(W, indices, Z, strict=True)
+        ]
+        return torch.stack(products)
 
     def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
         """Return outputs (b, 3) and classes (b,)."""
