@@ -176,7 +176,13 @@ class Points(Problem):
         losses, G = zip(*found, strict=True)
         return torch.stack(losses), torch.stack(G)
 
-    def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: object = None) -> Tensor:
+    def hessian(
+        self,
+        W: Tensor,
+        indices: list[Tensor],
+        Z: Tensor,
+        views: object = None,  # noqa: ARG002
+    ) -> Tensor:
         """Return the products (n, d) of the mean losses' Hessians at rows W with Z (n, d)."""
 
         def loss(row: Tensor, index: Tensor) -> Tensor:
