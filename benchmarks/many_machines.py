@@ -1,5 +1,5 @@
-"""A round by two worker processes, and by two actors of a Ray cluster on this machine; what a
-message costs.
+"""A round by one and two worker processes, and by one and two actors of a Ray cluster on this
+machine; what a message costs.
 
     python benchmarks/many_machines.py [--quick] [key=value ...]
 
@@ -9,9 +9,10 @@ results are bit-identical.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.client_states import as_is
-from pomona.federation.ray_cluster import connected
+from pomona.federation.ray_cluster import connected, reserved
 from pomona.simulation import _on_cluster, _transport
 from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, publish, seconds
@@ -29,14 +30,14 @@ SETTINGS: Tree = {
     "engine": "torch",
     "lr": 0.01,
     "clients": 12,
-    "workers": 2,
     "batch_size": 256,
     "model": {"name": "cnn"},
     "data": {"name": "rounds:noise", "test_share": 0.25, "validation_share": 0.0},
     "partition": {"name": "iid"},
 }
 METHODS = ("fedavg", "apple")
-PLACES = {"processes": _transport, "ray": _on_cluster}
+PLACES = ("processes", "ray")
+WORKERS = (1, 2)
 ROW = 582_026
 
 
@@ -55,21 +56,23 @@ QUICK = Size(200, {"clients": 3, "batch_size": 10, "model": {"name": "mlp"}}, 2,
 
 
 @contextmanager
-def runs_of(size: Size, words: list[str]) -> Iterator[dict[tuple[str, str], Rounds]]:
-    """Each method's rounds in each place."""
+def runs_of(size: Size, words: list[str]) -> Iterator[dict[tuple[str, str, int], Rounds]]:
+    """Each method's rounds in each place by each number of workers."""
     images, over = noise(size.images), read_overrides(words)
-    with connected("ray", 2 * len(METHODS)):
+    with connected("ray", sum(WORKERS) * len(METHODS)), ExitStack() as until:
         made = {}
-        for method in METHODS:
-            config = resolve(SETTINGS, size.changes, {"method": {"name": method}}, over)
-            scenario = scenario_of(config, images)
+        for method, workers in product(METHODS, WORKERS):
+            settings = {"workers": workers, "method": {"name": method}}
+            scenario = scenario_of(resolve(SETTINGS, size.changes, settings, over), images)
             roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-            for place, start in PLACES.items():
-                transport = start(scenario, roster, Path(), as_is)
-                made[method, place] = Rounds(scenario, watched=frozenset(), transport=transport)
+            cores = until.enter_context(reserved(workers, print))
+            starts = {"processes": _transport, "ray": partial(_on_cluster, cores)}
+            for place in PLACES:
+                transport = starts[place](scenario, roster, Path(), as_is)
+                run = Rounds(scenario, watched=frozenset(), transport=transport)
+                until.callback(run.close)
+                made[method, place, workers] = run
         yield made
-        for run in made.values():
-            run.close()
 
 
 def asked(run: Rounds, count: int, *args: object) -> float:
@@ -94,7 +97,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
         sent = {"empty": 0, "a model": torch.randn(ROW)}
         messages = Times.interleaved(
             {
-                (what, place): partial(asked, runs[METHODS[0], place], size.messages, value)
+                (what, place): partial(asked, runs[METHODS[0], place, 2], size.messages, value)
                 for what, value in sent.items()
                 for place in PLACES
             },
@@ -102,17 +105,18 @@ def main(size: Size, words: list[str]) -> list[Table]:
         )
     rows = {
         f"{m}, {place}": {
-            "median s": times.median((m, place)),
-            "times processes'": times.cost((m, place), (m, "processes")),
+            **{f"{n} s": times.median((m, place, n)) for n in WORKERS},
+            "times as fast": times.cost((m, place, 1), (m, place, 2)),
+            "times processes'": times.cost((m, place, 2), (m, "processes", 2)),
         }
-        for m, place in runs
+        for m, place in product(METHODS, PLACES)
     }
     costs = {
         f"{what}, {place}": {"ms": 1e3 * messages.median((what, place))}
         for what, place in messages.of
     }
     return [
-        publish("A round by two workers", rows, size.turns, images=size.images),
+        publish("A round by one and two workers", rows, size.turns, images=size.images),
         publish("A message there and back", costs, size.turns),
     ]
 
