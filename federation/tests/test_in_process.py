@@ -47,6 +47,17 @@ def test_deployed_models_are_those_of_the_simulation(method, world):
     assert read_status(federation.server / "run").state == "finished"
 
 
+@pytest.mark.parametrize("name", drawn(["ffa-lora", "fedsa-lora", "feddpa", "floco"]))
+def test_low_rank_changes_and_corners_are_deployed_as_they_are_simulated(name, world):
+    train = {"lora": {"rank": 2, "on": ["fc1"]}}
+    model = {"name": "mlp", "hidden": [8], "train": train}
+    method = {"name": name, **({"region_round": 1} if name == "floco" else {})}
+    federation = world.federation(method, run={"model": model})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert federation.simulation.model.train.lora.trained == ("B" if name == "ffa-lora" else "both")
+
+
 def test_a_study_that_names_no_engine_has_pytorchs_whatever_is_installed(world, monkeypatch):
     """The simulation that it equals is one of PyTorch's: see ``settings``."""
 

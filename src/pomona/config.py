@@ -35,6 +35,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.metrics.metric import METRICS, is_own
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
+from pomona.models.settings import LoraTraining
 from pomona.objective.augmentation import KINDS, Augmentation
 from pomona.objective.dataset import Precision
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
@@ -397,6 +398,16 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         require_shallow(layer)
         merge(tree, named(layer))
     return Config.model_validate(tree)
+
+
+def fitted(config: Config) -> Config:
+    """Return a run whose low-rank changes are trained as its method trains them."""
+    train, trained = config.model.train, config.method.method().card.needs.lora
+    if trained == "both" or not isinstance(train, LoraTraining):
+        return config
+    lora = train.lora.model_copy(update={"trained": trained})
+    network = config.model.model_copy(update={"train": LoraTraining(lora=lora)})
+    return config.model_copy(update={"model": network})
 
 
 def merge(tree: Tree, over: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.config import Config, resolve
+from pomona.config import Config, fitted, resolve
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.rng import number
@@ -80,7 +80,7 @@ class Scenario:
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
-        dataset = reader(config.data)
+        dataset, config = reader(config.data), fitted(config)
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
@@ -375,9 +375,7 @@ class Scenario:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
             return row[: space.trained]
 
-        return Initial(
-            make, space.layers, space.norms, common[space.trained :], space.variances, space.head
-        )
+        return Initial.of(space, make, common[space.trained :])
 
     def constant(self) -> dict[str, Any]:
         """Return metric, accuracy and loss of constant predictions."""

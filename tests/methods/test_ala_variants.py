@@ -60,7 +60,7 @@ def test_a_last_layer_that_is_not_received_gives_ala_nothing_to_do(size, eta):
     w, head = torch.randn(2, size + 3, generator=draw), slice(3, size + 3)
     w[:, head] = last[:, head]
     weights = torch.rand(2, size, generator=draw)
-    assert torch.equal(mixed(w, last, weights, head), w)
+    assert torch.equal(mixed(w, last, weights, (head,)), w)
     g = torch.randn(2, size, generator=draw)
     moved = weights.sub(eta * g * (w - last)[:, head]).clamp(0, 1)  # eq. 5
     assert torch.equal(moved, weights)

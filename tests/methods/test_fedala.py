@@ -295,8 +295,8 @@ def test_only_the_model_goes_up():
 def test_a_mixture_is_exact_at_both_ends():
     rows = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(0))
     w, last = rows
-    assert torch.equal(mixed(w, last, torch.ones(3, 20), slice(30, 50)), w)
-    zero = mixed(w, last, torch.zeros(3, 20), slice(30, 50))
+    assert torch.equal(mixed(w, last, torch.ones(3, 20), (slice(30, 50),)), w)
+    zero = mixed(w, last, torch.zeros(3, 20), (slice(30, 50),))
     assert torch.equal(zero[:, 30:], last[:, 30:])
     assert torch.equal(zero[:, :30], w[:, :30])
 
@@ -314,8 +314,9 @@ def test_the_stage_ends_when_the_last_ten_losses_agree():
 def test_mean_weights_by_layer():
     weights = torch.tensor([[0.0, 1.0, 0.5]])
     layers = (slice(0, 4), slice(4, 6), slice(6, 7))
-    assert by_layer(weights, layers, 2).tolist() == [[0.5, 0.5]]
-    assert by_layer(weights[:, :0], layers, 0).shape == (1, 0)
+    assert by_layer(weights, layers, (slice(4, 7),)).tolist() == [[0.5, 0.5]]
+    assert by_layer(weights, layers, (slice(0, 2), slice(5, 6))).tolist() == [[0.5, 0.5]]
+    assert by_layer(weights[:, :0], layers, (slice(7, 7),)).shape == (1, 0)
 
 
 def test_more_layers_than_there_are_is_refused():

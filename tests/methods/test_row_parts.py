@@ -1,5 +1,7 @@
 """Parts of rows: extraction, remainder, and reassembly."""
 
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,9 +9,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
+from pomona.core.training_settings import Adam
 from pomona.methods import partly_shared
-from pomona.methods.base import chunked
+from pomona.methods.base import Initial, LocalTraining, ParameterSlice, Roster, chunked, sgd
 from pomona.methods.row_algebra import cosine_similarity
+from problems import a_round, quadratics
 
 LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))
 
@@ -75,10 +79,52 @@ def test_parts_stand_where_their_layers_do():
     )
 
 
-def test_a_head_is_what_stands_above_the_shared_layers():
-    assert partly_shared.head(LAYERS, None) == partly_shared.head(LAYERS, 2) == slice(7, 8)
-    assert partly_shared.head(LAYERS, 0) == slice(0, 8)
-    assert partly_shared.head(LAYERS, 3) == slice(8, 8)
+PLACES = {"a.weight": 2, "a.bias": 1, "b.weight": 3, "b.bias": 1, "c.weight": 1}
+ENDS = [0, *accumulate(PLACES.values())]
+ROW = Initial(
+    torch.zeros,
+    LAYERS,
+    parameters=tuple(
+        ParameterSlice(name, (size,), *ends)
+        for (name, size), ends in zip(PLACES.items(), pairwise(ENDS), strict=True)
+    ),
+)
+
+
+def test_a_head_is_what_stands_above_the_shared_layers_and_a_foot_below():
+    assert partly_shared.head(ROW, None) == partly_shared.head(ROW, 2) == (slice(7, 8),)
+    assert partly_shared.head(ROW, 0) == partly_shared.foot(ROW, 0) == (slice(0, 8),)
+    assert partly_shared.head(ROW, 3) == (slice(8, 8),)
+    assert partly_shared.foot(ROW, 1) == (slice(0, 7),)
+    assert partly_shared.top(ROW, 2, "method.layers") == (slice(3, 8),)
     for wrong in (-1, 4):
         with pytest.raises(ConfigError, match="set it to 3 or less"):
-            partly_shared.head(LAYERS, wrong)
+            partly_shared.head(ROW, wrong)
+
+
+def test_globs_share_what_they_match_and_keep_the_rest_in_as_few_pieces_as_can_be():
+    for kept in (partly_shared.head, partly_shared.foot):
+        assert kept(ROW, ("*.bias",)) == (slice(0, 2), slice(3, 6), slice(7, 8))
+        assert kept(ROW, ("a.*", "c.weight")) == (slice(3, 7),)
+        assert kept(ROW, ("*",)) == ()
+    assert partly_shared.top(ROW, ("a.*", "b.w*"), "k") == (slice(0, 6),)
+    with pytest.raises(
+        ConfigError, match=r"method\.shared: 'd\.\*' matches no parameter .* b\.bias, c\.weight"
+    ):
+        partly_shared.head(ROW, ("a.*", "d.*"))
+
+
+@pytest.mark.parametrize("steps", [{"momentum": 0.9}, {"optimizer": Adam(name="adamw")}])
+def test_scattered_parts_move_as_they_do_alone_in_a_row(steps):
+    """The coordinates of a quadratic are independent; what is not moved is not, to the bit."""
+    problem, parts = quadratics(2, samples=6, d=7), (slice(1, 2), slice(4, 6))
+    round_ = a_round(epochs=2, batch_size=4, **steps)
+    training = LocalTraining(problem, (0, 1), Roster((6, 6)), round_)
+    start = torch.ones(2, 7, dtype=torch.float64)
+    scattered, whole = start.clone(), sgd(training, start.clone(), round_)
+    partly_shared.sgd(training, scattered, round_, parts)
+    for part in parts:
+        assert torch.equal(scattered[:, part], whole[:, part])
+        assert not torch.equal(scattered[:, part], start[:, part])
+    fixed = partly_shared.drop_columns(scattered, *parts)
+    assert torch.equal(fixed, partly_shared.drop_columns(start, *parts))

@@ -116,10 +116,10 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
     module = network(train={"lora": {"rank": 2, "alpha": 6, "on": ["conv2", "fc1"]}})
     x = torch.randn(4, *SHAPE)
     names = [
-        "conv2.a.weight",
-        "conv2.b.weight",
-        "fc1.a.weight",
-        "fc1.b.weight",
+        "conv2.lora_A.weight",
+        "conv2.lora_B.weight",
+        "fc1.lora_A.weight",
+        "fc1.lora_B.weight",
         "fc2.weight",
         "fc2.bias",
     ]
@@ -131,7 +131,7 @@ def test_lora_starts_as_the_network_was_and_merges_into_it():
             parameter.data.copy_(plain.get_parameter(name))
     torch.testing.assert_close(module(x), plain(x))
     for part in changes:
-        nn.init.normal_(part.b.weight)
+        nn.init.normal_(part.lora_B.weight)
     expected = module(x)
     assert not torch.allclose(expected, plain(x))
     merged = merge(module)
@@ -150,7 +150,7 @@ def test_lora_beside_layers_that_are_not_called(training):
     x = torch.randn(3, 4, 8)
     torch.testing.assert_close(changed.train(training)(x), block.train(training)(x))
     for part in (changed.self_attn.out_proj, changed.linear1):
-        nn.init.normal_(part.b.weight)
+        nn.init.normal_(part.lora_B.weight)
     (found := changed(x)).square().sum().backward()
     assert [
         name for name, p in changed.named_parameters() if p.grad is not None and p.grad.any()

@@ -237,9 +237,9 @@ def test_low_rank_changes_are_trained_beside_frozen_layers(kind, on, tmp_path):
     train = {"lora": {"rank": 2, "on": [on]}}
     run = pomona.run(config(kind, tmp_path, model={"train": train}), tmp_path / "run")
     trained = run.models[0]
-    assert any(name.endswith(".a.weight") for name in trained)
-    assert all(".a." in k or ".b." in k or k.startswith("classifier") for k in trained)
-    assert any(t.abs().max() > 0 for k, t in trained.items() if ".b." in k)
+    assert any(name.endswith(".lora_A.weight") for name in trained)
+    assert all(".lora_A." in k or ".lora_B." in k or k.startswith("classifier") for k in trained)
+    assert any(t.abs().max() > 0 for k, t in trained.items() if ".lora_B." in k)
     model = PersonalModel.load(tmp_path / "run/models/client-00.safetensors")
     assert len(model.about.classes) in {2, 10}
 

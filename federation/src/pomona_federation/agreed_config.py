@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pomona.config import Config, resolve
+from pomona.config import Config, fitted, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.toml import named
 from pomona.core.training_settings import require_steps
@@ -52,7 +52,9 @@ def resolved(
         if isinstance(study, EvaluationStudy):
             fixed |= cross_evaluation.run(tuple(sorted(study.evaluate.models.values())))
         # torch unless the study names another: what a silo has installed decides no number
-        config = resolve({"largest_share": share, "engine": "torch"}, named(study.run), fixed)
+        config = fitted(
+            resolve({"largest_share": share, "engine": "torch"}, named(study.run), fixed)
+        )
         kind = TASKS[task.targets]
         # No party sees all labels, so the default metric follows from the targets alone.
         metric = require(config.metric or kind.usual, kind)

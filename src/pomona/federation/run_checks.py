@@ -8,6 +8,7 @@ from pomona.core.training_settings import require_steps
 from pomona.federation.round_plan import round_of
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
+from pomona.models.lora import is_part
 from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
 from pomona.scenario import Scenario
@@ -43,7 +44,7 @@ def cautions(scenario: Scenario) -> list[str]:
         *scenario.remarks,
         scenario.choice.reason,
         _unused(scenario),
-        _normless(scenario),
+        _plain(scenario),
         _frozen(scenario),
     ]
     return [line for line in lines if line]
@@ -108,16 +109,17 @@ def _unused(scenario: Scenario) -> str:
     return ""
 
 
-def _normless(scenario: Scenario) -> str:
-    """Warn if a method about normalisation layers is used with a network without trained ones."""
-    config = scenario.config
-    other = config.method.method().card.needs.without_norms
-    if other and not scenario.initial.norms:
-        return (
-            f"{config.method.name} is {other} here: no normalisation layer of "
-            f"{config.model.name} is trained"
-        )
-    return ""
+def _plain(scenario: Scenario) -> str:
+    """Warn if a method is about some layers, and none of them is trained."""
+    config, initial = scenario.config, scenario.initial
+    needs = config.method.method().card.needs
+    if needs.without_norms and not initial.norms:
+        other, part = needs.without_norms, "normalisation layer"
+    elif needs.without_lora and not any(is_part(e.name, "B") for e in initial.parameters):
+        other, part = needs.without_lora, "low-rank change (model.train.lora)"
+    else:
+        return ""
+    return f"{config.method.name} is {other} here: no {part} of {config.model.name} is trained"
 
 
 def _frozen(scenario: Scenario) -> str:

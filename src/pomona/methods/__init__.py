@@ -29,6 +29,7 @@ from pomona.methods.fedbabu import FedBABU
 from pomona.methods.fedbn import FedBN
 from pomona.methods.fedcac import FedCAC
 from pomona.methods.feddbe import FedDBE
+from pomona.methods.feddpa import FedDPA
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.fedfomo_ma import FedFomoMA
@@ -41,6 +42,9 @@ from pomona.methods.fedproto import FedProto
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
 from pomona.methods.fedrod import FedRoD
+from pomona.methods.fedsa_lora import FedSALoRA
+from pomona.methods.ffa_lora import FFALoRA
+from pomona.methods.floco import Floco
 from pomona.methods.ifca import IFCA
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.mocha import MOCHA
@@ -100,6 +104,10 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedProto,
     FedPAC,
     FedAS,
+    Floco,
+    FFALoRA,
+    FedSALoRA,
+    FedDPA,
     MRMTL,
     MOCHA,
     CFL,

@@ -25,7 +25,8 @@ from pomona.core.settings import Settings
 from pomona.core.training_settings import Steps
 from pomona.methods.local_sgd import Cached, Loss, sgd
 from pomona.methods.row_algebra import Copies, Rows, members_mean, replace_rows, weighted_mean
-from pomona.models.parameter_space import Head
+from pomona.models.parameter_space import Head, ParameterSlice, ParameterSpace
+from pomona.models.settings import LoraPart
 from pomona.objective.objective import Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.training import LocalTraining, When
@@ -51,6 +52,7 @@ __all__ = [
     "Method",
     "MethodSettings",
     "Needs",
+    "ParameterSlice",
     "Presentation",
     "PrivacyCost",
     "Pull",
@@ -95,7 +97,8 @@ class Initial:
     row that hold one layer each, from input to output; ``norms`` those of the tensors of
     normalisation layers, in the order of the row; ``statistics`` (b,) are BatchNorm statistics sent
     with a global model, empty if there are none, and ``variances`` the slices of these that are
-    variances. ``head`` is the last layer if it is linear, with a bias, and trained.
+    variances. ``head`` is the last layer if it is linear, with a bias, and trained; ``parameters``
+    are the places of all tensors in a row, with their names.
     """
 
     make: Callable[[int | None], Tensor]
@@ -104,6 +107,15 @@ class Initial:
     statistics: Tensor = field(default_factory=lambda: torch.empty(0))
     variances: tuple[slice, ...] = ()
     head: Head | None = None
+    parameters: tuple[ParameterSlice, ...] = ()
+
+    @classmethod
+    def of(
+        cls, space: ParameterSpace, make: Callable[[int | None], Tensor], statistics: Tensor
+    ) -> "Initial":
+        """Return initial models whose rows ``make`` gives, laid out as a space lays them out."""
+        places = space.variances, space.head, space.parameters
+        return cls(make, space.layers, space.norms, statistics, *places)
 
     def __call__(self, client: int | None = None) -> Tensor:
         """Return the common initial row (d,), or a client's own if given."""
@@ -271,7 +283,9 @@ class Needs:
         total_rounds: whether a round depends on the number of rounds, so that a run cannot be
             extended.
         steps: the local steps that the update rule supports.
-        without_norms: the equivalent method for a network without normalisation layers, if any.
+        without_norms, without_lora: the equivalent method for a network without normalisation
+            layers, or without low-rank changes, if any.
+        lora: what is trained of low-rank changes.
     """
 
     cohort: str = "any cohort"
@@ -279,6 +293,8 @@ class Needs:
     total_rounds: bool = False
     steps: Steps = "any"
     without_norms: str | None = None
+    without_lora: str | None = None
+    lora: LoraPart = "both"
 
 
 @dataclass(frozen=True)

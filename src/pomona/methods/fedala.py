@@ -39,6 +39,7 @@ from torch import Tensor
 
 from pomona.core.settings import Settings
 from pomona.methods import base, fedavg, partly_shared
+from pomona.methods.partly_shared import put_columns, select_columns
 from pomona.objective.objective import ConstantFeatures
 
 WINDOW, THRESHOLD = 10, 0.01
@@ -51,8 +52,11 @@ class ALA(Settings):
     sample_share: float = Field(
         0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)"
     )
-    layers: int = Field(
-        1, ge=0, description="upper layers with weights (p); the layers below are the received ones"
+    layers: partly_shared.Shared = Field(
+        1,
+        description="upper layers with weights (p)"
+        + partly_shared.BY_NAME
+        + "; all others are as received",
     )
     weight_lr: float = Field(1.0, ge=0, description="learning rate of the weights (eta)")
     stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
@@ -120,9 +124,7 @@ def adaptive(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedALAState:
         last = initial().repeat(len(ids), 1)
-        weights = torch.ones_like(
-            last[:, partly_shared.top_layers(initial.layers, settings.layers)]
-        )
+        weights = torch.ones_like(select_columns(last, *weighed(initial, settings)))
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
@@ -132,16 +134,16 @@ def adaptive(
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedALAState]:
-        w, part = received[model], partly_shared.top_layers(training.layers, settings.layers)
+        w, parts = received[model], weighed(training, settings)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
-        epochs, losses = learn(settings, state, begins, w, part, training, round_)
-        mixture = mixed(w, state.last, state.weights, part)
+        epochs, losses = learn(settings, state, begins, w, parts, training, round_)
+        mixture = mixed(w, state.last, state.weights, parts)
         if personal:
             training.observe("personal", mixture, "received")
         own, uplink, info = inner.train(
             state.inner, {**received, "start": mixture}, training, round_
         )
-        means = by_layer(state.weights, training.layers, settings.layers)
+        means = by_layer(state.weights, training.layers, parts)
         ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
         return (
             FedALAState(own, uplink["model"], state.weights, state.started | begins),
@@ -152,12 +154,17 @@ def adaptive(
     return base.Client(start, train, (*inner.private, "weights"))
 
 
-def mixed(w: Tensor, last: Tensor, weights: Tensor, part: slice) -> Tensor:
+def weighed(row: partly_shared.RowLayout, settings: ALA) -> partly_shared.Parts:
+    """Return the parts of a row with weights. Raises as ``partly_shared.top`` does."""
+    return partly_shared.top(row, settings.layers, "method.layers")
+
+
+def mixed(w: Tensor, last: Tensor, weights: Tensor, parts: partly_shared.Parts) -> Tensor:
     """Return eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is
     0.
     """
-    mixture = w.clone()
-    mixture[:, part] = torch.lerp(last[:, part], w[:, part], weights)
+    mixture, a, b = w.clone(), select_columns(last, *parts), select_columns(w, *parts)
+    put_columns(mixture, torch.lerp(a, b, weights), *parts)
     return mixture
 
 
@@ -166,7 +173,7 @@ def learn(
     state: FedALAState,
     begins: Tensor,
     w: Tensor,
-    part: slice,
+    parts: partly_shared.Parts,
     training: base.LocalTraining,
     round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
@@ -183,18 +190,19 @@ def learn(
     # All epochs have the same batches, and the layers below those with weights remain the received
     # ones.
     kept = ConstantFeatures() if int(most.max()) > 1 else None
+    above = max(s.start for s in training.layers if s.start <= parts[0].start) if parts else 0
     while learning.any():
-        mixture = mixed(w, state.last, state.weights, part)
+        mixture = mixed(w, state.last, state.weights, parts)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
         loss = w.new_zeros(len(w))
         rows = (mixture, state.weights, state.last, w, rate, loss)
         for batch, t, W, own, global_, eta, latest in training.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = training.gradient(t, batch, above=part.start, kept=kept)
-            a, b = own[:, part], global_[:, part]
-            W.sub_(eta * g[:, part] * (b - a)).clamp_(0, 1)
-            t[:, part] = torch.lerp(a, b, W)
+            latest[:], g = training.gradient(t, batch, above=above, kept=kept)
+            a, b, slope = (select_columns(rows, *parts) for rows in (own, global_, g))
+            W.sub_(eta * slope * (b - a)).clamp_(0, 1)
+            put_columns(t, torch.lerp(a, b, W), *parts)
         epochs += learning.cpu()
         shown[:, len(losses)] = (loss * learning).cpu()
         losses.append(loss)
@@ -209,12 +217,12 @@ def converged(losses: list[Tensor]) -> Tensor:
     return torch.stack(losses[-WINDOW:]).std(0, correction=0) < THRESHOLD
 
 
-def by_layer(weights: Tensor, layers: tuple[slice, ...], count: int) -> Tensor:
-    """Return the mean weight of each of the upper layers, (n, p)."""
-    adapted = layers[len(layers) - count :]
-    means = [
-        weights[:, s.start - adapted[0].start : s.stop - adapted[0].start].mean(1) for s in adapted
+def by_layer(weights: Tensor, layers: partly_shared.Layers, parts: partly_shared.Parts) -> Tensor:
+    """Return the mean weight of each layer with weights, (n, p)."""
+    inside = [
+        sum(max(0, min(p.stop, s.stop) - max(p.start, s.start)) for p in parts) for s in layers
     ]
+    means = [own.mean(1) for own in weights.split_with_sizes(inside, 1) if own.shape[1]]
     return torch.stack(means, 1) if means else weights
 
 

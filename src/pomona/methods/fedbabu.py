@@ -28,19 +28,23 @@ from torch import Tensor
 
 from pomona.methods import base, partly_shared
 from pomona.methods.fedavg import FinetuneEpochs
-from pomona.methods.partly_shared import drop_columns, head, insert_columns
+from pomona.methods.partly_shared import (
+    drop_columns,
+    gaps,
+    head,
+    insert_columns,
+    select_columns,
+)
 
 
 class FedBABU(base.MethodSettings):
     """FedBABU's settings."""
 
     name: Literal["fedbabu"] = "fedbabu"
-    shared: int | None = Field(
+    shared: partly_shared.Shared | None = Field(
         None,
-        ge=0,
-        description=(
-            "lower layers that are trained together (the body); all but the last if not set"
-        ),
+        description="lower layers that are trained together (the body); all but the last if not set"
+        + partly_shared.BY_NAME,
     )
     finetune_epochs: FinetuneEpochs = None
     finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
@@ -48,7 +52,7 @@ class FedBABU(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
-        body = partly_shared.server(lambda row: (head(row.layers, self.shared),))
+        body = partly_shared.server(lambda row: head(row, self.shared))
         server = replace(body, global_model=True)  # the head is also shared
         return base.Method(
             server,
@@ -70,7 +74,8 @@ def client(settings: FedBABU) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedBABUState:
-        return FedBABUState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
+        own = select_columns(initial(), *head(initial, settings.shared))
+        return FedBABUState(own.repeat(len(ids), 1))
 
     def train(
         state: FedBABUState,
@@ -78,24 +83,18 @@ def client(settings: FedBABU) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedBABUState]:
-        top = head(training.layers, settings.shared)
-        W = insert_columns(received["model"], state.head, top)
-        body = slice(0, top.start)
+        top = head(training, settings.shared)
+        W = insert_columns(received["model"], state.head, *top)
+        body, whole = gaps(top, W.shape[1]), (slice(0, W.shape[1]),)
         training.observe("global", W, "received")
         if training.watches("received"):
-            part = {"all": slice(0, top.stop), "head": top, "body": body}[settings.finetune]
-            tuned = base.sgd(
-                training,
-                W.clone(),
-                round_.unscheduled,
-                settings.finetune_epochs,
-                purpose="finetuning",
-                part=part,
-            )
+            parts = {"all": whole, "head": top, "body": body}[settings.finetune]
+            tuned, epochs = W.clone(), settings.finetune_epochs
+            partly_shared.sgd(training, tuned, round_.unscheduled, parts, epochs, "finetuning")
             training.observe("personal", tuned, "received")
-        base.sgd(training, W, round_, part=body)
+        partly_shared.sgd(training, W, round_, body)
         training.observe("local", W, "trained")
-        return state, {"model": drop_columns(W, top)}, {}
+        return state, {"model": drop_columns(W, *top)}, {}
 
     return base.Client(start, train, constant=True)
 

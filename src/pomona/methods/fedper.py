@@ -27,20 +27,20 @@ class FedPer(base.MethodSettings):
     """FedPer's settings."""
 
     name: Literal["fedper"] = "fedper"
-    shared: int | None = Field(
-        None, ge=0, description="lower layers that are shared; all but the last if not set"
+    shared: partly_shared.Shared | None = Field(
+        None,
+        description="lower layers that are shared; all but the last if not set"
+        + partly_shared.BY_NAME,
     )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(partly_shared.server(self.head), partly_shared.client(self.head), CARD)
+        card = partly_shared.by_name(CARD, self.shared)
+        return base.Method(partly_shared.server(self.head), partly_shared.client(self.head), card)
 
-    def head(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
-        """Return the layers that stay with a client.
-
-        Raises ConfigError if fewer layers exist than are to be shared.
-        """
-        return (partly_shared.head(row.layers, self.shared),)
+    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
+        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
+        return partly_shared.head(row, self.shared)
 
 
 CARD = base.Card(

@@ -24,15 +24,23 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, partly_shared
-from pomona.methods.partly_shared import drop_columns, head, insert_columns
+from pomona.methods.partly_shared import (
+    drop_columns,
+    gaps,
+    head,
+    insert_columns,
+    select_columns,
+)
 
 
 class FedRep(base.MethodSettings):
     """FedRep's settings."""
 
     name: Literal["fedrep"] = "fedrep"
-    shared: int | None = Field(
-        None, ge=0, description="lower layers that are shared; all but the last if not set"
+    shared: partly_shared.Shared | None = Field(
+        None,
+        description="lower layers that are shared; all but the last if not set"
+        + partly_shared.BY_NAME,
     )
     head_epochs: int = Field(
         1,
@@ -44,11 +52,11 @@ class FedRep(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
-        server = partly_shared.server(lambda row: (head(row.layers, self.shared),))
+        cost = replace(CARD.privacy, gradients=(base.Gradients(), head_only))
         return base.Method(
-            server,
+            partly_shared.server(lambda row: head(row, self.shared)),
             client(self),
-            replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), head_only))),
+            replace(partly_shared.by_name(CARD, self.shared), privacy=cost),
         )
 
 
@@ -65,7 +73,8 @@ def client(settings: FedRep) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedRepState:
-        return FedRepState(initial()[head(initial.layers, settings.shared)].repeat(len(ids), 1))
+        own = select_columns(initial(), *head(initial, settings.shared))
+        return FedRepState(own.repeat(len(ids), 1))
 
     def train(
         state: FedRepState,
@@ -73,13 +82,13 @@ def client(settings: FedRep) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedRepState]:
-        part = head(training.layers, settings.shared)
-        W = insert_columns(received["model"], state.head, part)
-        base.sgd(training, W, round_, settings.head_epochs, purpose="head", part=part)
+        parts = head(training, settings.shared)
+        W = insert_columns(received["model"], state.head, *parts)
+        partly_shared.sgd(training, W, round_, parts, settings.head_epochs, "head")
         training.observe("personal", W, "received")
-        base.sgd(training, W, round_, part=slice(0, part.start))
+        partly_shared.sgd(training, W, round_, gaps(parts, W.shape[1]))
         training.observe("personal", W, "trained")
-        return FedRepState(W[:, part].clone()), {"model": drop_columns(W, part)}, {}
+        return FedRepState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
 
     return base.Client(start, train, private=("head",))
 

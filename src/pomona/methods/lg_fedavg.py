@@ -27,18 +27,18 @@ class LGFedAvg(base.MethodSettings):
     """LG-FedAvg's settings."""
 
     name: Literal["lg-fedavg"] = "lg-fedavg"
-    shared: int = Field(1, ge=0, description="upper layers that are shared")
+    shared: partly_shared.Shared = Field(
+        1, description="upper layers that are shared" + partly_shared.BY_NAME
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(partly_shared.server(self.lower), partly_shared.client(self.lower), CARD)
+        card = partly_shared.by_name(CARD, self.shared)
+        return base.Method(partly_shared.server(self.foot), partly_shared.client(self.foot), card)
 
-    def lower(self, row: partly_shared.RowLayout) -> tuple[slice, ...]:
-        """Return the layers that stay with a client.
-
-        Raises ConfigError if fewer layers exist than are to be shared.
-        """
-        return (slice(0, partly_shared.top_layers(row.layers, self.shared, "method.shared").start),)
+    def foot(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
+        """Return what stays with a client. Raises as ``partly_shared.foot`` does."""
+        return partly_shared.foot(row, self.shared)
 
 
 CARD = base.Card(

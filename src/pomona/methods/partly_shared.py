@@ -1,21 +1,26 @@
-"""Models of which a part is sent and the rest stays with its client; parts of rows, by layers.
+"""Models of which a part is sent and the rest stays with its client; parts of rows, by layers or by
+the names of parameters.
 
     client           (s_i, k_i) <- SGD((s, k_i); E epochs on D_i)            both parts together
     server           s <- sum_i n_i / n s_i                                  k_i never leaves the client
 
-FedBN, FedPer and LG-FedAvg differ only in the part that is kept. With nothing kept this is FedAvg,
-with everything Separate, to the bit.
+FedBN, FedPer, FedSA-LoRA and LG-FedAvg differ only in the part that is kept. With nothing kept this
+is FedAvg, with everything Separate, to the bit.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.methods import base, fedavg
+from pomona.models.layers import matching
+from pomona.models.settings import Globs
+from pomona.objective.training import TRAINING
 
 
 class RowLayout(Protocol):
@@ -29,8 +34,17 @@ class RowLayout(Protocol):
     def norms(self) -> tuple[slice, ...]:
         """Slices of a row, one per tensor of a normalisation layer, in order."""
 
+    @property
+    def parameters(self) -> tuple[base.ParameterSlice, ...]:
+        """The places of all tensors in a row, in order, with their names."""
+
 
 Layers = tuple[slice, ...]  # of a row, from input to output
+Parts = tuple[slice, ...]  # of a row, in order and disjoint
+# a number of layers, or globs over the names of parameters
+Shared = Annotated[int, Field(ge=0)] | Globs
+BY_NAME = "; or a list of globs over parameters"
+KEY = "method.shared"
 
 
 def top_layers(layers: Layers, count: int, key: str = "method.layers") -> slice:
@@ -42,22 +56,68 @@ def top_layers(layers: Layers, count: int, key: str = "method.layers") -> slice:
     return slice(layers[-count].start if count else layers[-1].stop, layers[-1].stop)
 
 
-def head(layers: Layers, shared: int | None) -> slice:
-    """Return the slice above the ``shared`` lower layers (``method.shared``); the last layer if
-    None.
-    """
-    if shared is None:
-        return top_layers(layers, 1)
-    _require_layers(layers, shared, "method.shared")
-    return top_layers(layers, len(layers) - shared)
-
-
 def _require_layers(layers: Layers, count: int, key: str) -> None:
     if not 0 <= count <= len(layers):
         raise ConfigError(
             f"{key} is {count}, and the network has {len(layers)} layers; set it to {len(layers)} "
             "or less"
         )
+
+
+def head(row: RowLayout, shared: Shared | None) -> Parts:
+    """Return what stays with a client if the ``shared`` lower layers are shared, all but the last if
+    None; or what a list of globs does not match.
+
+    Raises ConfigError if the network has fewer layers, or nothing that a glob matches.
+    """
+    if isinstance(shared, tuple):
+        return gaps(matched(row, shared, KEY), row.layers[-1].stop)
+    if shared is None:
+        return (top_layers(row.layers, 1),)
+    _require_layers(row.layers, shared, KEY)
+    return (top_layers(row.layers, len(row.layers) - shared),)
+
+
+def foot(row: RowLayout, shared: Shared) -> Parts:
+    """Return what stays with a client if the ``shared`` upper layers are shared; otherwise as
+    ``head``.
+    """
+    if isinstance(shared, tuple):
+        return head(row, shared)
+    return (slice(0, top_layers(row.layers, shared, KEY).start),)
+
+
+def top(row: RowLayout, wanted: Shared, key: str) -> Parts:
+    """Return the ``wanted`` upper layers, or what globs match. Raises as ``head`` does."""
+    if isinstance(wanted, tuple):
+        return matched(row, wanted, key)
+    return (top_layers(row.layers, wanted, key),)
+
+
+def matched(row: RowLayout, globs: Globs, key: str) -> Parts:
+    """Return the parameters whose names match one of the globs.
+
+    Raises ConfigError, naming the setting ``key``, for a glob without matches.
+    """
+    names = matching([entry.name for entry in row.parameters], globs, key, "parameter")
+    return joined(slice(e.start, e.stop) for e in row.parameters if e.name in names)
+
+
+def joined(parts: Iterable[slice]) -> Parts:
+    """Return ordered parts with those that touch made one."""
+    found: list[slice] = []
+    for part in parts:
+        start = found.pop().start if found and found[-1].stop == part.start else part.start
+        found.append(slice(start, part.stop))
+    return tuple(found)
+
+
+def gaps(parts: Parts, length: int) -> Parts:
+    """Return the parts of a row of this length between other ones, none of them empty."""
+    ends = [0, *(part.stop for part in parts)]
+    starts = [*(part.start for part in parts), length]
+    pairs = zip(ends, starts, strict=True)
+    return tuple(slice(end, start) for end, start in pairs if end < start)
 
 
 def select_columns(W: Tensor, *parts: slice) -> Tensor:
@@ -67,9 +127,7 @@ def select_columns(W: Tensor, *parts: slice) -> Tensor:
 
 def drop_columns(W: Tensor, *parts: slice) -> Tensor:
     """Return rows (..., d) without some parts, which are in order and disjoint: (..., d - p)."""
-    ends = [0, *(part.stop for part in parts)]
-    starts = [*(part.start for part in parts), W.shape[-1]]
-    return select_columns(W, *(slice(end, start) for end, start in zip(ends, starts, strict=True)))
+    return select_columns(W, *gaps(parts, W.shape[-1]))
 
 
 def insert_columns(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
@@ -84,8 +142,40 @@ def insert_columns(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
     return torch.cat([*pieces, rest[..., kept:]], dim=-1)
 
 
-# the parts of a row that stay with the client, in order
-Kept = Callable[[RowLayout], tuple[slice, ...]]
+def put_columns(W: Tensor, values: Tensor, *parts: slice) -> None:
+    """Overwrite parts of rows (..., d) by values (..., p) of ``select_columns``, in place."""
+    lengths = [part.stop - part.start for part in parts]
+    for part, own in zip(parts, values.split_with_sizes(lengths, dim=-1), strict=True):
+        W[..., part] = own
+
+
+def sgd(
+    training: base.LocalTraining,
+    W: Tensor,
+    round_: base.Round,
+    parts: Parts,
+    epochs: int | None = None,
+    purpose: str = TRAINING,
+) -> None:
+    """Take local steps on some parts of rows W (n, d), in place; the rest of each row is fixed.
+
+    Whole layers in one piece move as ``base.sgd`` moves them, by steps of the engine.
+    """
+    parts = tuple(part for part in parts if part.start < part.stop)
+    edges = {0, *(layer.stop for layer in training.layers)}
+    if len(parts) == 1 and {parts[0].start, parts[0].stop} <= edges:
+        base.sgd(training, W, round_, epochs, purpose=purpose, part=parts[0])
+    elif parts:
+        passes = round_.passes if epochs is None else epochs
+        state = base.optimizer_state(select_columns(W, *parts), round_)
+        for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
+            _, g = training.gradient(w, batch, above=parts[0].start)
+            moved = select_columns(w, *parts)
+            base.optimizer_step(moved, select_columns(g, *parts), moments, round_)
+            put_columns(w, moved, *parts)
+
+
+Kept = Callable[[RowLayout], Parts]  # what stays with the client
 
 
 @dataclass(frozen=True)
@@ -119,3 +209,14 @@ def client(kept: Kept) -> base.Client:
         return KeptState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
 
     return base.Client(start, train, private=("kept",))
+
+
+def by_name(card: base.Card, shared: Shared | None) -> base.Card:
+    """Return the card of a method that keeps the last or first layers, as it is if parameters are
+    shared by their names.
+    """
+    if not isinstance(shared, tuple):
+        return card
+    part = "share of the parameters in method.shared"
+    exchange = replace(card.exchange, down=part, up=part, private="the other layers")
+    return replace(card, exchange=replace(exchange, keeps="its other parameters"))

@@ -133,7 +133,7 @@ def _made(
         weights.load(module, given, settings.init_skip)
     if isinstance(settings.train, LoraTraining):
         change = settings.train.lora
-        lora.insert(module, change.rank, change.scale, change.on)
+        lora.insert(module, change.rank, change.scale, change.on, change.trained)
         layers.unfreeze(module, change.beside, "model.train.lora.beside")
     elif settings.train != "all":
         module.requires_grad_(False)

@@ -13,26 +13,36 @@ of the same length. It is not used because it brings ten packages, including ``t
 ``accelerate``, 95 MB in all, and takes 5 s to import, where the class below is sufficient.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError
 from pomona.models.layers import matching
+from pomona.models.settings import LoraPart
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
+def is_part(name: str, part: Literal["A", "B"]) -> bool:
+    """Return whether a parameter is A, or B, of a change."""
+    return name.endswith(f".lora_{part}.weight")
+
+
 class Lora(nn.Module):
-    """A frozen layer with a trained change A, B."""
+    """A frozen layer with a trained change; tensors are named as peft names them, ``lora_A.weight``
+    and ``lora_B.weight``.
+    """
 
     def __init__(self, frozen: nn.Linear | Convolution, rank: int, scale: float) -> None:
         super().__init__()
         self.frozen, self.scale = frozen, scale
-        self.a: nn.Linear | Convolution
-        self.b: nn.Linear | Convolution
+        self.lora_A: nn.Linear | Convolution
+        self.lora_B: nn.Linear | Convolution
         if isinstance(frozen, nn.Linear):
-            self.a = nn.Linear(frozen.in_features, rank, bias=False)
-            self.b = nn.Linear(rank, frozen.out_features, bias=False)
+            self.lora_A = nn.Linear(frozen.in_features, rank, bias=False)
+            self.lora_B = nn.Linear(rank, frozen.out_features, bias=False)
         else:
             geometry = (
                 frozen.kernel_size,
@@ -42,13 +52,13 @@ class Lora(nn.Module):
                 1,
                 False,
             )
-            self.a = type(frozen)(frozen.in_channels, rank, *geometry, frozen.padding_mode)  # type: ignore[arg-type]
-            self.b = type(frozen)(rank, frozen.out_channels, 1, bias=False)
-        nn.init.zeros_(self.b.weight)
+            self.lora_A = type(frozen)(frozen.in_channels, rank, *geometry, frozen.padding_mode)  # type: ignore[arg-type]
+            self.lora_B = type(frozen)(rank, frozen.out_channels, 1, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the frozen layer's output plus the change."""
-        y: Tensor = self.frozen(x) + self.scale * self.b(self.a(x))
+        y: Tensor = self.frozen(x) + self.scale * self.lora_B(self.lora_A(x))
         return y
 
     @property
@@ -56,7 +66,7 @@ class Lora(nn.Module):
         """W + s B A, in W's shape; attention reads its output layer's tensors instead of calling
         the layer.
         """
-        change = self.b.weight.flatten(1) @ self.a.weight.flatten(1)
+        change = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         return self.frozen.weight + self.scale * change.view_as(self.frozen.weight)
 
     @property
@@ -71,8 +81,10 @@ class Lora(nn.Module):
         return self.frozen
 
 
-def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> None:
-    """Add LoRA to the layers whose paths match a glob of ``on``.
+def insert(
+    module: nn.Module, rank: int, scale: float, on: tuple[str, ...], trained: LoraPart = "both"
+) -> None:
+    """Add LoRA to the layers whose paths match a glob of ``on``; only ``trained`` of it is trained.
 
     Raises ConfigError for unsupported layers.
 
@@ -94,7 +106,9 @@ def insert(module: nn.Module, rank: int, scale: float, on: tuple[str, ...]) -> N
                 f"{min(part.weight.flatten(1).shape)} "
                 "at most; lower it, or take the layer out of model.train.lora.on"
             )
-        module.set_submodule(path, Lora(part, rank, scale))
+        change = Lora(part, rank, scale)
+        change.lora_A.requires_grad_(trained == "both")
+        module.set_submodule(path, change)
     declared: tuple[str, ...] = getattr(module, "parameter_blocks", ())
     module.parameter_blocks = (*declared, *sorted(paths))  # type: ignore[assignment]
 

@@ -13,6 +13,7 @@ Width = Annotated[int, Field(ge=1, le=10**6)]
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 Globs = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=1000)]
+LoraPart = Literal["both", "B"]
 MOST_WINDOWS = 2**18  # of one image
 
 
@@ -24,6 +25,9 @@ class LoraSettings(Settings):
         None, gt=0, description="the change is multiplied by alpha / rank; rank if not set"
     )
     on: Globs = Field(description="globs over the paths of linear layers and convolutions")
+    trained: LoraPart = Field(
+        "both", description="both, or B: A stays as it was drawn (ffa-lora sets it)"
+    )
     beside: tuple[Glob, ...] = Field(
         ("head",),
         max_length=1000,

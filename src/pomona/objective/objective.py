@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.round import Round
-from pomona.models.parameter_space import Head
+from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.batches import Pass, Views, ordinary
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.optimizer_step import optimizer_step
@@ -222,6 +222,7 @@ class Objective(GradientSource, Protocol):
     layers: tuple[slice, ...]  # of a row, one per layer from input to output
     norms: tuple[slice, ...]  # of a row, the parameters of normalisation layers
     head: Head | None = None  # the last layer, if it is linear, with a bias, and trained
+    parameters: tuple[ParameterSlice, ...] = ()  # of a row, by name
     shows_losses: bool = (
         True  # whether ``gradient`` returns real losses; otherwise it returns zeros
     )

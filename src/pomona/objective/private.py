@@ -63,6 +63,7 @@ class PrivateObjective(Objective):
         refuse_statistics(module)
         self.inner, self.data = inner, inner.data
         self.layers, self.norms, self.head = inner.layers, inner.norms, inner.head
+        self.parameters = inner.parameters
         self.least_batch = 1
         self.shows_losses = "training-loss" in settings.acknowledge
         self._space, self._settings, self._folder = space, settings, folder

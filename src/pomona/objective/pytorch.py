@@ -48,6 +48,7 @@ class TorchObjective(Objective):
         self.space = space
         self.data = data
         self.layers, self.norms, self.head = space.layers, space.norms, space.head
+        self.parameters = space.parameters
         self.least_batch = 2 if space.has_statistics else 1  # a single sample has no variance
         self._module, self._enter_training = module, training_mode(module)
         self._last = module.get_submodule(layers(module)[-1][0])

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Passes
-from pomona.models.parameter_space import Head
+from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.batches import Batch, Pass, View, Views, in_step
 from pomona.objective.objective import (
     ConstantFeatures,
@@ -90,6 +90,11 @@ class LocalTraining:
     def head(self) -> Head | None:
         """The last layer in a row, if it is linear, with a bias, and trained."""
         return self.objective.head
+
+    @property
+    def parameters(self) -> tuple[ParameterSlice, ...]:
+        """The places of all tensors in a row, with their names."""
+        return self.objective.parameters
 
     def steps(
         self, passes: Passes | int, *rows: Tensor, purpose: str = TRAINING, share: float = 1.0

@@ -5,7 +5,8 @@ network; and a federation of them that runs round by round.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from pomona.core.training_settings import Optimizer
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
-from pomona.models.parameter_space import Head
+from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.objective import Objective, RowCriterion
 
@@ -67,7 +68,8 @@ class Quadratics(Problem):
     """Sample k of the federation has the loss ||w - a_k||^2 / 2, so F_i(w) is minimal at the mean
     of i's samples.
 
-    ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples.
+    ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples. The lower layer's
+    numbers are called a change of rank 2 beside a bias, for methods that look for LoRA by name.
     """
 
     targets: Tensor
@@ -80,6 +82,7 @@ class Quadratics(Problem):
         self.size = d = self.targets.shape[1]
         # the last number is "the head"
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)
+        self.parameters = named(self.layers)
         self.data = DeviceDataset(self.targets, self.targets, None, None, self.splits, "regression")
 
     def gradient(
@@ -120,6 +123,23 @@ class Quadratics(Problem):
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return half the squared distances (b,)."""
         return ((outputs - targets) ** 2).sum(1) / 2
+
+
+def named(layers: tuple[slice, ...]) -> tuple[ParameterSlice, ...]:
+    """Return the places of A (2, k), B (k, 2) and a bias in the lower layer, and of the upper one;
+    k is 0 in a layer of less than four numbers.
+    """
+    lower = layers[-1].start
+    k = lower // 4
+    shapes = {
+        "lower.lora_A.weight": (2, k),
+        "lower.lora_B.weight": (k, 2),
+        "lower.bias": (lower - 4 * k,),
+        "upper.weight": (layers[-1].stop - lower,),
+    }
+    ends = [*accumulate(map(prod, shapes.values()), initial=0)]
+    places = zip(shapes.items(), pairwise(ends), strict=True)
+    return tuple(ParameterSlice(*own, *ends) for own, ends in places if ends[0] < ends[1])
 
 
 def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
@@ -282,6 +302,7 @@ class Federation:
             problem.layers,
             problem.norms,
             head=problem.head,
+            parameters=problem.parameters,
         )
         self.everybody = Roster(tuple(len(r) for r in problem.rows))
         self.roster = self.everybody.only(tuple(range(n)) if members is None else members)

@@ -178,12 +178,7 @@ def _outlined(agreed: StudyAgreement) -> Traffic:
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
     start, rest = row[: space.trained], row[space.trained :]
-    return _moved(
-        config,
-        agreed,
-        Initial(lambda _: start, space.layers, space.norms, rest, space.variances, space.head),
-        1,
-    )
+    return _moved(config, agreed, Initial.of(space, lambda _: start, rest), 1)
 
 
 def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:

@@ -1,0 +1,231 @@
+"""FFA-LoRA, FedSA-LoRA and FedDPA: rounds by hand, and on networks with low-rank changes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import pomona
+from pomona.core.errors import ConfigError
+from pomona.federation.callbacks import NullCallback
+from pomona.methods.base import Initial
+from pomona.methods.fedavg import FedAvg
+from pomona.methods.feddpa import Changes, FedDPA
+from pomona.methods.fedper import FedPer
+from pomona.methods.fedsa_lora import FedSALoRA
+from pomona.methods.ffa_lora import FFALoRA
+from pomona.models.lora import Lora, insert
+from pomona.models.parameter_space import ParameterSpace
+from pomona.scenario import Scenario
+from problems import Federation, Quadratics, a_round, quadratics, same, states, tiny
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+A, B = 2 * 64, 2 * 8  # numbers of rank 2 at the mlp's first layer, of 64 inputs and 8 outputs
+HEAD = 8 * 10 + 10
+
+
+def trained(method, problem, rounds=3):
+    run = Federation(method.method(), problem)
+    for number in range(1, rounds + 1):
+        run.round(a_round(number, **PASSES))
+    return run
+
+
+def lora(name, settings=None, rank=2, lora=None, **over):
+    train = {"lora": {"rank": rank, "on": ["fc1"], **(lora or {})}}
+    return tiny(name, settings, model={"name": "mlp", "hidden": [8], "train": train}, **over)
+
+
+class Notes(NullCallback):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+# FedSA-LoRA
+
+
+def test_fedsa_averages_a_and_keeps_b_and_head():
+    """Sizes 1 and 3, one full-batch step of .5: a number x becomes (x + its target) / 2; d = 5 has
+    two numbers of A, two of B, one head.
+    """
+    samples = torch.tensor([[8.0] * 5, *[[-8.0] * 5] * 3], dtype=torch.float64)
+    run = Federation(FedSALoRA().method(), Quadratics(samples, [[0], [1, 2, 3]]))
+    w = run.initial()
+    run.round(a_round(lr=0.5))
+    assert_close(run.server, (w[:2] - 4) / 2)
+    assert_close(run.state(0).kept[0], (w[2:] + 8) / 2)
+    assert_close(run.state(1).kept[0], (w[2:] - 8) / 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "other", "d"),
+    [
+        ({}, FedPer(shared=("*.lora_A.*", "*.bias")), 7),
+        ({}, FedPer(), 4),
+        ({"head": "shared"}, FedPer(shared=("*.lora_A.*", "*.bias", "upper.*")), 7),
+        ({"head": "shared"}, FedAvg(), 4),
+    ],
+)
+def test_fedsa_becomes_other_methods_to_the_bit(settings, other, d):
+    problem = quadratics(3, samples=5, d=d)
+    run, plain = trained(FedSALoRA(**settings), problem), trained(other, problem)
+    assert torch.equal(run.server, plain.server)
+    for i in range(3):
+        name = "global" if isinstance(other, FedAvg) else "personal"
+        assert torch.equal(run.model(i, "personal", "received"), plain.model(i, name, "received"))
+
+
+def test_fedsa_sends_a_of_a_network_and_trains_all():
+    run = pomona.run(lora("fedsa-lora"))
+    assert {tuple(r.bytes_up) for r in run.rounds} == {(4 * A,) * 4}
+    assert {tuple(r.bytes_down) for r in run.rounds} == {(4 * A,) * 4}
+    one, two = run.models[0], run.models[1]
+    assert [name for name in one if torch.equal(one[name], two[name])] == ["fc1.lora_A.weight"]
+    shared = pomona.run(lora("fedsa-lora", {"head": "shared"}))
+    assert {tuple(r.bytes_up) for r in shared.rounds} == {(4 * (A + HEAD),) * 4}
+
+
+# FFA-LoRA
+
+
+def test_ffa_is_fedavg_on_a_network_of_which_a_is_frozen():
+    config = lora("ffa-lora")
+    scenario = Scenario.prepare(config)
+    assert scenario.config.model.train.lora.trained == "B"
+    assert {"fc1.lora_A.weight"} <= scenario.frozen.keys()
+    assert len(scenario.initial()) == B + HEAD
+    run, plain = pomona.run(config), pomona.run(lora("fedavg", lora={"trained": "B"}))
+    assert {tuple(r.bytes_up) for r in run.rounds} == {(4 * (B + HEAD),) * 4}
+    assert all(torch.equal(run.models[0][k], v) for k, v in plain.models[0].items())
+    assert [e.value for e in run.evaluations] == [e.value for e in plain.evaluations]
+
+
+def test_ffas_mean_of_b_is_the_mean_of_the_products():
+    space = ParameterSpace(Scenario.prepare(lora("ffa-lora")).module())
+    module, draw = Scenario.prepare(lora("ffa-lora")).module(), torch.Generator().manual_seed(0)
+    rows = torch.randn(3, space.trained, generator=draw)
+
+    def change(row):
+        module.load_state_dict(space.unpack(row), strict=False)
+        return module.fc1.weight - module.fc1.frozen.weight
+
+    assert_close(change(rows.mean(0)), torch.stack([change(r) for r in rows]).mean(0))
+
+
+def test_ffa_trains_a_network_without_changes_as_fedavg_and_a_resumed_run_is_the_whole(tmp_path):
+    problem = quadratics(3, samples=5)
+    assert torch.equal(trained(FFALoRA(), problem).server, trained(FedAvg(), problem).server)
+    whole = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "whole")
+    pomona.run(lora("ffa-lora", rounds=2), tmp_path / "parts")
+    parts = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "parts", resume=True)
+    assert all(torch.equal(parts.models[0][k], v) for k, v in whole.models[0].items())
+
+
+# FedDPA
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_feddpa_model_is_the_sum_of_two_changes(share):
+    """W + s ((1 - c) B_g A_g + c B_l A_l), for a linear layer and for a convolution."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(20, 4))
+    insert(module, 4, 0.5, ("0", "2"))
+    space = ParameterSpace(module)
+    row = torch.randn(space.trained)
+    module.load_state_dict(space.unpack(row), strict=False)
+    parts = [part for part in module if isinstance(part, Lora)]
+    pairs = [(p.lora_A.weight.flatten(1).clone(), p.lora_B.weight.flatten(1)) for p in parts]
+    expected = [
+        p.frozen.weight.flatten(1)
+        + 0.5 * ((1 - share) * b[:, :2] @ a[:2] + share * b[:, 2:] @ a[2:])
+        for p, (a, b) in zip(parts, pairs, strict=True)
+    ]
+    layout = Initial.of(space, lambda _: row, row[:0])
+    changes = Changes.of(layout)
+    assert int(changes.own.sum()) == space.trained // 2
+    module.load_state_dict(space.unpack(row * changes.sum(share, row)), strict=False)
+    for part, weight in zip(parts, expected, strict=True):
+        assert_close(part.weight.flatten(1), weight)
+    module.load_state_dict(space.unpack(row * changes.alone(row)), strict=False)
+    for part, (a, _) in zip(parts, pairs, strict=True):
+        assert not part.lora_A.weight[2:].any()
+        assert not part.lora_B.weight[:, 2:].any()
+        assert torch.equal(part.lora_A.weight.flatten(1)[:2], a[:2])
+
+
+def test_a_feddpa_round_by_hand():
+    """One sample, one step of .5 each, c = .25: a number moves by -.5 f (f x - a), f its factor.
+
+    d = 5 has A = (g, l), B = (g, l), and the head, which is the global change's.
+    """
+    sample = torch.full((1, 5), 8.0, dtype=torch.float64)
+    run = Federation(FedDPA(share=0.25).method(), Quadratics(sample, [[0]]))
+    a_g, a_l, b_g, b_l, h = run.initial().tolist()
+    run.round(a_round(lr=0.5))
+    own = [(a_l + 8) / 2, b_l - 0.125 * (b_l / 4 - 8)]
+    assert run.state(0).kept[0].tolist() == pytest.approx(own)
+    assert run.server.tolist() == pytest.approx([(x + 8) / 2 for x in (a_g, b_g, h)])
+    assert run.model(0, "global", "received").tolist() == [a_g, 0, b_g, 0, h]
+    assert run.model(0, "personal", "received").tolist() == [a_g, a_l, 0.75 * b_g, b_l / 4, h]
+    assert run.model(0, "personal", "trained").tolist() == pytest.approx(
+        [a_g, own[0], 0.75 * b_g, own[1] / 4, h]
+    )
+
+
+def test_feddpas_global_change_is_fedavgs_and_without_changes_it_is_fedavg_to_the_bit():
+    problem = quadratics(3, samples=5, d=7)
+    run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)
+    own = Changes.of(run.initial).own
+    assert torch.equal(run.server, plain.server[~own])
+    problem = quadratics(3, samples=5, d=4)
+    run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)
+    assert torch.equal(run.server, plain.server)
+    assert torch.equal(run.model(0, "personal", "received"), plain.model(0, "global", "received"))
+
+
+def test_feddpa_halves_the_traffic_and_an_odd_rank_is_refused():
+    run = pomona.run(lora("feddpa"))
+    assert {tuple(r.bytes_up) for r in run.rounds} == {(4 * (A // 2 + B // 2 + HEAD),) * 4}
+    with pytest.raises(ConfigError, match=r"model\.train\.lora\.rank is 3; .* make it even"):
+        pomona.run(lora("feddpa", rank=3))
+
+
+# all
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "other"),
+    [
+        ("ffa-lora", {}, "FedAvg"),
+        ("fedsa-lora", {}, "FedPer"),
+        ("fedsa-lora", {"head": "shared"}, "FedAvg"),
+        ("feddpa", {}, "FedAvg"),
+    ],
+)
+def test_a_run_says_that_there_is_no_low_rank_change(name, settings, other):
+    notes, changed = Notes(), Notes()
+    pomona.run(tiny(name, settings, rounds=1), watcher=notes)
+    pomona.run(lora(name, settings, rounds=1), watcher=changed)
+    assert [text for text in notes.said if f"{name} is {other} here: no low-rank" in text]
+    assert not [text for text in changed.said if f"{name} is" in text]
+
+
+@pytest.mark.parametrize("name", ["ffa-lora", "fedsa-lora", "feddpa"])
+def test_workers_and_rows_of_one_call_give_the_same_models(name):
+    runs = [pomona.run(lora(name, **over)) for over in ({}, {"workers": 2}, {"rows_per_call": 4})]
+    for other in runs[1:]:
+        for i in range(4):
+            for k, v in runs[0].models[i].items():
+                assert_close(other.models[i][k], v, rtol=1e-5, atol=1e-6)
+
+
+def test_absent_clients_keep_their_own():
+    for method in (FedSALoRA(), FedDPA()):
+        run = Federation(method.method(), quadratics(3))
+        run.round(a_round(1))
+        kept = {k: v for k, v in states(run).items() if k.startswith("1")}
+        run.round(a_round(2), ids=(0, 2))
+        assert same({k: v for k, v in states(run).items() if k.startswith("1")}, kept)
