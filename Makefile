@@ -12,7 +12,7 @@ INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step native_networks apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate cost bench peers-setup peers results site clean
+.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate cost bench peers-setup peers results image site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -148,6 +148,11 @@ peers: .venv/dev
 
 results: .venv/demo
 	PATH=$(CURDIR)/$(BIN):$$PATH reproduction/apple-mnist/run.sh
+
+# A container image with the commands; CONTAINERS=docker for another program than podman
+CONTAINERS ?= podman
+image:
+	$(CONTAINERS) build --tag pomona .
 
 # docs/ as a site, in build/site: no network is needed to read it. Warnings are errors, and links that lead nowhere are warnings.
 # Its tools are in an environment of their own, which borrows the dependencies of .venv

@@ -16,7 +16,8 @@ os.environ["PYTHONPATH"] = str(ROOT / "src")  # of the notebooks' processes
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REPOSITORY = PYPROJECT["project"].get("urls", {}).get("Repository")
 
-project = html_title = "Pomona"
+project = "Pomona"
+html_title = f"Pomona {PYPROJECT['project']['version']}"
 root_doc = "README"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 nb_execution_in_temp = nb_execution_raise_on_error = True

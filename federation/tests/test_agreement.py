@@ -272,6 +272,12 @@ AGREED = [
     },
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5},
     {"task__kind": "text", "task__input_shape": [9], "task__vocabulary": 5, "task__words": ["a"]},
+    {
+        "task__kind": "text",
+        "task__input_shape": [9],
+        "task__vocabulary": 5,
+        "task__tokenizer": "0" * 64,
+    },
 ]
 OPEN = [
     {"server": "127.0.0.1:1"},

@@ -17,6 +17,7 @@ from agreement_file import agreement
 from pomona.cli import main
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
+from pomona.data.tokenizer import Tokenizer
 from pomona_federation import certificates, keys, status
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
@@ -28,6 +29,7 @@ from pomona_federation.silo import kept_data, preflight, silo_report, silo_scena
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.task_settings import TaskSettings, of_files
 
 SILO = """
 name = "north"
@@ -352,6 +354,31 @@ def test_words_get_the_agreed_numbers():
     numbered = Dataset("t", "text", x + 3, np.array([0, 1]), ("x", "y"), 2, vocabulary=9)
     with pytest.raises(DataError, match="token 7"):
         kept_data.conformed(numbered, task)
+
+
+def test_tokens_are_those_of_the_agreed_tokenizer():
+    own = Tokenizer(file="{}", padding=0)
+    keys = {
+        "kind": "text",
+        "input_shape": [3],
+        "classes": ["x", "y"],
+        "outputs": 2,
+        "vocabulary": 9,
+    }
+    x, y = np.array([[7, 3, 0], [8, 1, 2]], np.int32), np.array([0, 1])
+    texts = Dataset("t", "text", x, y, ("x", "y"), 2, vocabulary=9, tokenizer=own)
+    told = of_files(texts)
+    assert (told["tokenizer"], told["words"]) == (own.sha256, [])
+    agreed = TaskSettings.model_validate({**keys, "tokenizer": own.sha256})
+    found = kept_data.conformed(texts, agreed)
+    assert (found.x.tolist(), found.tokenizer) == (x.tolist(), own)
+    for task, data in (
+        (agreed, replace(texts, tokenizer=None)),
+        (agreed, replace(texts, tokenizer=Tokenizer(file="[]", padding=0))),
+        (TaskSettings.model_validate(keys), texts),
+    ):
+        with pytest.raises(DataError, match=r"the tokenizer is .*set data\.tokenizer"):
+            kept_data.conformed(data, task)
 
 
 def test_an_agreement_that_was_changed_is_refused(tmp_path):

@@ -27,6 +27,7 @@ from pomona.core.errors import (
 from pomona.core.registry import load as _load
 
 if TYPE_CHECKING:
+    from pomona.cli.data import show_data
     from pomona.config import Config
     from pomona.estimator import PersonalizedFederation
     from pomona.experiments.in_python import bench
@@ -58,6 +59,7 @@ __all__ = [
     "gains",
     "load",
     "run",
+    "show_data",
 ]
 
 _LAZY = {
@@ -72,6 +74,7 @@ _LAZY = {
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
     "run": "pomona.simulation:run",
+    "show_data": "pomona.cli.data:show_data",
 }
 
 

@@ -29,7 +29,7 @@ from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
 from pomona.models.frozen_prefix import Cut, cut
-from pomona.models.huggingface import resolved
+from pomona.models.huggingface import require_padding, resolved
 from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.weights import initial as initial_weights
@@ -163,6 +163,8 @@ class Scenario:
         )
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         require_patches(self.config, self.dataset)
+        if known := self.dataset.tokenizer:
+            require_padding(self.config.model, known.padding)
         module = self.module()
         if len(self.dataset.preprocessing) > 1 and self.partition.recipe.get("name") != "natural":
             raise ConfigError(

@@ -34,7 +34,7 @@ from pomona.federation.loop import Loop
 from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
-from pomona.federation.trackers import tracking
+from pomona.federation.trackers import aloud, tracking
 from pomona.federation.transport import Inline, calls
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -282,7 +282,8 @@ def _train(
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
     start, after = record.events[0][1], found.number if found else 0
-    with tracking(config, out, start, after, watcher.note) as tracker:
+    heard = aloud if type(watcher) is NullCallback else watcher.note
+    with tracking(config, out, start, after, heard) as tracker:
         watchers = CallbackList(*tracker, watcher)
         result = _finished_run(scenario, record, watchers, commits, hold)
         for each in tracker:

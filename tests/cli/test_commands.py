@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from jsonschema import Draft202012Validator
 
 import pomona
 from pomona.cli import main
@@ -103,6 +104,26 @@ def test_every_command_explains_itself(capsys, command):
     code, out, _ = call(capsys, *command.split(), "--help")
     assert code == 0
     assert "--json" in out
+
+
+def test_the_commands_are_listed_with_their_arguments_and_values(capsys):
+    """Each that --help explains, with names that its own --help shows and a schema that holds its default."""
+    code, out, _ = call(capsys, "commands", "--json")
+    listed = {each["command"]: each for each in json.loads(out)["commands"]}
+    assert code == 0
+    assert listed.keys() >= {f"pomona {name}" for name in ("demo", "run", "data show", "commands")}
+    for name in ("run", "predict", "data show"):
+        _, shown, _ = call(capsys, *name.split(), "--help")
+        found = listed[f"pomona {name}"]["arguments"]
+        assert {"--json"} in [{*each["names"]} for each in found]
+        for each in found:
+            assert all(option in shown for option in each["names"] if each["kind"] == "option")
+            Draft202012Validator.check_schema(each["values"])
+            if "default" in each:
+                Draft202012Validator(each["values"]).validate(each["default"])
+    first, words, *_ = listed["pomona run"]["arguments"]
+    assert (first["names"], first["kind"], first["required"]) == (["method"], "argument", True)
+    assert (words["kind"], words["values"]["type"]) == ("words", "array")
 
 
 def test_a_run_ends_in_a_summary_and_files(capsys, tmp_path):

@@ -49,8 +49,8 @@ def _owners(**changes):
 
 BAD = {
     "counts": (IMAGE, {"y": np.array([0, 1])}, "3 inputs but 2 labels"),
-    "no training row": (IMAGE, {"n_train": 0}, "0 training rows of 3"),
-    "too many training rows": (IMAGE, {"n_train": 4}, "4 training rows of 3"),
+    "no training row": (IMAGE, {"n_train": 0}, "0 of 3 rows are for training"),
+    "too many training rows": (IMAGE, {"n_train": 4}, "4 of 3 rows are for training"),
     "float image": (
         IMAGE,
         {"x": IMAGE.x / 255},

@@ -86,7 +86,7 @@ BAD = {
     "no y": ({"x": X}, {}, "no array 'y'"),
     "no y_test": ({"x": X, "y": Y, "x_test": X}, {}, "no array 'y_test'"),
     "counts": ({"x": X, "y": Y[:3]}, {}, "array x has 4 rows but"),
-    "no rows": ({"x": X[:0], "y": Y[:0]}, {}, "0 training rows of 0"),
+    "no rows": ({"x": X[:0], "y": Y[:0]}, {}, "has no rows; give some"),
     "nan": (
         {"x": _nan(X, 2), "y": Y},
         {},

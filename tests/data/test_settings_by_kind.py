@@ -37,6 +37,8 @@ GIVEN = {
     "drop_columns": ("a",), "keep_columns": ("a",), "missing": "median", "missing_values": {"*": (1,)},
     "censored": "limit", "categories": "encode", "category_share": 0.1, "category_limit": 9, "dates": ("a",),
     "fit": "client", "text_columns": ("a",), "vocabulary_size": 9, "sequence_length": 9,
+    "tokenizer": "folder", "repository": "a/b", "revision": "0" * 40, "subset": "a", "train_part": "a", "test_part": "b",
+    "image_column": "a",
 }  # fmt: skip
 BESIDE = {
     "intervals": {"targets": "survival"}, "time_edges": {"targets": "survival"},
@@ -53,6 +55,8 @@ SECTIONS = {
     **{f"{name} in Parquet": {"name": name, "path": "a.parquet"} for name in ("csv", "csv-text")},
     "parquet in CSV": {"name": "parquet", "path": "a.csv"},
     **CLIENTS,
+    "hf texts": {"name": "hf", "text_columns": ["a"]},
+    "hf images": {"name": "hf", "image_column": "a"},
     "own code": {"name": "mine:rows"},
 }
 
@@ -69,6 +73,8 @@ def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_tak
         value = OwnReader.model_fields[key].default if default else GIVEN[key]
         if key == "text_columns" and section["name"] == "clients" and ".npz" not in which:
             continue  # they make texts of the same files
+        if key in {"text_columns", "image_column"} and section["name"] == "hf":
+            continue  # they say what the files hold
         suffix = (
             ""
             if key != "path" or default
@@ -214,6 +220,14 @@ def written(folder):
     }
     texts = {"label_column": "died", "text_columns": ("text",)}
     files = [{"name": "a", "train": folder / "a.csv"}]
+    commit = {"repository": "a/b", "revision": "0" * 40}
+    rows = pd.read_csv(folder / "a.csv")
+    rows["shot"] = [(folder / "images" / "a" / "0.png").read_bytes()] * len(rows)
+    for kind, drop in (("rows", ["shot"]), ("shots", ["text"])):
+        path = folder / "datasets--a--b/snapshots" / commit["revision"] / kind / "train.parquet"
+        path.parent.mkdir(parents=True)
+        rows.drop(columns=drop).to_parquet(path)
+    hub = {**commit, "subset": "rows"}
     return {
         "digits": [{}],
         "csv": [
@@ -249,6 +263,15 @@ def written(folder):
         "clients npz": [
             {"clients": [{"name": "a", "train": folder / "t.npz"}], "targets": "survival"}
         ],
+        "hf": [{**hub, "label_column": "died", **table}, {**hub, **times, **table}],
+        "hf texts": [
+            {**hub, **texts, "client_column": "site"},
+            {**hub, **times, "text_columns": ("text",)},
+        ],
+        "hf images": [
+            {**commit, "subset": "shots", "image_column": "shot", **label}
+            for label in ({"label_column": "died", "client_column": "site"}, times)
+        ],
     }
 
 
@@ -267,9 +290,13 @@ def written(folder):
         "clients",
         "clients texts",
         "clients npz",
+        "hf",
+        "hf texts",
+        "hf images",
     ],
 )
-def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path):
+def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     looked, settings = set(), None
     for section in written(tmp_path)[which]:
         settings = (

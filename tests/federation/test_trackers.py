@@ -160,6 +160,14 @@ def test_a_tracker_that_fails_is_one_note(stand_in, where):
     assert board.ends == []
 
 
+def test_a_tracker_that_fails_where_nobody_watches_is_said_on_standard_error(stand_in, capsys):
+    stand_in("log")
+    assert len(pomona.run(small("wandb", rounds=1)).rounds) == 1
+    assert capsys.readouterr().err == (
+        "note: wandb failed, and is left out from here on (OSError: no answer from http://host:5000/api)\n"
+    )
+
+
 def test_a_tracker_of_a_run_that_stops_is_closed(stand_in):
     board = stand_in()
     with pytest.raises(KeyboardInterrupt):

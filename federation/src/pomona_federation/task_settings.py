@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import LONGEST, NAMED, Targets
+from pomona.core.bounds import LONGEST, NAMED, Sha256, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
@@ -67,6 +67,9 @@ class TaskSettings(Settings):
         (),
         max_length=MOST,
         description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word",
+    )
+    tokenizer: Sha256 | None = Field(
+        None, description="SHA-256 of the tokenizer.json of all silos, in place of words"
     )
 
     @property
@@ -155,6 +158,7 @@ OWNERS: Mapping[str, tuple[str, Collection[str]]] = {
     "preprocessing": ("kind", ("table",)),
     "vocabulary": ("kind", ("text",)),
     "words": ("kind", ("text",)),
+    "tokenizer": ("kind", ("text",)),
     "classes": ("targets", tuple(sorted(NAMED))),
     "time_edges": ("targets", ("survival",)),
     "target_shift": ("targets", ("regression",)),
@@ -198,4 +202,6 @@ def of_files(dataset: Dataset) -> Tree:
         task["preprocessing"] = dataset.preprocessing[0].model_dump(mode="json", exclude_none=True)
     if dataset.vocabulary:
         task |= {"vocabulary": dataset.vocabulary, "words": list(dataset.words)}
+    if dataset.tokenizer:
+        task["tokenizer"] = dataset.tokenizer.sha256
     return task

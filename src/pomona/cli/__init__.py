@@ -56,6 +56,11 @@ app.command(
     help="Explain the settings of a run: all, or one KEY.",
 )
 app.command(
+    "pomona.cli.commands:commands",
+    name="commands",
+    help="List the commands, with --json for programs.",
+)
+app.command(
     "pomona.cli.predict:predict", name="predict", help="Predict with a client's personal model."
 )
 app.command(

@@ -10,6 +10,7 @@ from pomona.core.bounds import SPLITS, plain
 from pomona.core.table import of_records
 
 if TYPE_CHECKING:
+    from pomona.config import Config
     from pomona.scenario import Scenario
 
 _WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
@@ -76,13 +77,13 @@ def show(
     )
     scenario = Scenario.prepare(config)
     about = scenario.about()
-    rows, targets = _clients(scenario, about), _targets(scenario)
     written = _pictures(about, out_) if out_ and scenario.targets == "classes" else []
     if save:
         with writing(save):
             scenario.partition.save(save)
         written.append(save)
     if json:
+        rows, targets = _clients(scenario, about), _targets(scenario)
         own = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
         emit(
             {
@@ -94,7 +95,7 @@ def show(
             }
         )
         return
-    _print(scenario, rows, targets)
+    _print(scenario)
     for path in written:
         out.print(f"written  {path}", highlight=False, markup=False)
 
@@ -125,10 +126,34 @@ def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]
     return rows
 
 
-def _print(scenario: "Scenario", rows: list[dict[str, Any]], targets: list[dict[str, Any]]) -> None:
+def show_data(config: "Config | None" = None, **settings: Any) -> None:
+    """Print a run's clients, labels and oddities, as ``pomona data show`` does, also of data in
+    memory. Nothing is trained.
+
+    Args:
+        config: every setting; or None, and keywords instead.
+        settings: as for ``pomona.run``.
+
+    Raises:
+        PomonaError: with the remedy, as ``pomona.run`` before it trains.
+
+    >>> import numpy as np
+    >>> from pomona.data import from_arrays
+    >>> x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 2
+    >>> show_data(data=from_arrays(x, y, client=np.repeat(["Aachen", "Bergen"], 30)))
+    arrays, natural, seed 0 ...
+    """
+    from pomona.config import Config
+    from pomona.scenario import Scenario
+
+    _print(Scenario.prepare(config or Config(**settings)))
+
+
+def _print(scenario: "Scenario") -> None:
     """Print clients, targets, remarks and hashes."""
     from pomona.tasks import TASKS
 
+    rows, targets = _clients(scenario, scenario.about()), _targets(scenario)
     divided = scenario.partition.recipe.get("name", "file")
     print_table(
         of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")

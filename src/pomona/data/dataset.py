@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import Targets
 from pomona.data.preprocessing import Preprocessing, RawTable
+from pomona.data.tokenizer import Tokenizer
 
 Kind = Literal["image", "table", "text"]
 Learn = Callable[["Dataset", NDArray[np.int64]], "Dataset"]
@@ -106,6 +107,7 @@ class Dataset:
         vocabulary: number of tokens including padding (text only).
         words: the words with numbers 2, 3, ... (text only, where known); 0 is padding, 1 any other
             word.
+        tokenizer: what made the tokens, if not the words of the texts.
         owners: the natural partition, if the source has one.
         columns: names of x's columns in order (a table), or of those joined to a text, if known.
         others: the source's other columns: label, client, and dropped columns.
@@ -138,6 +140,7 @@ class Dataset:
     scale: tuple[float, ...] = (1.0,)
     vocabulary: int = 0
     words: tuple[str, ...] = field(default=(), repr=False)
+    tokenizer: Tokenizer | None = field(default=None, repr=False)
     owners: Owners | None = field(default=None, repr=False)
     columns: tuple[str, ...] = field(default=(), repr=False)
     others: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data import dicom, image_decoding, nifti
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window
-from pomona.data.kinds import ImageFolder, ImageManifest, PublicImages
+from pomona.data.kinds import HubImages, ImageFolder, ImageManifest, PublicImages
 from pomona.data.settings import ImageFiles, Images
 from pomona.storage.mapped_array import allocate
 
@@ -67,7 +67,7 @@ class Stack:
 def stacked(
     name: str,
     paths: Sequence[Path],
-    settings: ImageFolder | ImageManifest | PublicImages,
+    settings: HubImages | ImageFolder | ImageManifest | PublicImages,
     problems: Sequence[str] = (),
     unread: Sequence[str] = (),
 ) -> Stack:

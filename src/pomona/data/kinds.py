@@ -1,5 +1,6 @@
 """The settings of each kind of data; ``section`` says which a data set has."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pomona.data.settings import (
     EventTimes,
     Features,
     FilesByClient,
+    HubFiles,
+    ImageColumn,
     ImageFiles,
     Images,
     LabelThreshold,
@@ -115,12 +118,32 @@ class ClientArrays(FilesByClient, Arrays):
     called = "an .npz file of data.clients"
 
 
+class HubTable(HubFiles, OwnerColumn, Table):
+    """A table of the Hugging Face Hub."""
+
+
+class HubTexts(HubFiles, OwnerColumn, Texts):
+    """Texts of the Hugging Face Hub."""
+
+    called = "hf with text_columns"
+
+
+class HubImages(ImageColumn, HubFiles, Images, OwnerColumn, ColumnData):
+    """Images of the Hugging Face Hub."""
+
+    called = "hf with image_column"
+
+
 class InMemory(DataSettings):
     """Data in Python's memory, which ``pomona.data.memory`` puts beside the settings; a record has
     the settings alone.
     """
 
     _content: Any = PrivateAttr(default=None)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Only what was given."""
+        yield from ((k, v) for k, v in super().__repr_args__() if k in self.model_fields_set)
 
 
 class MemoryArrays(InMemory, Arrays):
@@ -148,6 +171,8 @@ class IdxImages(Images, ClassNames, OwnPath):
 class OwnReader(
     TextColumns,
     Tokens,
+    ImageColumn,
+    HubFiles,
     ImageFiles,
     Images,
     Features,

@@ -1,6 +1,6 @@
 """Parquet files as records of text with the same cells as CSV, so that both share one reader."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,12 +42,35 @@ LISTS: dict[tuple[int, ...], int] = {
 }
 
 
-def records(path: Path, most: int) -> Iterator[list[str]]:
-    """Yield the column names, then each row's cells: empty for null and NaN, ISO for dates, True
-    and False.
+def cell(value: Any) -> str:
+    """Format a value as in CSV: empty for null and NaN, ISO for dates, True and False; a picture as
+    its path.
 
-    Cells of structures or bytes are written in Python's notation, which no reader parses as a
-    number.
+    Other structures and bytes are written in Python's notation, which no reader parses as a number.
+    """
+    if value is None or (isinstance(value, float) and isnan(value)):
+        return ""
+    if picture(value):
+        value = (value["path"] if isinstance(value, dict) else None) or "picture"
+    text = value.isoformat() if isinstance(value, date | datetime) else str(value)
+    if len(text) > LONGEST:
+        raise ValueError(f"a cell has {len(text)} characters, at most {LONGEST} are read")
+    return text
+
+
+def picture(value: Any) -> bytes:
+    """Return the bytes of a cell with a picture, which may have its path beside it, as the Hugging
+    Face Hub stores them; none for others.
+    """
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        value = value["bytes"]
+    return value if isinstance(value, bytes) else b""
+
+
+def records(
+    path: Path, most: int, read: Callable[[Any], str | bytes] = cell
+) -> Iterator[list[Any]]:
+    """Yield the column names, then what ``read`` makes of each row's values.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -72,7 +95,7 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             yield list(map(str, table.schema_arrow.names))
             for batch in table.iter_batches(rows, use_threads=False):
                 columns = [
-                    [cell(value) for value in column.to_pylist()] for column in batch.columns
+                    [read(value) for value in column.to_pylist()] for column in batch.columns
                 ]
                 left -= sum(sum(map(len, column)) for column in columns)
                 if left < 0:
@@ -97,6 +120,14 @@ def records(path: Path, most: int) -> Iterator[list[str]]:
             raise DataError(
                 f"{path}: not a readable Parquet file ({why}); save it again"
             ) from fault
+
+
+def note(path: Path, key: str) -> bytes:
+    """Return a note of a file whose ``records`` have been read; empty if there is none."""
+    with reading(path), opened(file(path)) as raw:
+        found = import_module("pyarrow.parquet").ParquetFile(raw).schema_arrow.metadata or {}
+        noted: bytes = found.get(key.encode(), b"")
+        return noted
 
 
 def _rows_at_once(table: Any, raw: IO[bytes]) -> int:
@@ -240,13 +271,3 @@ def _unsigned(raw: IO[bytes]) -> int:
 def _signed(raw: IO[bytes]) -> int:
     value = _unsigned(raw)
     return value >> 1 ^ -(value & 1)
-
-
-def cell(value: Any) -> str:
-    """Format a value as in CSV."""
-    if value is None or (isinstance(value, float) and isnan(value)):
-        return ""
-    text = value.isoformat() if isinstance(value, date | datetime) else str(value)
-    if len(text) > LONGEST:
-        raise ValueError(f"a cell has {len(text)} characters, at most {LONGEST} are read")
-    return text

@@ -19,6 +19,9 @@ from pomona.data.kinds import (
     ClientParquetTexts,
     CsvTable,
     CsvTexts,
+    HubImages,
+    HubTable,
+    HubTexts,
     OwnReader,
     ParquetTable,
     ParquetTexts,
@@ -33,7 +36,8 @@ IN_PARQUET: dict[type[DataSettings], type[DataSettings]] = {
     ClientCsvTexts: ClientParquetTexts,
 }
 VARIANTS: dict[type[DataSettings], tuple[type[DataSettings], ...]] = {
-    ClientCsvTables: (ClientArrays, ClientCsvTexts)
+    ClientCsvTables: (ClientArrays, ClientCsvTexts),
+    HubTable: (HubTexts, HubImages),
 }
 # a mistyped key is compared with those of all kinds
 CHOICES: Choices = {"data": dict.fromkeys(CATALOGUE, OwnReader)}
@@ -55,6 +59,9 @@ def kind_of(section: Mapping[str, Any]) -> type[DataSettings]:
             if section.get("text_columns")
             else kind
         )
+    if kind is HubTable:
+        images = section.get("image_column") is not None
+        kind = HubImages if images else HubTexts if section.get("text_columns") else kind
     if kind is ParquetTable and suffix not in {"", PARQUET}:
         kind = CsvTable
     return IN_PARQUET.get(kind, kind) if suffix == PARQUET else kind

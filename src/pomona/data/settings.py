@@ -156,6 +156,46 @@ class OwnPath(DataSettings):
     path: Path | None = Field(default=None, description="The file or the folder to read.")
 
 
+class HubFiles(DataSettings):
+    """Parquet files of a repository of the Hugging Face Hub."""
+
+    title = "repository of the Hugging Face Hub"
+    lacking = "is not read from a repository of the Hugging Face Hub"
+
+    repository: str = Field(default="", max_length=200, description="OWNER/NAME of the data set.")
+    revision: str = Field(
+        default="",
+        max_length=200,
+        description="Commit of the repository, 40 hexadecimal digits, in the Hub's cache on this "
+        "machine: nothing is fetched.",
+    )
+    subset: str = Field(
+        default="",
+        max_length=200,
+        description="Folder of the repository with the files, where several have some.",
+    )
+    train_part: str = Field(
+        default="train", max_length=80, description="Word in the paths of the training files."
+    )
+    test_part: str = Field(
+        default="test",
+        max_length=80,
+        description="Word in the paths of the test files; without such files, or if empty, the "
+        "training rows are split.",
+    )
+
+
+class ImageColumn(DataSettings):
+    """Images in a column of Parquet files."""
+
+    title = "column of images"
+    lacking = "has no column of images"
+
+    image_column: Column | None = Field(
+        default=None, description="Column of images, encoded as in files (PNG, JPEG)."
+    )
+
+
 class FilesByClient(DataSettings):
     """Files of each client."""
 
@@ -503,6 +543,17 @@ class Tokens(DataSettings):
         le=10**6,
         description="Tokens per text; longer ones are cut, shorter ones padded.",
     )
+    tokenizer: str = Field(
+        default="",
+        max_length=4096,
+        description="Folder with the tokenizer.json of a pretrained network, or OWNER/NAME@COMMIT "
+        "in the cache of the Hugging Face Hub; if empty, words of the training texts.",
+    )
+
+    def idle(self) -> dict[str, str]:
+        """A tokenizer has a vocabulary of its own."""
+        keys = ("vocabulary_size",) if self.tokenizer else ()
+        return super().idle() | dict.fromkeys(keys, "data.tokenizer has its own vocabulary")
 
 
 class TextColumns(Columns):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, refuse
-from pomona.data import table_file, table_survey
+from pomona.data import table_file, table_survey, tokenizer
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
@@ -56,7 +56,8 @@ def read_parts(
     """Read CSV files, the first ``training`` of them for training; returns the data and their row
     counts.
 
-    The vocabulary has the words of all rows; ``Dataset.learn`` restricts it to training rows.
+    The vocabulary is that of ``data.tokenizer``; or it has the words of all rows, and
+    ``Dataset.learn`` restricts it to training rows.
     """
     survey, wanted, texts = _texts(paths, settings)
     (y, classes), wrong = survey.targets(settings)
@@ -91,6 +92,21 @@ def _dataset(
     n_train: int,
     settings: Texts,
 ) -> Dataset:
+    if settings.tokenizer:
+        known = tokenizer.named(settings.tokenizer)
+        x = known.encode(texts, settings.sequence_length, settings.memory_share)
+        about = f"tokens of {settings.tokenizer}: {known.vocabulary}, SHA-256 {known.sha256}"
+        return Dataset(
+            name,
+            "text",
+            x,
+            y,
+            classes,
+            n_train,
+            vocabulary=known.vocabulary,
+            tokenizer=known,
+            notes=(about,),
+        )
     words = tuple(sorted({word for text in texts for word in tokens(text)}))
     index = {word: number for number, word in enumerate(words, start=FIRST)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
@@ -151,6 +167,7 @@ def ag_news(settings: PublicTexts) -> Dataset:
         vocabulary_size=settings.vocabulary_size,
         sequence_length=settings.sequence_length,
         memory_share=settings.memory_share,
+        tokenizer=settings.tokenizer,
     )
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]

@@ -161,8 +161,10 @@ def _counts(dataset: Dataset) -> None:
     n = len(dataset.y)
     if len(dataset.x) != n:
         raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
+    if not n:
+        raise DataError(f"{name} has no rows; give some")
     if not 1 <= dataset.n_train <= n:
-        raise DataError(f"{name}: {dataset.n_train} training rows of {n}; at least one is needed")
+        raise DataError(f"{name}: {dataset.n_train} of {n} rows are for training; give 1 to {n}")
 
 
 def _array(array: object, where: str) -> None:

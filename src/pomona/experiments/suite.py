@@ -26,11 +26,19 @@ point searched, and `[settings]`, which apply to every run at every size (``pomo
 key=value`` writes them).
 """
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
@@ -45,8 +53,22 @@ Size = Literal["smoke", "cpu", "full"]
 SIZES: tuple[Size, ...] = get_args(Size)
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
-# used as a folder name
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,=+-]*$", max_length=80)]
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.,=+-]*"
+
+
+def _as_name(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        own = f", and name the class inside it: method = {name!r}" if ":" in name else ""
+        raise ValueError(f"call it by letters, digits and _ . , = + - (a folder has its name){own}")
+    return name
+
+
+Name = Annotated[
+    str,
+    Field(max_length=80),
+    AfterValidator(_as_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "maxLength": 80}),
+]
 MOST_POINTS = 10**4  # tried for a method
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
 

@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -235,6 +236,12 @@ class TrackerCallback(NullCallback):
             self._failed, self._board = True, None
             name = self.track.partition(":")[0]
             self.note_to(f"{name} failed, and is left out from here on ({bare(worded(fault))})")
+
+
+def aloud(text: str) -> None:
+    """Say on standard error what nobody watches for, as in a bench's cell."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"note: {text}\n")
 
 
 def bare(text: str) -> str:

@@ -100,6 +100,19 @@ def keys(kind: str) -> dict[str, Any]:
     return {p.name: p.default for p in own if p.name not in common and p.kind != p.VAR_KEYWORD}
 
 
+def require_padding(settings: ModelSettings, padding: int) -> None:
+    """Raise ConfigError for a network of texts whose padding token is not the tokenizer's."""
+    kind = settings.name.removeprefix(PREFIX)
+    if not settings.name.startswith(PREFIX) or kind not in TEXTS:
+        return
+    own = settings.args.get("pad_token_id", keys(kind).get("pad_token_id"))
+    if (own or 0) != padding:
+        raise ConfigError(
+            f"model.args.pad_token_id = {own}, but data.tokenizer pads with {padding}; set "
+            f"model.args.pad_token_id={padding}, or take the network's own tokenizer"
+        )
+
+
 def _configuration(kind: str) -> Any:
     found = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
     return found[kind]

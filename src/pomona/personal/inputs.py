@@ -91,10 +91,14 @@ def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Sam
 
 
 def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
-    """Encode texts as token ids (n, T) int32, by the training vocabulary.
+    """Encode texts as token ids (n, T) int32, by the training vocabulary or tokenizer.
 
-    Raises DataError if the model has none.
+    Raises DataError if the model has neither, ConfigError if the tokenizer cannot be used.
     """
+    if known := about.tokenizer:
+        if known.vocabulary > about.vocabulary:
+            raise DataError("the model's tokenizer has other tokens than the model; take another")
+        return known.encode(texts, about.input_shape[0], MEMORY_SHARE)
     if not about.words:
         raise DataError(
             "this model was not trained on words; give it arrays of what it was trained on"

@@ -49,6 +49,7 @@ def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMe
         outputs=data.n_outputs,
         vocabulary=data.vocabulary,
         words=data.words,
+        tokenizer=data.tokenizer,
         targets=scenario.targets,
         classes=data.classes,
         labels=data.labels,

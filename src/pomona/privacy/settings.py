@@ -136,7 +136,8 @@ def uncovered(
     Args:
         settings: the run's privacy.
         own: those of the method.
-        kind: of the data, as in ``Dataset``: "image", "table" or "text".
+        kind: of the data: "image", "table", "text" with words of its own, or "tokens" of a public
+            tokenizer.
         classes_found: whether the class names come from the data, and neither from the settings nor
             an agreement.
         moments_found: whether images are normalised with numbers from the data.

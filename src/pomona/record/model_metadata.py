@@ -12,6 +12,7 @@ from pomona.core.settings import Settings
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import CsvForm, Edge
+from pomona.data.tokenizer import Tokenizer
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS
 
@@ -38,6 +39,7 @@ class ModelMetadata(Settings):
         outputs: K, the width of the network's output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
         words: those with numbers 2, 3, ..., if known.
+        tokenizer: what makes the tokens, if not these words.
         targets: type of the outputs: logits of classes, of flags, of hazards, or numbers.
         classes: names of the K classes; empty for flags and numbers.
         labels: names of the K flags or numbers, if known.
@@ -66,6 +68,7 @@ class ModelMetadata(Settings):
     outputs: Outputs
     vocabulary: Tokens
     words: tuple[str, ...]
+    tokenizer: Tokenizer | None = None
     targets: Targets
     classes: tuple[str, ...]
     labels: tuple[str, ...]
@@ -127,6 +130,10 @@ class ModelMetadata(Settings):
         yield (
             len(self.words) <= max(0, self.vocabulary - 2),
             "words are not those of the vocabulary",
+        )
+        yield (
+            self.tokenizer is None or (text and self.tokenizer.padding < self.vocabulary),
+            "the tokenizer is not that of the vocabulary",
         )
         yield not table or len(self.columns) in {0, last}, "columns are not those of a sample"
         yield len(set(self.columns)) == len(self.columns), "two columns have one name"

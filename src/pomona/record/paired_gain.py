@@ -7,7 +7,7 @@ test samples, and does not predict the gain of another federation.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -58,6 +58,7 @@ class Gain:
         clients: number of clients in the gain.
         seeds: number of seeds in the mean.
         left_out: clients excluded from a mean, in id order; empty for one client's gain.
+        client: the name of the client whose gain it is; empty for a mean.
     """
 
     value: float
@@ -70,6 +71,7 @@ class Gain:
     clients: int = 1
     seeds: int = 1
     left_out: tuple[LeftOut, ...] = ()
+    client: str = ""
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -100,6 +102,8 @@ def gains(
     >>> clients, mean = pomona.gains(run, alone)
     >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
     (3, True, '...', ())
+    >>> [gain.client for gain in clients]
+    ['client 0', 'client 1', 'client 2']
 
     A client's gain is None if undefined: no test samples, no predictions on record, different
     samples in the two runs (other targets, or other rows of the same data), or samples that do not
@@ -118,11 +122,15 @@ def gains(
             f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side"
         )
     first = runs[0]
-    task, n = _task(first), len(first.about.get("clients") or ())
+    task, names = _task(first), first.about.get("clients") or ()
+    n = len(names)
     if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
     each = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
-    clients = [_gain([one]) if isinstance(one, Evidence) else None for one in each]
+    clients = [
+        replace(_gain([one]), client=name) if isinstance(one, Evidence) else None
+        for name, one in zip(names, each, strict=True)
+    ]
     return clients, _mean(each)
 
 

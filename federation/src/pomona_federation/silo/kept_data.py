@@ -221,7 +221,13 @@ def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
 
 
 def _in_agreed_words(dataset: Dataset, task: TaskSettings) -> Dataset:
-    """Texts with the task's numbers for words."""
+    """Texts with the task's numbers for words, or its tokenizer's."""
+    own = dataset.tokenizer.sha256 if dataset.tokenizer else None
+    if own != task.tokenizer:
+        raise DataError(
+            f"the tokenizer is {own or 'none'}, the agreement says {task.tokenizer or 'none'} "
+            "(SHA-256 of a tokenizer.json); set data.tokenizer"
+        )
     numbers = {word: number for number, word in enumerate(task.words, start=2)}
     spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
     # tokens without words are numbers already

@@ -1,0 +1,133 @@
+"""Data sets of the Hugging Face Hub: the Parquet files of a repository at a commit."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from pomona.core import bounds
+from pomona.core.errors import ConfigError, DataError, listed, refuse
+from pomona.data import csv_table, hub, image_arrays, image_stack, parquet, table_survey, text
+from pomona.data.dataset import Dataset
+from pomona.data.kinds import HubImages, HubTable, HubTexts
+from pomona.data.table_file import MOST_ROWS
+from pomona.data.table_survey import TableSurvey
+
+Settings = HubTable | HubTexts | HubImages
+NOTE = "huggingface"  # of the features, in a file of the Hub's library
+
+
+def read(settings: Settings) -> Dataset:
+    """Read a repository's table, texts or images; classes have the names of its card.
+
+    Raises:
+        ConfigError: no repository or commit, or several subsets.
+        DataError: it is not on this machine, or has no such files.
+    """
+    if not settings.repository:
+        raise ConfigError("data hf is a repository: set data.repository = 'OWNER/NAME'")
+    name = f"{settings.repository}@{settings.revision}"
+    root = hub.snapshot("dataset", settings.repository, settings.revision)
+    train, test = _parts(name, root, settings)
+    names = _class_names(train[0], settings)
+    if names:  # the files have their numbers
+        settings = settings.model_copy(update={"classes": tuple(map(str, range(len(names))))})
+    dataset = _dataset([*train, *test], len(train), settings)
+    return replace(dataset, name=name, classes=names or dataset.classes)
+
+
+def _dataset(paths: Sequence[Path], training: int, settings: Settings) -> Dataset:
+    if isinstance(settings, HubTexts):
+        return text.read_parts(paths, training, settings)[0]
+    if isinstance(settings, HubTable):
+        return csv_table.read_parts(paths, training, settings)[0]
+    return _images(paths, training, settings)
+
+
+def _parts(name: str, root: Path, settings: Settings) -> tuple[list[Path], list[Path]]:
+    """Return the files for training and for testing, sorted by path.
+
+    Raises as ``read``.
+    """
+    every = sorted(path.relative_to(root) for path in root.rglob(f"*{parquet.SUFFIX}"))
+    inside = [path for path in every if path.is_relative_to(settings.subset)]
+    if not inside:
+        there = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
+        raise DataError(
+            f"{name} has no Parquet files{f' in {settings.subset}' if settings.subset else ''} "
+            f"({there}); those of every data set are in its revision refs/convert/parquet"
+        )
+    if not settings.subset and len(tops := sorted({*_tops(inside)})) > 1:
+        raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
+    train, test = (_with(word, inside) for word in (settings.train_part, settings.test_part))
+    if not train or {*train} & {*test}:
+        raise ConfigError(
+            f"{name}: {'no file is' if not train else 'files are both'} of training "
+            f"({settings.train_part}) and of testing ({settings.test_part}), of "
+            f"{listed(list(map(str, inside)), 6)}; set data.train_part and data.test_part"
+        )
+    usual = type(settings).model_fields["test_part"].default
+    if not test and settings.test_part not in ("", usual):
+        raise ConfigError(f"{name} has no files of data.test_part = {settings.test_part}")
+    return [root / path for path in train], [root / path for path in test]
+
+
+def _tops(paths: Sequence[Path]) -> list[str]:
+    """Return the first folder of each path; of files beside the folders ``.``."""
+    return [path.parts[0] if len(path.parts) > 1 else "." for path in paths]
+
+
+def _with(word: str, paths: Sequence[Path]) -> list[Path]:
+    """Return the paths that contain a word, as the Hub reads them: between / . _ and -."""
+    if not word:
+        return []
+    whole = re.compile(rf"(^|[/._-]){re.escape(word)}([/._-]|$)")
+    return [path for path in paths if whole.search(str(PurePosixPath(path)))]
+
+
+def _class_names(path: Path, settings: Settings) -> tuple[str, ...]:
+    """Return the names of the label's classes that a file's note has; none if it has none, or they
+    are set.
+    """
+    if settings.classes or settings.targets != "classes" or len(settings.labels) != 1:
+        return ()
+    next(parquet.records(path, MOST_ROWS))  # which refuses what is damaged
+    told = parquet.note(path, NOTE) or b"{}"
+    tree = bounds.parse(told, lambda why: DataError(f"{path}: its note of the Hub: {why}"))
+    for key in ("info", "features", str(settings.labels[0]), "names"):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    named = isinstance(tree, list) and all(isinstance(one, str) for one in tree)
+    return tuple(map(bounds.plain, tree)) if named and len({*tree}) == len(tree) else ()
+
+
+def _images(paths: Sequence[Path], training: int, settings: HubImages) -> Dataset:
+    survey = table_survey.survey(paths, settings)
+    assert settings.image_column is not None, "a setting selects this kind"
+    column = survey.files[0].index(settings.image_column, "image_column")
+    (y, classes), wrong = survey.targets(settings)
+    refuse(survey.name, wrong + survey.problems())
+    with TemporaryDirectory() as folder:
+        pictures = _unpacked(survey, column, Path(folder))
+        stack = image_stack.stacked(survey.name, pictures, settings)
+    n_train = sum(survey.counts[:training])
+    usual = image_arrays.usual(stack.x)
+    found = Dataset(survey.name, "image", stack.x, y, classes, n_train, *usual, notes=stack.notes)
+    described = survey.described(found, training, (column,))
+    return replace(described, columns=(), others=())
+
+
+def _unpacked(survey: TableSurvey, column: int, folder: Path) -> list[Path]:
+    """Write the pictures of the survey's rows as files, for the readers of files."""
+    found, lines = [], iter(survey.lines)
+    for number, (sheet, count) in enumerate(zip(survey.files, survey.counts, strict=True)):
+        assert isinstance(sheet.path, Path)
+        place = sheet.order[column] if sheet.order else column
+        kept = {*islice(lines, count)}
+        rows = parquet.records(sheet.path, MOST_ROWS, parquet.picture)
+        for row, pictures in enumerate(rows):
+            if row in kept:
+                found.append(folder / f"file-{number}-row-{row}.png")
+                found[-1].write_bytes(pictures[place])
+    return found

@@ -1,0 +1,124 @@
+"""The tokenizer of a pretrained network: a ``tokenizer.json``, as Hugging Face's tokenizers write
+it. It runs no code of its folder, and reaches no network.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from pomona.core import bounds, files
+from pomona.core.errors import ConfigError, with_extra
+from pomona.core.settings import Settings
+from pomona.data import hub
+from pomona.storage.mapped_array import allocate
+
+FILE, BESIDE = "tokenizer.json", "tokenizer_config.json"
+MOST = 2**24  # bytes of a tokenizer.json: a model's file holds it
+MOST_TOKENS = 10**7
+PADDING = 0  # in all data
+
+
+class Tokenizer(Settings):
+    """A tokenizer.
+
+    Attributes:
+        file: the text of its ``tokenizer.json``.
+        padding: its number of the padding token. In data the numbers of it and of 0 are exchanged,
+            since 0 is padding in all data.
+    """
+
+    file: str = Field(max_length=MOST)
+    padding: int = Field(ge=0, lt=2**31)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 in hex of its file."""
+        return hashlib.sha256(self.file.encode()).hexdigest()
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens."""
+        highest: int = max((self.padding, *self.built().get_vocab().values()))
+        return highest + 1
+
+    def encode(self, texts: Sequence[str], length: int, memory_share: float) -> NDArray[np.generic]:
+        """Encode texts as token ids (N, length) int32, as the network's own: with its special
+        tokens, cut at ``length``, 0 for padding.
+
+        Raises ConfigError: the package is missing, or it cannot read the file.
+        """
+        made = self.built()
+        made.no_padding()
+        made.enable_truncation(length)
+        x = allocate((len(texts), length), np.int32, memory_share)
+        x[...] = self.padding
+        for row, text in enumerate(texts):
+            # one at a time: the package's threads and forked workers do not go together
+            ids = np.array(made.encode(text).ids[:length], np.int32)
+            x[row, : len(ids)] = ids
+            x[row] = np.select(
+                [x[row] == self.padding, x[row] == PADDING], [PADDING, self.padding], x[row]
+            )
+        return x
+
+    def built(self) -> Any:
+        """Return it as the package's object. Raises ConfigError."""
+        if not find_spec("tokenizers"):
+            raise ConfigError(f"a {FILE} needs tokenizers; {with_extra('transformers')}")
+        try:
+            return import_module("tokenizers").Tokenizer.from_str(self.file)
+        except Exception as fault:  # the package raises no narrower type
+            raise ConfigError(
+                f"the {FILE} cannot be read ({bounds.plain(str(fault))}); save it again with "
+                "tokenizers of this version"
+            ) from fault
+
+
+def named(name: str) -> Tokenizer:
+    """Return the tokenizer of ``data.tokenizer``: a folder, or OWNER/NAME@COMMIT in the Hub's
+    cache.
+
+    Raises:
+        ConfigError: neither, its file is missing or unknown, or it names no padding token.
+        DataError: the repository is not on this machine.
+    """
+    repository, at, revision = name.rpartition("@")
+    folder = Path(name).expanduser()
+    if at and not folder.exists():
+        folder = hub.snapshot("model", repository, revision)
+
+    def wrong(why: str) -> ConfigError:
+        return ConfigError(
+            f"data.tokenizer={name}: {why}; give a folder with {FILE}, as AutoTokenizer's "
+            "save_pretrained writes it, or OWNER/NAME@COMMIT of the Hub"
+        )
+
+    try:
+        file = files.text(folder / FILE, MOST)
+        about = files.text(folder / BESIDE) if (folder / BESIDE).exists() else "{}"
+    except (OSError, UnicodeDecodeError) as fault:
+        raise wrong(str(fault)) from None
+    padding = _padding(Tokenizer(file=file, padding=0), bounds.parse(about, wrong))
+    if padding is None:
+        raise wrong(f"neither {FILE} nor {BESIDE} names a padding token (pad_token)")
+    found = Tokenizer(file=file, padding=padding)
+    if found.vocabulary > MOST_TOKENS:
+        raise wrong(f"it has {found.vocabulary} tokens, at most {MOST_TOKENS} are taken")
+    return found
+
+
+def _padding(known: Tokenizer, about: Any) -> int | None:
+    """Return the number of the padding token, from both files; None if they name none."""
+    token, built = about.get("pad_token") if isinstance(about, dict) else None, known.built()
+    token = token.get("content") if isinstance(token, dict) else token
+    number: int | None = (
+        built.token_to_id(token) if isinstance(token, str) else (built.padding or {}).get("pad_id")
+    )
+    return number

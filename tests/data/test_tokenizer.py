@@ -1,0 +1,180 @@
+"""Texts by a network's own tokenizer: the tokens of the package, in a run, a file and a prediction."""
+
+import json
+import socket
+
+import numpy as np
+import pytest
+
+import pomona
+from pomona import Config
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings, read
+from pomona.data.tokenizer import Tokenizer, named
+from pomona.personal import PersonalModel
+from pomona.personal.inputs import read as samples
+from pomona.privacy.settings import RELEASES
+from pomona.scenario import Scenario
+
+transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra transformers")
+
+WORDS = ["<s>", "<pad>", "</s>", "<unk>", "fine", "quick", "slow", "rude", "##ly", "stay"]
+TEXTS = ["Fine stay", "slowly, quickly", "rude", "", "unknown fine fine fine fine fine fine"]
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LENGTH = 6
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("it asked the network"))
+
+
+def made(folder, padding="<pad>"):
+    """A word-piece tokenizer of ten tokens, written by the package; the padding token is its second."""
+    numbers = {word: k for k, word in enumerate(WORDS)}
+    kind = tokenizers.Tokenizer(tokenizers.models.WordPiece(numbers, unk_token="<unk>"))
+    kind.normalizer = tokenizers.normalizers.Lowercase()
+    kind.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    ends = [("<s>", 0), ("</s>", 2)]
+    kind.post_processor = tokenizers.processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=ends
+    )
+    given = {"pad_token": padding} if padding else {}
+    found = transformers.PreTrainedTokenizerFast(tokenizer_object=kind, unk_token="<unk>", **given)
+    found.save_pretrained(folder)
+    return found
+
+
+def reviews(folder, **over):
+    lines = [f"{('good', 'bad')[k % 2]},{('fine', 'slow')[k % 2]} stay quickly" for k in range(40)]
+    (folder / "reviews.csv").write_text("\n".join(["mood,text", *lines]) + "\n")
+    return {
+        "name": "csv-text",
+        "path": folder / "reviews.csv",
+        "label_column": "mood",
+        "text_columns": ["text"],
+        "sequence_length": LENGTH,
+        "tokenizer": str(folder / "tokens"),
+        **over,
+    }
+
+
+def test_tokens_are_those_of_the_package_with_padding_and_0_exchanged(tmp_path):
+    theirs = made(tmp_path)
+    told = theirs(TEXTS, padding="max_length", truncation=True, max_length=LENGTH)
+    ids, mask = np.array(told["input_ids"]), np.array(told["attention_mask"], bool)
+    ours = named(str(tmp_path))
+    found = ours.encode(TEXTS, LENGTH, 0.5)
+    assert (ours.padding, ours.vocabulary) == (1, len(WORDS))
+    assert found.dtype == np.int32
+    assert np.array_equal(found != 0, mask)
+    assert np.array_equal(np.array([1, 0, *range(2, 10)])[found], ids)
+
+
+def test_a_text_cut_shorter_than_the_special_tokens_keeps_its_length(tmp_path):
+    made(tmp_path)
+    assert named(str(tmp_path)).encode(TEXTS, 1, 0.5).shape == (len(TEXTS), 1)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "fasttext"])
+def test_a_model_takes_texts_without_the_folder_and_with_the_tokens_of_its_training(kind, tmp_path):
+    theirs = made(tmp_path / "tokens")
+    model = (
+        {"name": kind, "width": 8}
+        if kind == "fasttext"
+        else {"name": f"transformers:{kind}", "args": SMALL}
+    )
+    given = Config(
+        method="fedavg-ft", data=reviews(tmp_path), model=model, clients=2, rounds=1, lr=0.1, workers=1,
+    )  # fmt: skip
+    kept = pomona.run(given, tmp_path / "run")
+    assert pomona.load(tmp_path / "run").config["data"]["tokenizer"] == str(tmp_path / "tokens")
+    for path in (tmp_path / "tokens").iterdir():
+        path.unlink()
+    loaded = PersonalModel.load(tmp_path / "run/models/client-00.safetensors")
+    (tmp_path / "new.txt").write_text("\n".join(TEXTS))
+    x = samples(tmp_path / "new.txt", loaded.about).x
+    assert np.array_equal(x, loaded.about.tokenizer.encode(TEXTS, LENGTH, 0.5))
+    ids = theirs(TEXTS[0])["input_ids"]
+    assert [*x[0, : len(ids)]] == [{0: 1, 1: 0}.get(number, number) for number in ids]
+    assert np.array_equal(loaded.outputs(x), PersonalModel.of(kept, 0).outputs(x))
+
+
+def test_a_public_tokenizer_releases_no_words(tmp_path):
+    made(tmp_path / "tokens")
+    base = {"rounds": 1, "clients": 2, "lr": 0.1, "model": "fasttext", "method": "fedavg"}
+    private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "epsilon_budget": 1e9}
+    names = ["sample-counts", "metrics", "class-names"]
+
+    def prepared(data):
+        Scenario.prepare(Config(**base, data=data, privacy={**private, "acknowledge": names}))
+
+    prepared(reviews(tmp_path))
+    with pytest.raises(ConfigError, match="not covered by privacy: vocabulary") as fault:
+        prepared(reviews(tmp_path, tokenizer=""))
+    assert RELEASES["vocabulary"].what in str(fault.value)
+
+
+def test_a_network_with_another_padding_token_is_refused(tmp_path):
+    made(tmp_path / "tokens")
+    model = {"name": "transformers:bert", "args": SMALL}
+    base = {"data": reviews(tmp_path), "clients": 2, "lr": 0.1, "method": "fedavg"}
+    with pytest.raises(ConfigError, match=r"model\.args\.pad_token_id = 0, .* set .*=1"):
+        Scenario.prepare(Config(**base, model=model))
+    model["args"] = {**SMALL, "pad_token_id": 1}
+    Scenario.prepare(Config(**base, model=model))
+
+
+def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--mine--tokens/snapshots" / COMMIT
+    made(place)
+    assert named(f"mine/tokens@{COMMIT}") == named(str(place))
+    with pytest.raises(ConfigError, match=f"a branch may move, .*here are: {COMMIT}"):
+        named("mine/tokens@main")
+    with pytest.raises(DataError, match=f"fetch it: hf download other/tokens --revision {COMMIT}"):
+        named(f"other/tokens@{COMMIT}")
+
+
+@pytest.mark.parametrize(
+    ("file", "beside", "message"),
+    [
+        (None, None, "No such file"),
+        ("{", None, "cannot be read"),
+        ("[]", None, "cannot be read"),
+        ("", "{}", "names a padding token"),
+        ("", "[", "no JSON"),
+        ("", '{"pad_token": "<nothing>"}', "names a padding token"),
+        ("x" * (2**24 + 1), None, "at most 16777216 are read"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):
+    made(tmp_path / "good", padding=None)
+    for path, text in (("tokenizer.json", file), ("tokenizer_config.json", beside)):
+        if text is not None:
+            (tmp_path / path).write_text(text or (tmp_path / "good" / path).read_text())
+    with pytest.raises(ConfigError, match=message):
+        named(str(tmp_path))
+
+
+def test_a_models_tokenizer_must_be_that_of_its_network(tmp_path):
+    made(tmp_path / "tokens")
+    run = pomona.run(
+        Config(method="fedavg", data=reviews(tmp_path), model="fasttext", clients=2, rounds=1, lr=0.1, workers=1)
+    )  # fmt: skip
+    about = PersonalModel.of(run, 0).about
+    tree = json.loads(about.tokenizer.file)
+    tree["model"]["vocab"]["more"] = 2**31 + 5
+    other = about.model_copy(update={"tokenizer": Tokenizer(file=json.dumps(tree), padding=1)})
+    (tmp_path / "new.txt").write_text("more\n")
+    with pytest.raises(DataError, match="other tokens"):
+        samples(tmp_path / "new.txt", other)
+
+
+def test_its_vocabulary_is_its_own(tmp_path):
+    made(tmp_path / "tokens")
+    assert "SHA-256" in read(data_settings(**reviews(tmp_path))).notes[0]
+    with pytest.raises(ConfigError, match=r"data\.tokenizer has its own vocabulary"):
+        data_settings(**reviews(tmp_path, vocabulary_size=99))
