@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from pomona import methods
+from pomona.core.attack import Attack
 from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
@@ -245,6 +246,9 @@ class Config(Settings):
     )
     membership: Membership = Field(
         Membership(), description="clients that join late, leave, or are never trained with"
+    )
+    attack: Attack | None = Field(
+        None, description="clients that lie; for simulations, a federation refuses it"
     )
     checkpoint_every: int = Field(
         1, ge=1, le=10**6, description="rounds between checkpoints; the last is one"

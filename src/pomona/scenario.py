@@ -24,6 +24,7 @@ from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.data.csv_table import moments
 from pomona.data.dataset import Dataset, network_shape
+from pomona.data.poison import poisoned
 from pomona.data.settings import DataSettings
 from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
@@ -93,6 +94,10 @@ class Scenario:
         if dataset.learn:  # the reader did not know which rows the partition would hold out
             dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
         dataset = apply_turns(dataset, partition)
+        if config.attack:
+            config.attack.check(config.clients)
+            train, held_out = [c.train for c in partition.clients], _held_out(partition)
+            dataset = poisoned(dataset, train, held_out, config.attack, config.seed)
         if share := config.method.method().share:
             if config.membership.changes:
                 raise ConfigError(
@@ -467,6 +472,11 @@ def _arrived(tree: Tree, *parts: Any) -> Scenario:
     scenario = Scenario(resolve(tree), *known)
     scenario._computed.update(computed)
     return scenario
+
+
+def _held_out(partition: Partition) -> NDArray[np.int64]:
+    """Return all rows that any client is validated or tested on."""
+    return np.concatenate([r for c in partition.clients for r in (c.validation, c.test)])
 
 
 def _members(config: Config, dataset: Dataset) -> int:

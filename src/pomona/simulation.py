@@ -30,12 +30,13 @@ from pomona.federation.client_states import Hold, as_is, choose, require_trainin
 from pomona.federation.copies import KeptCopies, matrix_bytes
 from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
+from pomona.federation.liars import Lying
 from pomona.federation.loop import Loop
 from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
 from pomona.federation.trackers import aloud, tracking
-from pomona.federation.transport import Inline, calls
+from pomona.federation.transport import Inline, Transport, calls
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.lifecycle import (
@@ -50,6 +51,7 @@ from pomona.lifecycle import (
     status_kept,
 )
 from pomona.objective.training import When
+from pomona.personal.backdoor import backdoor
 from pomona.personal.collect import (
     KeptByClients,
     held_models,
@@ -307,13 +309,14 @@ def _finished_run(
             place = partial(_on_cluster, until.enter_context(cores))
         transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)
-        attendance = Planned(config.membership, roster)
+        heard, claimed = _heard(scenario, transport, roster)
+        attendance = Planned(config.membership, claimed)
         parts = (
             config,
             method.server,
             attendance,
             scenario.initial,
-            transport,
+            heard,
             record,
             watcher,
             commits,
@@ -336,6 +339,17 @@ def _finished_run(
     with writing(out):
         save_cards(out, scenario, result, best)
     return result
+
+
+def _heard(scenario: Scenario, transport: Transport, roster: Roster) -> tuple[Transport, Roster]:
+    """Return what the server hears of the clients, and the roster that they claim: with liars
+    neither is what a transport carried.
+    """
+    config, attack = scenario.config, scenario.config.attack
+    if attack is None:
+        return transport, roster
+    claimed = replace(roster, sizes=attack.claimed(roster.sizes))
+    return Lying(transport, attack, scenario.initial, config.seed), claimed
 
 
 def _runtime(
@@ -422,7 +436,12 @@ def _collected(
     filed = sum(transport.collect(ClientRuntime.filed, everybody)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
-    return {"state_files_bytes": filed, **busy, **privacy(config, spent)}
+    answered = (
+        {"backdoor": backdoor(scenario, config.attack, transport, headline, best)}
+        if config.attack and config.attack.kind == "backdoor"
+        else {}
+    )
+    return {"state_files_bytes": filed, **busy, **privacy(config, spent), **answered}
 
 
 def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:

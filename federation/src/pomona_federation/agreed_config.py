@@ -20,6 +20,7 @@ ELSEWHERE = {
     "partition": "the silos are the partition",
     "clients": "set places",
     "membership": "silos are added and revoked by `pomona server`",
+    "attack": "clients lie in simulations only; test with `pomona run`",
     "workers": "every silo is one process",
     "state_memory": "every silo keeps its state in its own folder",
     "device": "each silo sets its own in silo.toml",

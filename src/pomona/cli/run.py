@@ -1,6 +1,6 @@
 """``pomona run`` and ``pomona demo``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -21,13 +21,16 @@ from pomona.cli.output import (
 )
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
+from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.record.result import Result
+from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
 from pomona.results.figures.plot import forms
 from pomona.results.summary_table import run_table
+from pomona.results.tables.liars import named_in, spans
 from pomona.results.web.live_run_page import following
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
@@ -217,6 +220,8 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
             f"test {result.metric.heading}: undefined for every client; test loss, model "
             f"{s['headline']}, mean over clients: {figures['loss']:.4g} in the last round"
         )
+    if attack := attack_of(result):
+        lines(*_lied(result, attack, figures))
     if s.get("stopped"):
         lines(s["stopped"])
     if s.get("diverging"):
@@ -262,6 +267,24 @@ def _tails(result: Result, clients: Mapping[str, Any]) -> str:
         f"{10 if metric.higher else 90}th percentile of the clients "
         f"{metric.number(clients['percentile_10'])}{_constant(result, metric)}"
     )
+
+
+def _lied(result: Result, attack: Attack, figures: Mapping[str, Any] | None) -> Iterator[str]:
+    """Who lied, and what the honest clients have of it."""
+    told = [(row.round, (*row.refused, *row.limited)) for row in result.rounds]
+    when = {i: named_in(i, told) for i in attack.clients}
+    each = [
+        f"{i} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})" for i, r in when.items()
+    ]
+    yield f"lied: {attack.told}; clients {', '.join(each)}"
+    if figures and figures.get("honest"):
+        n, mean = len(attack.honest(len(result.about["clients"]))), figures["honest"]["mean"]
+        yield (
+            f"honest clients ({n}): mean {result.metric.title} {result.metric.text(mean)} in the "
+            "last round"
+        )
+    if (share := (result.summary.get("backdoor") or {}).get("mean")) is not None:
+        yield f"backdoor: {share:.1%} of their test samples of other classes, with the trigger"
 
 
 def _never_trained(result: Result, unseen: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out
 from pomona.config import Config
+from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError, near
 from pomona.core.files import writing
 from pomona.core.membership import Membership
@@ -82,6 +83,7 @@ PARTS = (
     Part("stop", Stop),
     Part("privacy", Privacy),
     Part("membership", Membership),
+    Part("attack", Attack),
     *(
         Part("partition", kind, f"partition {name}", left_out={"name"})
         for name, kind in RECIPES.items()

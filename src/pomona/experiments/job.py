@@ -1,6 +1,7 @@
 """A cell: its run, its state as its folder has it, and the values that a bench takes from it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.record.run_folder import load
+from pomona.record.run_summary import attack_of
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.storage.run_status import FOLDER, exit_code, read_status
@@ -184,7 +186,8 @@ def figures(result: Result) -> Figures:
     ``models`` has for each named model ("personal, trained") its test values in the ``last`` round
     and in the best validation round (``best_validation``, None without validation samples): the
     round, each client's ``value`` of the run's ``metric``, accuracy, loss and samples (None for a
-    client that was not evaluated), and the values' summary over clients. ``validation`` is the
+    client that was not evaluated), and the values' summary over clients, over the honest ones if
+    others lie (``attack``). ``validation`` is the
     headline model's score there: the metric, negated if less is better; or the negated loss, if no
     validation samples define the metric. ``curve`` has the headline model's means over clients by
     round; ``test_accuracy_pooled`` is over samples.
@@ -209,6 +212,7 @@ def figures(result: Result) -> Figures:
         },
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
+        **({"backdoor": found} if (found := result.summary.get("backdoor")) else {}),
         "privacy": result.summary.get("privacy"),
         "versions": {**result.about["versions"], "engine": result.about["engine"]},
     }
@@ -249,23 +253,26 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     tests = {e.round: e for e in result.curve(model, when, "test")}
     if not tests:
         return None
-    chosen = best_on_validation(result, model, when)
+    chosen, liars = best_on_validation(result, model, when), attack_of(result)
+    among = liars.honest(n) if liars else range(n)
     return {
-        "last": _moment(tests[max(tests)], n),
-        "best_validation": _moment(tests[chosen.round], n)
+        "last": _moment(tests[max(tests)], n, among),
+        "best_validation": _moment(tests[chosen.round], n, among)
         if chosen and chosen.round in tests
         else None,
     }
 
 
-def _moment(evaluation: Evaluation, n: int) -> dict[str, Any]:
+def _moment(evaluation: Evaluation, n: int, among: Sequence[int]) -> dict[str, Any]:
+    """Return an evaluation's values of all n clients, and their summary over some."""
     parts = {
         key: evaluation.by_client(getattr(evaluation, key), range(n))
         for key in ("value", "accuracy", "loss")
     }
     samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
-    spread = summarize(parts["value"], samples, metric=evaluation.judged)
-    means = {"loss": mean_of_known(evaluation.loss), "accuracy": evaluation.accuracy_mean}
+    some = {key: [values[i] for i in among] for key, values in parts.items()}
+    spread = summarize(some["value"], [samples[i] for i in among], metric=evaluation.judged)
+    means = {key: mean_of_known(some[key]) for key in ("loss", "accuracy")}
     return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
 
 

@@ -47,7 +47,7 @@ class Attendance(Protocol):
 @dataclass(frozen=True)
 class _Answers:
     """The accepted clients of a round with their replies, without uplinks, and why others were
-    refused.
+    refused, or their weight limited.
     """
 
     ids: tuple[int, ...]
@@ -55,6 +55,7 @@ class _Answers:
     bytes_down: tuple[int, ...]
     bytes_up: tuple[int, ...]
     refused: tuple[str, ...]
+    limited: tuple[str, ...] = ()
 
     def row(self, number: int, seconds: float) -> RoundRow:
         """Return the round's row of the record."""
@@ -63,7 +64,15 @@ class _Answers:
         }
         losses = tuple(r.loss for r in self.replies)
         return RoundRow(
-            number, seconds, self.ids, losses, self.bytes_down, self.bytes_up, info, self.refused
+            number,
+            seconds,
+            self.ids,
+            losses,
+            self.bytes_down,
+            self.bytes_up,
+            info,
+            self.refused,
+            self.limited,
         )
 
 
@@ -242,8 +251,8 @@ class Loop:
             visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state
         )
         context = answers.ids, plan.roster, plan.round
-        self._name_limited(self.server.limited(state, uplink, *context), plan.number)
-        return self.server.aggregate(state, uplink, *context), answers
+        limited = self._name_limited(self.server.limited(state, uplink, *context), plan.number)
+        return self.server.aggregate(state, uplink, *context), replace(answers, limited=limited)
 
     def _collect(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[Uplink, _Answers]:
         """Return the accepted uplinks as one tensor per name, and the answers without them.
@@ -260,11 +269,15 @@ class Loop:
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
         return uplink, _Answers(ids, replies, *sizes, refused)
 
-    def _name_limited(self, found: Mapping[int, str], number: int) -> None:
-        """Report clients whose weight is limited, whenever that changes."""
+    def _name_limited(self, found: Mapping[int, str], number: int) -> tuple[str, ...]:
+        """Return a line for each client whose weight is limited; report them whenever that
+        changes.
+        """
+        lines = {i: f"{self.called(i)}, round {number}: {found[i]}" for i in sorted(found)}
         for client in sorted(found.keys() - self._limited):
-            self.watcher.note(f"{self.called(client)}, round {number}: {found[client]}")
+            self.watcher.note(lines[client])
         self._limited = frozenset(found)
+        return tuple(lines.values())
 
     def _exchange(
         self, visit: ClientRequest, down: Downlink, state: Any

@@ -56,6 +56,7 @@ from pomona.methods.pfedgraph import PFedGraph
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.pgfed import PGFed, PGFedMo
 from pomona.methods.q_fedavg import QFedAvg
+from pomona.methods.robust import RULES, robustified
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 
@@ -126,25 +127,26 @@ METHODS: dict[str, type[MethodSettings]] = {
 
 
 def is_known(name: str) -> bool:
-    """Return whether a name is in ``METHODS``, or is one of them with a server optimizer
-    (``fedrep+adam``).
+    """Return whether a name is in ``METHODS``, or is one of them with a robust rule, a server
+    optimizer, or both (``fedrep+median+adam``).
     """
-    inner, _, optimizer = name.rpartition("+")
-    return name in METHODS or (inner in METHODS and optimizer in OPTIMIZERS)
+    inner, _, suffix = name.rpartition("+")
+    return name in METHODS or (suffix in (*RULES, *OPTIMIZERS) and is_known(inner))
 
 
 def resolve(name: str) -> type[MethodSettings]:
     """Return the settings class of a known name, or of a user's own ``module:Class``, which is
     imported.
 
-    Raises ConfigError for an unknown name, a server optimizer on a method that does not average, a
-    module that cannot be imported, or an object that is not a method.
+    Raises ConfigError for an unknown name, a rule or a server optimizer on a method that does not
+    average, a module that cannot be imported, or an object that is not a method.
     """
     if name in METHODS:
         return METHODS[name]
     if is_known(name):
-        inner, _, optimizer = name.rpartition("+")
-        return optimized(METHODS[inner], optimizer)
+        inner, _, suffix = name.rpartition("+")
+        add = robustified if suffix in RULES else optimized
+        return add(resolve(inner), suffix)
     if ":" not in name:
         raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
     kind = own(name)

@@ -34,17 +34,16 @@ Nesterov's variant of FedAvgM is not implemented.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from types import new_class
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.methods import base
 from pomona.methods.fedavg import FedAvg
+from pomona.methods.suffixes import require_mean, with_suffix
 
 
 class Momentum(Settings):
@@ -222,32 +221,15 @@ def optimized(
         called: title of the new method, whose name is the title in lower case; NAME+optimizer if
             None.
     """
-    plain = kind.model_fields["name"].default
-    if not kind().method().server.averages:
-        raise ConfigError(
-            f"unknown method '{plain}+{optimizer}': a server optimizer steps towards the mean of "
-            f"the uplinks' models, and the server of {plain} keeps more or other than that; take "
-            f"{plain}, or another method with +{optimizer}"
-        )
+    require_mean(kind, optimizer, "a server optimizer steps towards")
     own, rule = OPTIMIZERS[optimizer]
-    name = called.lower() if called else f"{plain}+{optimizer}"
 
     def method(settings: Any) -> base.Method:
         inner = kind.method(settings)
         server = stepping(inner.server, rule, settings)
         return replace(inner, server=server, card=_card(inner.card, optimizer, called))
 
-    body = {
-        "__module__": __name__,
-        "__annotations__": {"name": Literal[name]},
-        "name": name,
-        "method": method,
-    }
-    title = called or f"{kind.__name__}{optimizer.capitalize()}"
-    both: type[base.MethodSettings] = new_class(
-        title, (kind, own), exec_body=lambda space: space.update(body)
-    )
-    return both
+    return with_suffix(kind, optimizer, own, method, called)
 
 
 def _card(card: base.Card, optimizer: str, called: str | None) -> base.Card:

@@ -186,6 +186,7 @@ class _Outcome(Kind):
     best_test_pooled: _At | None = None
     chosen_by: Line | None = None
     clients: dict[Label, Figures] = {}
+    honest: dict[Label, Figures] = {}
     loss: Figure = None
     accuracy: Figure = None
 
@@ -218,6 +219,7 @@ class _Summary(Kind):
     state_files_bytes: Count = 0
     busy_share: Annotated[float, Field(ge=0, le=1)] | None = None
     privacy: _Spent | None = None
+    backdoor: _Unseen | None = None
 
 
 class EndEvent(Kind):

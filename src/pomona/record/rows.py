@@ -129,7 +129,8 @@ class Evaluation:
 class RoundRow:
     """One round. Per cohort client: mean training loss, bytes received and sent.
 
-    ``refused``: one line with the reason for each client whose round was not used.
+    ``refused``: one line with the reason for each client whose round was not used; ``limited``: for
+    each that counted for less.
     """
 
     round: Number
@@ -140,6 +141,7 @@ class RoundRow:
     bytes_up: tuple[Count, ...]
     info: Mapping[Label, Array] = field(default_factory=dict)
     refused: tuple[Line, ...] = ()
+    limited: tuple[Line, ...] = ()
 
 
 def round_rows(

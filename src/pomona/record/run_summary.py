@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pomona.core.attack import Attack
 from pomona.core.training_settings import Stop
 from pomona.metrics.best_round import Point, best, reason
 from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize
@@ -28,7 +29,8 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     ``accuracy``, their means over clients, in the last round. ``stopped`` is the reason for an
     early end, otherwise empty. ``diverging`` is the reason to consider the loss diverging,
     otherwise empty. ``unseen`` has the test values of clients that did not train, by client and
-    named model, and their mean. Bytes are those of training; downloads for evaluation only are
+    named model, and their mean. With liars (``attack``) a model's ``honest`` is its spread over the
+    other clients. Bytes are those of training; downloads for evaluation only are
     excluded.
     """
     n = len(result.about["clients"])
@@ -55,12 +57,21 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     if not test:
         return None
     found, spread = best_and_spread(result, model, when, range(n))
+    liars = attack_of(result)
+    honest = liars.honest(n) if liars else ()
     return {
         **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(found).items()},
         "clients": spread,
+        **({"honest": best_and_spread(result, model, when, honest)[1]} if honest else {}),
         "loss": mean_of_known(test[-1].loss),
         "accuracy": test[-1].accuracy_mean,
     }
+
+
+def attack_of(result: Result) -> Attack | None:
+    """Return the liars of a run; None if all clients are honest."""
+    said = result.config.get("attack")
+    return Attack.model_validate(said) if said else None
 
 
 def best_and_spread(

@@ -113,6 +113,8 @@ def _require_traceable(config: Config, headline: tuple[str, str], client: int) -
             "a loss surface needs the plain training data and buffers=local; leave privacy and "
             "buffers out"
         )
+    if config.attack:
+        raise ConfigError("a trajectory is one of honest clients; leave attack out")
     if client not in range(config.clients):
         raise ConfigError(f"client {client}: there are {config.clients}, numbered from 0")
 

@@ -1,0 +1,261 @@
+"""Robust means: what a few lying clients can do to the mean of any method that averages.
+
+Norm clipping of changes is Sun, Kairouz, Suresh, McMahan, Can you really backdoor federated
+learning?, arXiv 1911.07963, sec. 5. Karimireddy, He, Jaggi. Learning from history for Byzantine
+robust optimization. ICML 2021 (arXiv 2012.10333), sec. 4 (centred clipping). Yin, Chen, Ramchandran,
+Bartlett. Byzantine-robust distributed learning. ICML 2018 (arXiv 1803.01498), definitions 1 and 2
+(median, trimmed mean). Pillutla, Kakade, Harchaoui. Robust aggregation for federated learning. IEEE
+TSP 2022 (arXiv 1912.13445), Algorithm 2 (geometric median). Blanchard, El Mhamdi, Guerraoui,
+Stainer. Machine learning with adversaries. NeurIPS 2017, sec. 4 (Krum, Multi-Krum). Equations:
+``robust_rules``.
+
+A name followed by ``+clipped``, ``+centred``, ``+median``, ``+trimmed``, ``+geometric`` or ``+krum``
+(``fedrep+median``) is that method with the rule before the mean of its server, for every method
+whose server keeps only the mean of its uplinks' models, or of a part of them; an optimizer may
+follow (``fedavg+clipped+adam``). The rule changes the rows that the server then averages as before:
+after an estimate all rows are one, so that weights no longer matter. Client halves are the
+method's. Of numbers beside the models (a loss, steps) nothing is changed; ``largest_share`` limits
+what they do. BatchNorm statistics are not part of the rows.
+
+Where at most half of the clients lie, one of any size moves ``clipped`` by at most its weight times
+twice the radius, which is c times an honest change's length at most. The other rules' results do
+not grow with a liar's size either, for fewer liars than half (median, geometric: half of the
+weight), or than f (trimmed, krum).
+
+Differs from the papers: median, trimmed and krum count every client alike, as printed there;
+clipped, centred and geometric have the method's weights, Karimireddy et al. print 1 / n. Radii are
+c times a round's median distance; the papers have a constant. Centred clipping starts from the
+model sent, without the momentum and the last round's centre of its theory. m is n - f unless set.
+``robust_liars`` is lowered to what n clients allow: f < n / 2, and n >= 2 f + 3 for krum.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from pomona.core.settings import Settings
+from pomona.methods import base, robust_rules
+from pomona.methods.suffixes import require_mean, with_suffix
+
+
+class Clipped(Settings):
+    """Settings of clipping; symbols of the papers in brackets."""
+
+    robust_radius: float = Field(
+        2.0,
+        gt=0,
+        le=1e6,
+        description="longest change of a client, in medians of the round's changes (c)",
+    )
+
+
+class Centred(Settings):
+    """Settings of centred clipping; symbols of the papers in brackets."""
+
+    robust_radius: float = Field(
+        1.0,
+        gt=0,
+        le=1e6,
+        description="longest distance from the last centre, in medians of the distances (c)",
+    )
+    robust_steps: int = Field(5, ge=1, le=1000, description="steps of the centre in a round (L)")
+
+
+class Median(Settings):
+    """The median has no settings."""
+
+
+class Trimmed(Settings):
+    """Settings of rules for a given number of liars."""
+
+    robust_liars: float = Field(
+        0.34, ge=0, lt=0.5, description="share of a round's clients that may lie (f / n)"
+    )
+
+
+class Geometric(Settings):
+    """Settings of the geometric median; symbols of the paper in brackets."""
+
+    robust_steps: int = Field(
+        100, ge=1, le=10**4, description="steps towards the geometric median in a round (R)"
+    )
+
+
+class Krum(Trimmed):
+    """Settings of Krum; symbols of the paper in brackets."""
+
+    robust_chosen: int | None = Field(
+        None,
+        ge=1,
+        le=10**4,
+        description="models of which the mean is taken (m); all but the liars if not set, 1: Krum",
+    )
+
+
+# settings, models (n, k), the model sent (k,), weights (n,) -> rows (n, k)
+Rule = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+# the same -> a phrase for each client, by its place, that counts for less
+Named = Callable[[Any, Tensor, Tensor], Mapping[int, str]]
+
+
+@dataclass(frozen=True)
+class Robust:
+    """A rule: its settings, itself, whom it names, and what it is, as words for a card."""
+
+    settings: type[Settings]
+    rule: Rule
+    words: str
+    source: str
+    named: Named = lambda *_: {}
+
+
+def clipped(settings: Clipped, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return models whose changes are no longer than the radius."""
+    return robust_rules.clipped(W, w, settings.robust_radius)
+
+
+def shortened(settings: Clipped, W: Tensor, w: Tensor) -> dict[int, str]:
+    """Name the clients whose changes are clipped."""
+    factor, length, radius = robust_rules.clipping(robust_rules.gram(W, w), settings.robust_radius)
+    return {
+        k: f"its change is {float(length[k]):.4g} long, and counts as one of {float(radius):.4g}"
+        for k in (factor < 1).nonzero().flatten().tolist()
+    }
+
+
+def centred(settings: Centred, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return the centre after clipping around the last one."""
+    G = robust_rules.gram(W, w)
+    a = robust_rules.centred(
+        G, p, settings.robust_steps, lambda r: settings.robust_radius * r.median()
+    )
+    return W if a is p else _estimate(W, w, a)
+
+
+def median(settings: Median, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return the median by coordinate."""
+    return robust_rules.repeated(robust_rules.median(W), len(W))
+
+
+def trimmed(settings: Trimmed, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return the trimmed mean by coordinate."""
+    f = robust_rules.tolerated(len(W), settings.robust_liars)
+    return robust_rules.repeated(robust_rules.trimmed(W, f), len(W))
+
+
+def geometric(settings: Geometric, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return the geometric median."""
+    a = robust_rules.geometric(robust_rules.gram(W, w), p, settings.robust_steps)
+    return W if a is p else _estimate(W, w, a)
+
+
+def krum(settings: Krum, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
+    """Return the mean of the chosen models."""
+    return _estimate(W, w, _chosen(settings, W, w))
+
+
+def left_out(settings: Krum, W: Tensor, w: Tensor) -> dict[int, str]:
+    """Name the clients that are not chosen."""
+    a = _chosen(settings, W, w)
+    return dict.fromkeys(
+        (a == 0).nonzero().flatten().tolist(),
+        "its model is too far from the others', and does not count",
+    )
+
+
+def _chosen(settings: Krum, W: Tensor, w: Tensor) -> Tensor:
+    n = len(W)
+    f = max(0, min(robust_rules.tolerated(n, settings.robust_liars), (n - 3) // 2))
+    return robust_rules.krum(
+        robust_rules.gram(W, w), min(settings.robust_chosen or n - f, n), max(1, n - f - 2)
+    )
+
+
+def _estimate(W: Tensor, w: Tensor, a: Tensor) -> Tensor:
+    return robust_rules.repeated(robust_rules.combined(W, w, a), len(W))
+
+
+RULES: Mapping[str, Robust] = {
+    "clipped": Robust(
+        Clipped, clipped, "changes clipped to a common length", "Sun et al., 2019", shortened
+    ),
+    "centred": Robust(
+        Centred, centred, "models clipped around a centre", "Karimireddy et al., ICML 2021"
+    ),
+    "median": Robust(Median, median, "the median by coordinate", "Yin et al., ICML 2018"),
+    "trimmed": Robust(Trimmed, trimmed, "the trimmed mean by coordinate", "Yin et al., ICML 2018"),
+    "geometric": Robust(
+        Geometric, geometric, "the geometric median", "Pillutla et al., IEEE TSP 2022"
+    ),
+    "krum": Robust(
+        Krum,
+        krum,
+        "the models with the closest neighbours",
+        "Blanchard et al., NeurIPS 2017",
+        left_out,
+    ),
+}
+"""Suffixes of a method's name."""
+
+
+def guarded(inner: base.Server, robust: Robust, settings: Any) -> base.Server:
+    """Return an averaging server that takes its mean of the rule's rows."""
+
+    def ruled(
+        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster
+    ) -> base.Uplink:
+        if not ids:
+            return uplink
+        rows = robust.rule(settings, uplink["model"], w, roster.weights(ids))
+        return {**uplink, "model": rows}
+
+    def aggregate(
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> Any:
+        return inner.aggregate(w, ruled(w, uplink, ids, roster), ids, roster, round_)
+
+    def limited(
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> dict[int, str]:
+        found = robust.named(settings, uplink["model"], w)
+        own = {ids[k]: phrase for k, phrase in found.items()}
+        return own | dict(inner.limited(w, ruled(w, uplink, ids, roster), ids, roster, round_))
+
+    return replace(inner, aggregate=aggregate, limited=limited)
+
+
+@cache
+def robustified(kind: type[base.MethodSettings], rule: str) -> type[base.MethodSettings]:
+    """Return settings that combine a method's with a rule's in one section; the same class at each
+    call.
+
+    Raises ConfigError for a method whose server state is not just a mean.
+    """
+    require_mean(kind, rule, "a robust rule is for")
+    robust = RULES[rule]
+
+    def method(settings: Any) -> base.Method:
+        inner = kind.method(settings)
+        card = inner.card
+        shown = replace(card.presentation, title=f"{card.presentation.title}+{rule}")
+        card = replace(
+            card,
+            presentation=shown,
+            paper=f"{card.paper}; server: {robust.source}",
+            summary=f"{card.summary}; against liars: {robust.words}",
+        )
+        return replace(inner, server=guarded(inner.server, robust, settings), card=card)
+
+    return with_suffix(kind, rule, robust.settings, method)

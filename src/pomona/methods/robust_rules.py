@@ -1,0 +1,157 @@
+"""Rules of robust aggregation: pure functions of a round's rows.
+
+A rule sees models W (n, k), the model w (k,) that was sent and weights p (n,), and returns rows (n,
+k) for the mean that follows: W itself where nothing is to be changed, so that the mean is the one
+without a rule, to the bit; else rows that are shortened, or its estimate n times.
+
+With D_i = w_i - w, distances r_i = |D_i - v| from a point v, and f clients that may lie:
+
+    clip(v, t)      v + sum_i p_i min(1, t / r_i) (D_i - v)
+    clipped         w + min(1, t / |D_i|) D_i in the place of w_i,  t = c median_j |D_j|
+    centred         v <- clip(v, c median_j r_j), L times from v = 0; w + v          (Karimireddy et al., sec. 4)
+    median          by coordinate, of n models that count alike                      (Yin et al., def. 1)
+    trimmed         by coordinate, the mean without the f largest and f smallest     (Yin et al., def. 2)
+    geometric       argmin_z sum_i p_i |w_i - z|, by Weiszfeld's steps               (Pillutla et al., alg. 2)
+                    z <- sum_i b_i w_i / sum_i b_i,   b_i = p_i / max(nu, |w_i - z|)
+    krum            the mean of the m models with the smallest scores; s_i is the sum of the squared
+                    distances to the n - f - 2 closest others                        (Blanchard et al., sec. 4)
+
+All but median and trimmed follow from the Gram matrix <D_i, D_j> (n, n), whatever k is. Medians of
+distances are the lower ones: with at most half of the clients lying, they are no larger than an
+honest one's.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pomona.storage.mapped_tensor import chunked
+
+SMALLEST = 1e-12
+"""Share of the largest distance below which two points are taken for one (nu)."""
+
+
+def gram(W: Tensor, w: Tensor) -> Tensor:
+    """Return <D_i, D_j> (n, n) float64 on the CPU."""
+    return (chunked(W) - w).apply(torch.Tensor.double).gram().cpu()
+
+
+def distances(G: Tensor, a: Tensor) -> Tensor:
+    """Return the distances (n,) of all D_i from sum_j a_j D_j, by their Gram matrix."""
+    square = G.diagonal() - 2 * (G @ a) + a @ G @ a
+    return square.clamp_min(0).sqrt()
+
+
+def shortening(r: Tensor, t: float | Tensor) -> Tensor:
+    """Return min(1, t / r) (n,); 1 for a distance of 0."""
+    return torch.where(r > t, t / r.clamp_min(torch.finfo(r.dtype).tiny), 1.0)
+
+
+def clipping(G: Tensor, c: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each change's factor (n,) and length (n,), and the radius t, c times their median."""
+    r = G.diagonal().sqrt()
+    t = c * r.median()
+    return shortening(r, t), r, t
+
+
+def clipped(W: Tensor, w: Tensor, c: float) -> Tensor:
+    """Return the models (n, k) with changes of at most c times their median length."""
+    factor, _, _ = clipping(gram(W, w), c)
+    if bool((factor == 1).all()):
+        return W
+    f = factor.to(W).unsqueeze(1)
+    return (
+        chunked(W)
+        .apply(lambda rows, sent: torch.where(f < 1, sent + f * (rows - sent), rows), w)
+        .compute()
+    )
+
+
+def centred(G: Tensor, p: Tensor, steps: int, radius: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return coefficients (n,) of centred clipping: the result is w + sum_i a_i D_i.
+
+    Args:
+        G: Gram matrix of the changes.
+        p: weights (n,).
+        steps: L.
+        radius: t as a function of the distances (n,) from the last point.
+    """
+    a = torch.zeros_like(p)
+    for _ in range(steps):
+        r = distances(G, a)
+        factor = p * shortening(r, radius(r))
+        a = p if torch.equal(factor, p) else a * (1 - factor.sum()) + factor
+    return a
+
+
+def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tensor:
+    """Return coefficients (n,), which sum to 1, of the geometric median after Weiszfeld's steps
+    from the mean.
+
+    ``nu``: the smallest distance; a share of the largest one from the mean if not given.
+    """
+    a = p
+    least = SMALLEST * distances(G, a).max() if nu is None else torch.tensor(nu)
+    if not least > 0:  # all models are one
+        return p
+    for _ in range(steps):
+        b = p / distances(G, a).clamp_min(least)
+        a = b / b.sum()
+    return a
+
+
+def krum(G: Tensor, chosen: int, neighbours: int) -> Tensor:
+    """Return coefficients (n,): 1 / m for the m chosen models, whose scores are the smallest."""
+    n = len(G)
+    square = (G.diagonal() + G.diagonal().unsqueeze(1) - 2 * G).clamp_min(0)
+    square.fill_diagonal_(-1.0)  # itself first, whatever rounding makes of the others
+    score = square.sort(1).values[:, 1 : 1 + neighbours].sum(1)
+    best = score.sort(stable=True).indices[:chosen]
+    return torch.zeros(n, dtype=G.dtype).index_fill(0, best, 1 / chosen)
+
+
+def median(W: Tensor) -> Tensor:
+    """Return the median (k,) by coordinate of models (n, k), of an even number the middle of
+    two.
+    """
+    n = len(W)
+
+    def middle(rows: Tensor) -> Tensor:
+        low, high = rows.sort(0).values[[(n - 1) // 2, n // 2]]
+        return low + (high - low) / 2
+
+    return chunked(W).apply(middle).compute()
+
+
+def trimmed(W: Tensor, f: int) -> Tensor:
+    """Return the mean (k,) by coordinate without the f largest and f smallest numbers."""
+    n = len(W)
+
+    def inner(rows: Tensor) -> Tensor:
+        left = rows.sort(0).values[f : n - f]
+        return left[0] + (left - left[0]).mean(0)
+
+    return chunked(W).apply(inner).compute()
+
+
+def combined(W: Tensor, w: Tensor, a: Tensor) -> Tensor:
+    """Return w + sum_i a_i D_i (k,), counted from the model with the largest coefficient: exactly
+    this if all are equal and a sums to 1, and free of the rounding of others that are huge.
+    """
+    k = int(a.argmax())
+    rest = float(1 - a.sum())
+    found = W[k] + a.to(W) @ (chunked(W) - W[k])
+    return found if abs(rest) < SMALLEST else found + rest * (w - W[k])
+
+
+def repeated(row: Tensor, n: int) -> Tensor:
+    """Return one row (k,) for all n clients (n, k), without copies: any weights have it as their
+    mean.
+    """
+    return row.unsqueeze(0).expand(n, -1)
+
+
+def tolerated(n: int, share: float) -> int:
+    """Return f of n clients: the share of them rounded down, and fewer than half."""
+    return min(int(share * n + SMALLEST), (n - 1) // 2)
