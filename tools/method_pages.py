@@ -11,10 +11,13 @@ from pathlib import Path
 
 from equations import typeset
 from pomona.core.settings import Settings
-from pomona.methods import METHODS
+from pomona.methods import METHODS, resolve
 from pomona.methods.base import Card
+from pomona.methods.robust import RULES
 
 FOLDER = Path(__file__).parents[1] / "docs/methods"
+SHOWN = METHODS | {name: resolve(name) for name in (f"fedavg+{rule}" for rule in RULES)}
+"""Methods with a page; robust rules are shown behind FedAvg."""
 EXAMPLE = "pomona run {name} --data digits --partition dirichlet rounds=20 --out runs/{name}"
 """A command that works for every method; slow tests run it."""
 MEASURED = "guides/choose-a-method.md"
@@ -53,7 +56,7 @@ def pages() -> dict[str, str]:
     """Return file name -> Markdown: one page per module of methods, and an index."""
     measured = measurements()
     modules: defaultdict[str, list[str]] = defaultdict(list)
-    for name, settings in METHODS.items():
+    for name, settings in SHOWN.items():
         modules[settings.__module__].append(name)
     made = {
         f"{module.rpartition('.')[2]}.md": _page(module, names, measured)
@@ -78,7 +81,7 @@ def _index(modules: Mapping[str, list[str]]) -> str:
     lines = []
     for module, names in modules.items():
         for name in names:
-            card = METHODS[name]().method().card
+            card = SHOWN[name]().method().card
             down, up = card.exchange.down, card.exchange.up
             page = f"{module.rpartition('.')[2]}.md"
             lines.append(
@@ -97,9 +100,9 @@ def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
     else:
         parts.append(_linked(source))
     parts += [_equations(p) if p.startswith("    ") else _prose(p) for p in paragraphs]
-    cards = {name: METHODS[name]().method().card for name in names}
+    cards = {name: SHOWN[name]().method().card for name in names}
     facts = {name: list(_about(card, len(names) == 1)) for name, card in cards.items()}
-    keys = {name: _keys(METHODS[name]) for name in names}
+    keys = {name: _keys(SHOWN[name]) for name in names}
     common = set.intersection(*map(set, facts.values())), set.intersection(*map(set, keys.values()))
     if len(names) > 1 and any(common):
         first = names[0]

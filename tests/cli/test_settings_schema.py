@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pomona.cli import main
 from pomona.cli.settings_schema import schema
 from pomona.config import Config, resolve
+from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.training_settings import OPTIMIZERS, Stop
@@ -104,6 +105,7 @@ TARGETS = [
     (("data",), {"name": "mnist"}, PublicImages),
     (("model",), {}, ModelSettings),
     (("membership",), {"unseen": [1]}, Membership),
+    (("attack",), {"clients": [1], "kind": "scale"}, Attack),
     (("stop",), {"patience": 1}, Stop),
     (("privacy",), {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5}, Privacy),
 ]

@@ -27,7 +27,7 @@ def test_every_suite_of_the_package_can_be_planned(file, size):
 
 
 def test_small_suites_come_with_the_package():
-    assert set(suites()) == {"choose-a-method", "digits"}
+    assert set(suites()) == {"choose-a-method", "digits", "liars"}
 
 
 LAYERS = [

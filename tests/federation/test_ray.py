@@ -35,10 +35,10 @@ def machine():
     assert now == {name: before.get(name) for name in now}
 
 
-def as_one(name, settings, tmp_path):
+def as_one(name, settings, tmp_path, **over):
     """Run over Ray and in one process; both must give the same bits."""
-    one = pomona.run(tiny(name, settings, workers=1, **CLIENTS), tmp_path / "one")
-    ray = pomona.run(on_ray(name, settings), tmp_path / "ray")
+    one = pomona.run(tiny(name, settings, workers=1, **CLIENTS, **over), tmp_path / "one")
+    ray = pomona.run(on_ray(name, settings, **over), tmp_path / "ray")
     assert outcome(ray) == outcome(one)
     assert models(tmp_path / "ray") == models(tmp_path / "one")
 
@@ -55,6 +55,10 @@ def test_it_has_the_bits_of_one_process(name, settings, tmp_path, machine):
         if c.pid in own and c.status == "LISTEN"
     }
     assert heard == {"127.0.0.1"}
+
+
+def test_it_has_the_same_liars(tmp_path, machine):
+    as_one("fedavg", None, tmp_path, attack={"clients": [1], "kind": "noise", "from_round": 2})
 
 
 def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pomona.core.bounds import Number, Place
+from pomona.core.bounds import ROUNDS, Place
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 
@@ -56,8 +56,11 @@ class Attack(Settings):
         description="how much, by kind; if not set "
         + ", ".join(f"{kind} {value:g}" for kind, value in USUAL.items()),
     )
-    from_round: Number = Field(
-        1, ge=1, description="first round in which they lie; data and counts are false from round 1"
+    from_round: int = Field(
+        1,
+        ge=1,
+        le=ROUNDS,
+        description="first round in which they lie; data and counts are false from round 1",
     )
 
     def idle(self) -> dict[str, str]:

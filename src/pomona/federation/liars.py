@@ -30,7 +30,7 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import Named
 from pomona.federation.exchange import Arrival, ClientRequest
-from pomona.federation.transport import Transport
+from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial
 from pomona.objective.training import STATISTICS
 
@@ -56,10 +56,7 @@ class Lying:
     initial: Initial
     seed: int
 
-    @property
-    def run(self) -> str:
-        """The id of its run."""
-        return self.honest.run
+    run = SIMULATION
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
         """Exchange with the clients, and falsify what liars send."""
@@ -136,18 +133,17 @@ def lie(
         normal: standard normal numbers (k,).
         others: the honest clients' rows; without any, colluding liars send their own.
     """
-    s, D = attack.strength, true - w
+    s, D, sent = attack.strength, true - w, true
     match attack.kind:
         case "scale":
-            return w + s * D
+            sent = w + s * D
         case "sign":
-            return w - s * D
+            sent = w - s * D
         case "noise":
-            return w + s * D.norm() * normal / normal.norm()
+            sent = w + s * D.norm() * normal / normal.norm()
         case "collude" if others:
             rows = torch.stack(list(others))
-            return rows.mean(0) - s * rows.std(0, correction=0)
+            sent = rows.mean(0) - s * rows.std(0, correction=0)
         case "free-rider":
-            return w.clone()
-        case _:
-            return true
+            sent = w.clone()
+    return sent

@@ -126,12 +126,21 @@ METHODS: dict[str, type[MethodSettings]] = {
 }
 
 
+def _apart(name: str) -> tuple[str, list[str]]:
+    """Return a method's own name, and the robust rule and server optimizer that follow it."""
+    suffixes: list[str] = []
+    for table in (OPTIMIZERS, RULES):
+        inner, _, suffix = name.rpartition("+")
+        if name not in METHODS and suffix in table:
+            name, suffixes = inner, [suffix, *suffixes]
+    return name, suffixes
+
+
 def is_known(name: str) -> bool:
     """Return whether a name is in ``METHODS``, or is one of them with a robust rule, a server
-    optimizer, or both (``fedrep+median+adam``).
+    optimizer, or both in this order (``fedrep+median+adam``).
     """
-    inner, _, suffix = name.rpartition("+")
-    return name in METHODS or (suffix in (*RULES, *OPTIMIZERS) and is_known(inner))
+    return _apart(name)[0] in METHODS
 
 
 def resolve(name: str) -> type[MethodSettings]:
@@ -141,12 +150,12 @@ def resolve(name: str) -> type[MethodSettings]:
     Raises ConfigError for an unknown name, a rule or a server optimizer on a method that does not
     average, a module that cannot be imported, or an object that is not a method.
     """
-    if name in METHODS:
-        return METHODS[name]
     if is_known(name):
-        inner, _, suffix = name.rpartition("+")
-        add = robustified if suffix in RULES else optimized
-        return add(resolve(inner), suffix)
+        plain, suffixes = _apart(name)
+        kind = METHODS[plain]
+        for suffix in suffixes:
+            kind = (robustified if suffix in RULES else optimized)(kind, suffix)
+        return kind
     if ":" not in name:
         raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
     kind = own(name)

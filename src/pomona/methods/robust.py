@@ -1,32 +1,40 @@
-"""Robust means: what a few lying clients can do to the mean of any method that averages.
+"""Robust means: against clients that lie, for every method that averages.
 
-Norm clipping of changes is Sun, Kairouz, Suresh, McMahan, Can you really backdoor federated
-learning?, arXiv 1911.07963, sec. 5. Karimireddy, He, Jaggi. Learning from history for Byzantine
-robust optimization. ICML 2021 (arXiv 2012.10333), sec. 4 (centred clipping). Yin, Chen, Ramchandran,
-Bartlett. Byzantine-robust distributed learning. ICML 2018 (arXiv 1803.01498), definitions 1 and 2
-(median, trimmed mean). Pillutla, Kakade, Harchaoui. Robust aggregation for federated learning. IEEE
-TSP 2022 (arXiv 1912.13445), Algorithm 2 (geometric median). Blanchard, El Mhamdi, Guerraoui,
-Stainer. Machine learning with adversaries. NeurIPS 2017, sec. 4 (Krum, Multi-Krum). Equations:
-``robust_rules``.
+Sun, Kairouz, Suresh, McMahan. Can you really backdoor federated learning? arXiv 1911.07963, sec. 5
+(clipped). Karimireddy, He, Jaggi. Learning from history for Byzantine robust optimization. ICML
+2021 (arXiv 2012.10333), sec. 4 (centred). Yin, Chen, Ramchandran, Bartlett. Byzantine-robust
+distributed learning: towards optimal statistical rates. ICML 2018 (arXiv 1803.01498), definitions 1
+and 2 (median, trimmed). Pillutla, Kakade, Harchaoui. Robust aggregation for federated learning.
+IEEE TSP 2022 (arXiv 1912.13445), Algorithm 2 (geometric). Blanchard, El Mhamdi, Guerraoui, Stainer.
+Machine learning with adversaries: Byzantine tolerant gradient descent. NeurIPS 2017, sec. 4 (krum).
 
-A name followed by ``+clipped``, ``+centred``, ``+median``, ``+trimmed``, ``+geometric`` or ``+krum``
-(``fedrep+median``) is that method with the rule before the mean of its server, for every method
-whose server keeps only the mean of its uplinks' models, or of a part of them; an optimizer may
-follow (``fedavg+clipped+adam``). The rule changes the rows that the server then averages as before:
-after an estimate all rows are one, so that weights no longer matter. Client halves are the
-method's. Of numbers beside the models (a loss, steps) nothing is changed; ``largest_share`` limits
-what they do. BatchNorm statistics are not part of the rows.
+    client           the method's own
+    server           the method's own mean, of the rule's rows in the place of the uploaded w_i;  D_i = w_i - w, w as sent
+    clipped          w + min(1, t / |D_i|) D_i,   t = c median_j |D_j|
+    centred          w + v,   v <- v + sum_i p_i min(1, t / |D_i - v|) (D_i - v)   L times from v = 0,   t = c median_j |D_j - v|
+    median           by coordinate the median of the w_i
+    trimmed          by coordinate the mean of the w_i without the f largest and the f smallest
+    geometric        argmin_z sum_i p_i |w_i - z|,   z <- sum_i b_i w_i / sum_i b_i   with b_i = p_i / |w_i - z|
+    krum             the mean of the m models with the smallest s_i, the sum of the squared distances to the n - f - 2 closest others
 
-Where at most half of the clients lie, one of any size moves ``clipped`` by at most its weight times
-twice the radius, which is c times an honest change's length at most. The other rules' results do
-not grow with a liar's size either, for fewer liars than half (median, geometric: half of the
-weight), or than f (trimmed, krum).
+A name followed by ``+clipped``, ``+centred``, ``+median``, ``+trimmed``, ``+geometric`` or
+``+krum`` (``fedrep+median``) is that method with the rule before the mean of its server, for every
+method whose server keeps only the mean of its uplinks' models, or of a part of them; an optimizer
+may follow (``fedavg+clipped+adam``). After an estimate (all but clipped) every row is the same, so
+that the server's weights no longer matter. Numbers beside the models (a loss, steps) and BatchNorm
+statistics are not changed; ``largest_share`` limits what they do.
+
+With at most half of the clients lying, what one of any size adds to a clipped mean is at most its
+weight times the radius, which is no longer than c times the longest honest change. The results of
+the others do not grow with a liar's size either, for fewer liars than half (geometric and centred:
+than half of the weight), or for up to f (trimmed, krum).
 
 Differs from the papers: median, trimmed and krum count every client alike, as printed there;
-clipped, centred and geometric have the method's weights, Karimireddy et al. print 1 / n. Radii are
-c times a round's median distance; the papers have a constant. Centred clipping starts from the
-model sent, without the momentum and the last round's centre of its theory. m is n - f unless set.
-``robust_liars`` is lowered to what n clients allow: f < n / 2, and n >= 2 f + 3 for krum.
+clipped, centred and geometric have the method's weights, where Karimireddy et al. print 1 / n.
+Radii are c times a round's median distance; the papers have a constant. Centred clipping starts
+from the model sent, without the momentum and the last round's centre of its theory. m is n - f
+unless set. f is ``robust_liars`` of n, rounded down, and less where n clients do not allow it: f <
+n / 2, and n >= 2 f + 3 for krum. Differs from published code: ByzFL's krum adds one neighbour more.
 """
 
 from collections.abc import Callable, Mapping

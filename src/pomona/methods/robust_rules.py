@@ -1,24 +1,9 @@
-"""Rules of robust aggregation: pure functions of a round's rows.
+"""Rules of robust aggregation, as pure functions; equations and sources are in ``robust``.
 
-A rule sees models W (n, k), the model w (k,) that was sent and weights p (n,), and returns rows (n,
-k) for the mean that follows: W itself where nothing is to be changed, so that the mean is the one
-without a rule, to the bit; else rows that are shortened, or its estimate n times.
-
-With D_i = w_i - w, distances r_i = |D_i - v| from a point v, and f clients that may lie:
-
-    clip(v, t)      v + sum_i p_i min(1, t / r_i) (D_i - v)
-    clipped         w + min(1, t / |D_i|) D_i in the place of w_i,  t = c median_j |D_j|
-    centred         v <- clip(v, c median_j r_j), L times from v = 0; w + v          (Karimireddy et al., sec. 4)
-    median          by coordinate, of n models that count alike                      (Yin et al., def. 1)
-    trimmed         by coordinate, the mean without the f largest and f smallest     (Yin et al., def. 2)
-    geometric       argmin_z sum_i p_i |w_i - z|, by Weiszfeld's steps               (Pillutla et al., alg. 2)
-                    z <- sum_i b_i w_i / sum_i b_i,   b_i = p_i / max(nu, |w_i - z|)
-    krum            the mean of the m models with the smallest scores; s_i is the sum of the squared
-                    distances to the n - f - 2 closest others                        (Blanchard et al., sec. 4)
-
-All but median and trimmed follow from the Gram matrix <D_i, D_j> (n, n), whatever k is. Medians of
-distances are the lower ones: with at most half of the clients lying, they are no larger than an
-honest one's.
+A rule sees models W (n, k), the model w (k,) that was sent and weights p (n,), and works on the
+changes D_i = w_i - w. All but the median and the trimmed mean follow from the Gram matrix <D_i,
+D_j> (n, n), whatever k is. Medians of distances are the lower ones: with at most half of the
+clients lying, they are no larger than an honest one's.
 """
 
 from collections.abc import Callable
@@ -118,7 +103,8 @@ def median(W: Tensor) -> Tensor:
     n = len(W)
 
     def middle(rows: Tensor) -> Tensor:
-        low, high = rows.sort(0).values[[(n - 1) // 2, n // 2]]
+        ordered = rows.sort(0).values
+        low, high = ordered[(n - 1) // 2], ordered[n // 2]
         return low + (high - low) / 2
 
     return chunked(W).apply(middle).compute()
@@ -141,7 +127,7 @@ def combined(W: Tensor, w: Tensor, a: Tensor) -> Tensor:
     """
     k = int(a.argmax())
     rest = float(1 - a.sum())
-    found = W[k] + a.to(W) @ (chunked(W) - W[k])
+    found: Tensor = W[k] + a.to(W) @ (chunked(W) - W[k])
     return found if abs(rest) < SMALLEST else found + rest * (w - W[k])
 
 

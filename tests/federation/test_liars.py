@@ -1,0 +1,277 @@
+"""Clients that lie: what arrives of them, in one process, in two, over Ray, and after an
+interruption; what the record says of it; and what cannot be asked for.
+"""
+
+import numpy as np
+import pytest
+import torch
+from test_resume import models
+from torch.testing import assert_close
+
+import pomona
+from pomona.config import resolve
+from pomona.core.attack import USUAL, Attack
+from pomona.core.errors import CheckpointError, ConfigError
+from pomona.core.round import Roster
+from pomona.data.poison import poisoned, triggered
+from pomona.federation.callbacks import NullCallback, StopAfter
+from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.federation.liars import TOLD, Lying, lie
+from pomona.methods import METHODS
+from pomona.methods.base import Initial, Rows
+from pomona.results.run_numbers import Run
+from pomona.results.tables.liars import liars, spans
+from pomona.scenario import Scenario
+from problems import a_round, tiny
+from representatives import drawn
+
+LIARS = {"clients": [1], "kind": "scale", "strength": 50.0, "from_round": 2}
+
+
+def attack(kind, **over):
+    return Attack(**{"clients": (1,), "kind": kind, **over})
+
+
+# what is sent
+
+
+def test_each_lie_by_its_formula():
+    w, true = torch.tensor([1.0, 2.0]), torch.tensor([1.5, 1.0])
+    normal = torch.tensor([3.0, 4.0])
+    others = [torch.tensor([0.0, 5.0]), torch.tensor([2.0, 1.0])]
+
+    def sent(kind, strength=1.0, rows=others):
+        said = {"strength": strength} if kind in USUAL else {}
+        return lie(attack(kind, **said), true, w, normal, rows)
+
+    assert sent("scale", 4.0).tolist() == [3.0, -2.0]
+    assert sent("sign", 2.0).tolist() == [0.0, 4.0]
+    length = 0.5 * (0.25 + 1.0) ** 0.5
+    assert_close(sent("noise", 0.5), w + length * torch.tensor([0.6, 0.8]))
+    assert sent("collude", 0.5).tolist() == [0.5, 2.0]  # mean (1, 3), deviation (1, 2)
+    assert torch.equal(sent("collude", 0.5, []), true)
+    assert torch.equal(sent("free-rider"), w)
+
+
+class Carried:
+    """A transport whose clients send given uplinks."""
+
+    run = "simulation"
+
+    def __init__(self, uplinks):
+        self.uplinks = uplinks
+
+    def visit(self, visit, down):
+        return [Arrival(Reply(i, dict(self.uplinks[i])), "simulation", 1, 5) for i in visit.ids]
+
+
+def heard(uplinks, kind, down, number=1, trains=True, initial=None, **over):
+    initial = Initial(lambda _: torch.full((2,), 9.0) if initial is None else initial, ())
+    lying = Lying(Carried(uplinks), attack(kind, **over), initial, seed=3)
+    ids = tuple(range(len(uplinks)))
+    visit = ClientRequest(a_round(number), Roster((5,) * len(ids)), ids, trains)
+    return [a.reply.uplink for a in lying.visit(visit, down)]
+
+
+def test_only_liars_lie_only_in_models_and_only_from_their_round_on():
+    honest = {
+        "model": torch.tensor([1.0, 3.0]),
+        "delta": torch.tensor([1.0, 1.0, 1.0]),
+        "risk": torch.tensor([0.25], dtype=torch.float64),
+        "request": torch.tensor([1, 2]),
+    }
+    down = {"model": Rows.same(torch.tensor([1.0, 1.0]), 2)}
+    first, second = heard([honest, honest], "scale", down, strength=10.0)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[k], honest[k]) for k in honest)
+    assert second["model"].tolist() == [1.0, 21.0]  # from what it received
+    assert second["delta"].tolist() == [10.0] * 3  # nothing of this name was received: a change
+    assert all(torch.equal(second[k], honest[k]) for k in ("risk", "request"))
+    assert honest["model"].tolist() == [1.0, 3.0]  # what it keeps is not touched
+    alone = heard([honest, honest], "scale", {}, strength=2.0)[1]
+    assert alone["model"].tolist() == [-7.0, -3.0]  # a model of its own: from the initial one
+    for over in ({"from_round": 2}, {"trains": False}):
+        calm = heard([honest, honest], "scale", down, **over)[1]
+        assert all(torch.equal(calm[k], honest[k]) for k in honest)
+    spoilt = heard([honest, honest], "nan", down)[1]
+    assert all(not t.isfinite().any() for k, t in spoilt.items() if k != "request")
+
+
+def test_noise_is_another_in_each_round_and_the_same_again():
+    honest, down = {"model": torch.ones(2)}, {"model": Rows.same(torch.zeros(2), 2)}
+    one, two, again = (
+        heard([honest, honest], "noise", down, number=k)[1]["model"] for k in (1, 2, 1)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize("name", drawn(METHODS, 4))
+def test_every_method_plays_its_rounds_with_liars(name):
+    """A liar changes a run unless nothing is sent, and honest clients have numbers."""
+    kind = TOLD[len(name) % len(TOLD)]
+    over = {"attack": {"clients": [1], "kind": kind}}
+    honest, lied = pomona.run(tiny(name)), pomona.run(tiny(name, **over))
+    if kind != "nan":
+        assert len(lied.rounds) == len(honest.rounds)
+    headline = lied.summary["models"][lied.summary["headline"]]
+    assert 0 <= headline["honest"]["mean"] <= 1
+
+
+# whatever carries it
+
+
+def with_liars(name="fedavg+clipped", kind="scale", **over):
+    said = {"clients": [1], "kind": kind}
+    return tiny(name, attack={**said, "from_round": 2}, **over)
+
+
+@pytest.mark.parametrize("kind", ["noise", "collude"])
+def test_two_processes_and_a_resumed_run_have_the_same_liars(kind, tmp_path):
+    whole = pomona.run(with_liars(kind=kind, workers=1), tmp_path / "whole")
+    two = pomona.run(with_liars(kind=kind, workers=2), tmp_path / "two")
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(with_liars(kind=kind), tmp_path / "parts", StopAfter(2, committed=False))
+    parts = pomona.run(with_liars(kind=kind), tmp_path / "parts", resume=True)
+    for other, folder in ((two, "two"), (parts, "parts")):
+        assert other.evaluations == whole.evaluations
+        assert [r.limited for r in other.rounds] == [r.limited for r in whole.rounds]
+        assert models(tmp_path / folder) == models(tmp_path / "whole")
+
+
+def test_a_run_with_liars_does_not_go_on_without_them(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(with_liars(), tmp_path / "run", StopAfter(2))
+    with pytest.raises(CheckpointError, match=r"other values of .*attack"):
+        pomona.run(tiny("fedavg+clipped"), tmp_path / "run", resume=True)
+
+
+# what the record says
+
+
+class Notes(NullCallback):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+def test_the_record_says_who_was_limited_and_when_and_how_honest_clients_do(tmp_path):
+    watcher = Notes()
+    run = tiny("fedavg+clipped", attack=LIARS, rounds=4)
+    result = pomona.run(run, tmp_path / "run", watcher)
+    assert [len(r.limited) for r in result.rounds] == [0, 1, 1, 1]
+    assert all("counts as one of" in line for r in result.rounds for line in r.limited)
+    said = [line for line in watcher.lines if line.startswith("client 1, round")]
+    assert said == [result.rounds[1].limited[0]]  # once, not in every round
+    again = pomona.load(tmp_path / "run")
+    assert [r.limited for r in again.rounds] == [r.limited for r in result.rounds]
+    figures = again.summary["models"]["global, received"]
+    last = again.curve("global", "received", "test")[-1]
+    honest = [v for c, v in zip(last.clients, last.value, strict=True) if c != 1]
+    assert figures["honest"]["mean"] == pytest.approx(np.mean(honest))
+    assert figures["clients"]["mean"] == pytest.approx(np.mean(last.value))
+    table = liars([Run(again, "a run")])
+    assert [row[-3:] for row in table.rows] == [["scale, strength 50, from round 2", "-", "2-4"]]
+    assert "on average over the honest clients" in table.notes[0]
+
+
+def test_what_is_no_number_is_refused_three_times_and_its_client_asked_no_more():
+    result = pomona.run(tiny("fedavg", rounds=5, attack={"clients": [1], "kind": "nan"}))
+    assert [len(r.refused) for r in result.rounds] == [1, 1, 1, 0, 0]
+    assert all(1 not in r.cohort for r in result.rounds)
+    assert spans([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+    assert liars([Run(result, "a run")]).rows[0][-2:] == ["1-3", "-"]
+    assert not liars([Run(pomona.run(tiny("fedavg")), "an honest run")]).rows
+
+
+# false data and counts
+
+
+def scenario(kind, **over):
+    return Scenario.prepare(tiny("fedavg", attack={"clients": [1], "kind": kind, **over}))
+
+
+def test_false_labels_and_triggers_are_on_the_liars_training_samples_alone():
+    honest = Scenario.prepare(tiny("fedavg")).dataset
+    for kind in ("labels", "backdoor"):
+        false = scenario(kind, strength=0.25)
+        own = false.partition.clients[1].train
+        changed = np.flatnonzero(false.dataset.y != honest.y)
+        seen = np.flatnonzero((false.dataset.x != honest.x).reshape(len(honest), -1).any(1))
+        assert np.isin(changed, own).all()
+        assert np.isin(seen, own).all()
+        most = int(np.ceil(0.25 * len(own)))
+        assert 0.7 * most <= len(changed) <= most  # a class may be its own opposite, or 0 already
+        assert bool(len(seen)) == (kind == "backdoor")
+        opposite = 9 - honest.y[changed] if kind == "labels" else 0
+        assert (false.dataset.y[changed] == opposite).all()
+    assert (honest.y == Scenario.prepare(tiny("fedavg")).dataset.y).all()
+
+
+def test_the_trigger_is_a_corner_of_the_largest_value():
+    data = Scenario.prepare(tiny("fedavg")).dataset
+    rows = np.array([3, 5])
+    x = triggered(data, rows).x
+    assert (x[rows][:, -2:, -2:] == data.x.max()).all()
+    same = np.ones(x.shape, bool)
+    same[np.ix_(rows, [6, 7], [6, 7])] = False
+    assert (x[same] == data.x[same]).all()
+
+
+def test_a_liars_claimed_samples_weigh_it():
+    counts = Attack(clients=(1,), kind="counts", strength=100.0)
+    assert counts.claimed((5, 7, 0)) == (5, 700, 0)
+    assert Attack(clients=(1,), kind="sign").claimed((5, 7)) == (5, 7)
+    said = {"clients": [1], "kind": "counts", "strength": 1e6}
+    alone = pomona.run(tiny("fedavg", attack=said))
+    fair = pomona.run(tiny("fedavg", attack=said, largest_share=0.5))
+    assert alone.evaluations != fair.evaluations
+
+
+def test_a_backdoor_is_counted_on_honest_clients(tmp_path):
+    said = {"clients": [1], "kind": "backdoor"}
+    deep = {"rounds": 8, "lr": 0.2, "local_epochs": 3}
+    one = pomona.run(tiny("fedavg", attack=said, workers=1, **deep), tmp_path / "one")
+    two = pomona.run(tiny("fedavg", attack=said, workers=2, **deep))
+    found = one.summary["backdoor"]
+    assert found == two.summary["backdoor"] == pomona.load(tmp_path / "one").summary["backdoor"]
+    assert "1" not in found["clients"]
+    alone = pomona.run(tiny("separate", attack=said, **deep)).summary["backdoor"]
+    assert alone["mean"] < 0.2 < found["mean"]  # nothing of a liar reaches a client that is alone
+
+
+# what cannot be asked for
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ({"clients": [9], "kind": "sign"}, "names client 9"),
+        ({"clients": [0, 1, 2], "kind": "sign"}, "leave one that is honest"),
+        ({"clients": [], "kind": "sign"}, "clients"),
+        ({"clients": [1], "kind": "charm"}, "kind"),
+        ({"clients": [1], "kind": "nan", "strength": 2.0}, "nan has none"),
+        ({"clients": [1], "kind": "labels", "from_round": 2}, "from round 1 on"),
+        ({"clients": [1], "kind": "labels", "strength": 2.0}, "at most 1"),
+        ({"clients": [1], "kind": "scale", "strength": 1e9}, "strength"),
+        ({"clients": [1], "kind": "scale", "strength": float("inf")}, "strength"),
+    ],
+)
+def test_other_values_are_one_line(said, fault):
+    with pytest.raises(ConfigError, match=fault):
+        Scenario.prepare(tiny("fedavg", clients=3, attack=said))
+
+
+def test_on_the_command_line_nan_is_a_word():
+    assert resolve({"attack": {"clients": [0], "kind": float("nan")}}).attack.kind == "nan"
+
+
+def test_liars_whose_samples_others_are_tested_on_are_refused():
+    true = Scenario.prepare(tiny("fedavg"))
+    rows = [c.train for c in true.partition.clients]
+    with pytest.raises(ConfigError, match="other clients have"):
+        poisoned(true.dataset, rows, rows[1][:1], attack("labels"), 0)
+    with pytest.raises(ConfigError, match="other clients have"):
+        poisoned(true.dataset, [rows[1], rows[1]], rows[0][:0], attack("labels"), 0)

@@ -1,0 +1,285 @@
+"""Robust means: each rule against its definition and ByzFL's, the bound on what a liar moves, and
+the limits in which a rule changes nothing.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import pomona
+from pomona.core.errors import ConfigError
+from pomona.core.round import Roster
+from pomona.methods import METHODS, is_known, robust, robust_rules
+from pomona.methods import resolve as method_of
+from pomona.storage.mapped_tensor import filed
+from pomona.testing import conformance
+from pomona.testing.task_checks import TASK_CHECKS
+from problems import Federation, a_round, quadratics, suited, tiny
+
+AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
+ESTIMATES = ("centred", "median", "trimmed", "geometric", "krum")
+PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
+RUNS = {check.__name__ for check in TASK_CHECKS}
+
+
+def random(n, k, seed=0):
+    return torch.randn(n, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def mean_of(name, W, w, sizes=None, **over):
+    """What a server with a rule makes of models W (n, k) after it has sent w (k,)."""
+    kind = method_of(f"fedavg+{name}")
+    server, roster = kind(**over).method().server, Roster(tuple(sizes or [1] * len(W)))
+    return server.aggregate(w, {"model": W}, tuple(range(len(W))), roster, a_round(1))
+
+
+def plain(W, w, sizes=None):
+    roster = Roster(tuple(sizes or [1] * len(W)))
+    server = METHODS["fedavg"]().method().server
+    return server.aggregate(w, {"model": W}, tuple(range(len(W))), roster, a_round(1))
+
+
+# each rule by its definition
+
+
+def test_clipped_is_the_weighted_mean_of_changes_of_at_most_twice_the_median_length():
+    w, sizes = random(1, 4, 1)[0], [3, 1, 5, 1, 2]
+    W = w + torch.diag(torch.tensor([1.0, 1.1, 1.2, 1.3, 100.0], dtype=torch.float64)) @ random(
+        5, 4
+    ).div(random(5, 4).norm(dim=1, keepdim=True))
+    lengths = sorted(float((row - w).norm()) for row in W)
+    expected = torch.zeros(4, dtype=torch.float64)
+    for n, row in zip(sizes, W, strict=True):
+        D = row - w
+        expected += n / sum(sizes) * D * min(1.0, 2 * lengths[2] / float(D.norm()))
+    assert_close(mean_of("clipped", W, w, sizes), w + expected)
+
+
+def test_centred_clips_around_the_last_centre():
+    w, W, sizes = random(1, 3, 1)[0], random(6, 3), [1, 2, 3, 4, 5, 6]
+    v = w.clone()
+    for _ in range(3):
+        far = [float((row - v).norm()) for row in W]
+        t = 0.7 * sorted(far)[2]
+        steps = [
+            n / 21 * (row - v) * min(1.0, t / r) for n, row, r in zip(sizes, W, far, strict=True)
+        ]
+        v = v + sum(steps)
+    found = mean_of("centred", W, w, sizes, robust_radius=0.7, robust_steps=3)
+    assert_close(found, v)
+
+
+def test_median_and_trimmed_mean_are_numpys_by_coordinate():
+    for n in (1, 2, 5, 12):
+        W, w = random(n, 7), torch.zeros(7, dtype=torch.float64)
+        assert_close(mean_of("median", W, w).numpy(), np.median(W.numpy(), 0))
+        f = min(int(0.34 * n), (n - 1) // 2)
+        left = np.sort(W.numpy(), 0)[f : n - f]
+        assert_close(mean_of("trimmed", W, w).numpy(), left.mean(0))
+
+
+def test_the_geometric_median_on_a_line_is_the_weighted_median_and_in_a_triangle_fermats_point():
+    line = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
+    w = torch.tensor([5.0], dtype=torch.float64)
+    assert_close(mean_of("geometric", line, w, [1, 1, 1]), line[1], atol=1e-4, rtol=0)
+    assert_close(mean_of("geometric", line, w, [1, 1, 5]), line[2], atol=1e-4, rtol=0)
+    corners = torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 3.0]], dtype=torch.float64)
+    z = mean_of("geometric", corners, torch.zeros(2, dtype=torch.float64))
+    units = (corners - z) / (corners - z).norm(dim=1, keepdim=True)
+    cosines = [float(units[i] @ units[j]) for i, j in itertools.combinations(range(3), 2)]
+    assert cosines == pytest.approx([-0.5] * 3, abs=1e-6)  # each side is seen at 120 degrees
+
+
+@pytest.mark.parametrize("chosen", [1, 3, None])
+def test_krum_by_plain_loops(chosen):
+    n, f, W = 9, 3, random(9, 5)
+    scores = []
+    for i in range(n):
+        others = sorted(float(((W[i] - W[j]) ** 2).sum()) for j in range(n) if j != i)
+        scores.append(sum(others[: n - f - 2]))
+    m = chosen or n - f
+    best = sorted(range(n), key=lambda i: scores[i])[:m]
+    expected = sum(W[i] for i in best) / m
+    settings_ = {} if chosen is None else {"robust_chosen": chosen}
+    assert_close(mean_of("krum", W, random(1, 5, 1)[0], **settings_), expected)
+
+
+def test_rules_are_byzfls():
+    """Its Krum adds one neighbour more than the paper; its median of an even number is the lower
+    one.
+    """
+    byzfl = pytest.importorskip("byzfl")
+    for seed, n, f in ((0, 11, 3), (1, 5, 1), (2, 7, 0)):
+        W, w = random(n, 6, seed), torch.zeros(6, dtype=torch.float64)
+        p, G = torch.full((n,), 1 / n, dtype=torch.float64), robust_rules.gram(W, w)
+
+        def at(a, W=W, w=w):
+            return robust_rules.combined(W, w, a)
+
+        assert_close(robust_rules.median(W), byzfl.Median()(W))
+        assert_close(robust_rules.trimmed(W, f), byzfl.TrMean(f)(W))
+        assert_close(at(robust_rules.krum(G, 1, n - f - 1)), byzfl.Krum(f)(W))
+        assert_close(at(robust_rules.krum(G, n - f, n - f - 1)), byzfl.MultiKrum(f)(W))
+        clip = robust_rules.centred(G, p, 4, lambda _: torch.tensor(0.9, dtype=torch.float64))
+        assert_close(at(clip), byzfl.CenteredClipping(L=4, tau=0.9)(W))
+        # after one step from 0, Weiszfeld's steps from the mean and from there meet at the end
+        far = robust_rules.geometric(G, p, 300, nu=0.1)
+        assert_close(at(far), byzfl.GeometricMedian(nu=0.1, T=300)(W))
+
+
+# what a liar moves
+
+RULES = st.sampled_from(sorted(robust.RULES))
+
+
+@settings(max_examples=60, deadline=None)
+@given(RULES, st.integers(5, 9), st.integers(1, 4), st.integers(0, 10**6), st.floats(0, 12))
+def test_a_liar_of_any_size_moves_the_result_by_less_than_the_honest_ones_are_apart(
+    name, n, k, seed, size
+):
+    """For all rules the result stays within a multiple of the honest models' spread around the
+    sent one; a mean moves by the size.
+    """
+    w, W = torch.zeros(k, dtype=torch.float64), random(n, k, seed)
+    reach = float(W[1:].norm(dim=1).max())
+    liar = 10**size * random(1, k, seed + 1)[0]
+    found = mean_of(name, torch.cat([liar[None], W[1:]]), w)
+    assert float(found.norm()) <= 2 * k**0.5 * reach * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(robust.RULES))
+def test_a_liar_beyond_single_precision_leaves_no_rounding_behind(name):
+    """In float32 a mean with 1e20 has no digit of the others left."""
+    W, w = random(7, 50).float(), torch.zeros(50)
+    huge = torch.cat([W[:6], torch.full((1, 50), 1e20)])
+    far = torch.cat([W[:6], torch.full((1, 50), 1e3)])
+    found = [mean_of(name, rows, w) for rows in (huge, far)]
+    assert float(found[0].norm()) <= 2 * 50**0.5 * float(W.norm(dim=1).max())
+    assert_close(
+        *found, atol=1e-2, rtol=0
+    )  # the direction is the same: more size is no more effect
+
+
+def test_the_smallest_of_eleven_sites_at_a_thousand_times_its_change():
+    """A weighted mean follows it by p (s - 1) |D|; a clipped one by at most p (t + |D|)."""
+    sizes = [270, 160, 150, 140, 130, 120, 110, 100, 90, 80, 20]
+    w, W = random(1, 64, 3)[0], random(11, 64)
+    W = w + (W - w) / (W - w).norm(dim=1, keepdim=True)  # all changes have length 1
+    lying = torch.cat([W[:-1], (w + 1000 * (W[-1] - w))[None]])
+    p = 20 / sum(sizes)
+    moved = plain(lying, w, sizes) - plain(W, w, sizes)
+    assert float(moved.norm()) == pytest.approx(
+        p * 999
+    )  # 14.6 times the length of an honest change
+    # the median length is 1, so the liar's counts as one of 2: one more than its honest one
+    moved = mean_of("clipped", lying, w, sizes) - mean_of("clipped", W, w, sizes)
+    assert float(moved.norm()) == pytest.approx(p * 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RULES, st.integers(1, 8), st.integers(0, 10**6))
+def test_the_order_of_the_clients_does_not_matter(name, n, seed):
+    w, W = torch.zeros(3, dtype=torch.float64), random(n, 3, seed)
+    sizes = [1 + i for i in range(n)]
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    other = mean_of(name, W[order], w, [sizes[i] for i in order.tolist()])
+    assert_close(mean_of(name, W, w, sizes), other, atol=1e-9, rtol=1e-9)
+
+
+# limits in which it is the mean
+
+
+@pytest.mark.parametrize("name", sorted(robust.RULES))
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_of_equal_models_every_rule_is_that_model_to_the_bit(name, n):
+    row, w = random(1, 9)[0].float(), random(1, 9, 1)[0].float()
+    found = mean_of(name, row.repeat(n, 1), w, [1 + i for i in range(n)])
+    if name == "centred" and n > 1:  # w + (row - w): once rounded
+        assert_close(found, row)
+    else:
+        assert torch.equal(found, row)
+    assert torch.equal(mean_of(name, w.repeat(n, 1), w), w)
+
+
+@pytest.mark.parametrize("rule", ["clipped", "centred"])
+@pytest.mark.parametrize("name", AVERAGING)
+def test_a_radius_beyond_all_changes_leaves_every_method_as_it_is_to_the_bit(name, rule):
+    wide = method_of(f"{name}+{rule}")(robust_radius=1e6)
+    runs = []
+    for kind in (METHODS[name](), wide):
+        run = Federation(kind.method(), suited(kind, quadratics(3, samples=4)))
+        for number in (1, 2, 3):
+            run.round(a_round(number, **PASSES))
+        runs.append(run)
+    assert torch.equal(runs[0].server, runs[1].server)
+    for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
+        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+
+
+def test_a_round_without_an_accepted_uplink_and_of_one_client():
+    w = random(1, 4)[0]
+    for name in robust.RULES:
+        W = random(1, 4, 1)
+        assert_close(mean_of(name, W, w), W[0])
+
+
+@pytest.mark.parametrize("name", sorted(robust.RULES))
+def test_models_in_files_have_the_same_result(name, tmp_path):
+    w, W = random(1, 40)[0].float(), random(7, 40, 1).float()
+    in_files = filed(W, tmp_path)
+    assert torch.equal(mean_of(name, in_files, w), mean_of(name, W, w))
+
+
+# names, and whom a rule names
+
+
+def test_clipped_and_krum_name_whom_they_count_for_less():
+    w, W = torch.zeros(3, dtype=torch.float64), 1 + 0.01 * random(7, 3)
+    W[4] *= 30
+    roster, ids = Roster((1,) * 9), (0, 1, 2, 3, 5, 7, 8)
+    for name, said in (("clipped", "counts as one of"), ("krum", "does not count")):
+        server = method_of(f"fedrep+{name}")(**({"robust_liars": 0.2} if name == "krum" else {}))
+        server = server.method().server
+        found = server.limited(w, {"model": W}, ids, roster, a_round(1))
+        assert list(found) == [5]
+        assert said in found[5]
+        assert not server.limited(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
+
+
+def test_names_are_made_once_and_in_one_order():
+    assert method_of("fedrep+median+adam") is method_of("fedrep+median+adam")
+    assert is_known("ditto+ala+krum")
+    assert not is_known("fedrep+adam+median")
+    assert not is_known("fedrep+median+median")
+    title = method_of("fedrep+median+adam")().method().card.presentation.title
+    assert title == "FedRep+median+adam"
+
+
+@pytest.mark.parametrize(
+    "name", ["apple+median", "fedavgm+clipped", "scaffold+krum", "cfl+trimmed"]
+)
+def test_methods_whose_server_does_not_average_are_refused(name):
+    with pytest.raises(ConfigError, match="keeps more or other"):
+        method_of(name)
+
+
+def test_a_run_of_a_composition_repeats_in_two_processes():
+    one, two = (pomona.run(tiny("fedrep+median+adam", workers=workers)) for workers in (1, 2))
+    assert one.evaluations == two.evaluations
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(c, id=f"{name}: {c}", marks=[pytest.mark.slow] if str(c) in RUNS else [])
+        for name in ("fednova+clipped", "fedrep+krum+momentum", "q-fedavg+geometric")
+        for c in conformance(method_of(name)())
+    ],
+)
+def test_compositions_conform(check):
+    check()
