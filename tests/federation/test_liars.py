@@ -19,7 +19,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
 from pomona.methods import METHODS
 from pomona.methods.base import Initial, Rows
-from pomona.results.run_numbers import Run
+from pomona.results.run_numbers import runs
 from pomona.results.tables.liars import liars, spans
 from pomona.scenario import Scenario
 from problems import a_round, tiny
@@ -65,8 +65,8 @@ class Carried:
         return [Arrival(Reply(i, dict(self.uplinks[i])), "simulation", 1, 5) for i in visit.ids]
 
 
-def heard(uplinks, kind, down, number=1, trains=True, initial=None, **over):
-    initial = Initial(lambda _: torch.full((2,), 9.0) if initial is None else initial, ())
+def heard(uplinks, kind, down, number=1, trains=True, **over):
+    initial = Initial(lambda _: torch.full((2,), 9.0), ())
     lying = Lying(Carried(uplinks), attack(kind, **over), initial, seed=3)
     ids = tuple(range(len(uplinks)))
     visit = ClientRequest(a_round(number), Roster((5,) * len(ids)), ids, trains)
@@ -172,7 +172,7 @@ def test_the_record_says_who_was_limited_and_when_and_how_honest_clients_do(tmp_
     honest = [v for c, v in zip(last.clients, last.value, strict=True) if c != 1]
     assert figures["honest"]["mean"] == pytest.approx(np.mean(honest))
     assert figures["clients"]["mean"] == pytest.approx(np.mean(last.value))
-    table = liars([Run(again, "a run")])
+    table = liars([runs([again])[0]])
     assert [row[-3:] for row in table.rows] == [["scale, strength 50, from round 2", "-", "2-4"]]
     assert "on average over the honest clients" in table.notes[0]
 
@@ -182,8 +182,8 @@ def test_what_is_no_number_is_refused_three_times_and_its_client_asked_no_more()
     assert [len(r.refused) for r in result.rounds] == [1, 1, 1, 0, 0]
     assert all(1 not in r.cohort for r in result.rounds)
     assert spans([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
-    assert liars([Run(result, "a run")]).rows[0][-2:] == ["1-3", "-"]
-    assert not liars([Run(pomona.run(tiny("fedavg")), "an honest run")]).rows
+    assert liars([runs([result])[0]]).rows[0][-2:] == ["1-3", "-"]
+    assert not liars([runs([pomona.run(tiny("fedavg"))])[0]]).rows
 
 
 # false data and counts

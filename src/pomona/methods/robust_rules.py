@@ -14,7 +14,10 @@ from torch import Tensor
 from pomona.storage.mapped_tensor import chunked
 
 SMALLEST = 1e-12
-"""Share of the largest distance below which two points are taken for one (nu)."""
+"""Share of the median change below which two points are taken for one (nu); what sums may differ by
+from 1."""
+NEAREST = 1e-150
+"""Its inverse is finite."""
 
 
 def gram(W: Tensor, w: Tensor) -> Tensor:
@@ -74,12 +77,12 @@ def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tens
     """Return coefficients (n,), which sum to 1, of the geometric median after Weiszfeld's steps
     from the mean.
 
-    ``nu``: the smallest distance; a share of the largest one from the mean if not given.
+    ``nu``: the smallest distance; a share of the median change if not given.
     """
     a = p
-    least = SMALLEST * distances(G, a).max() if nu is None else torch.tensor(nu)
-    if not least > 0:  # all models are one
+    if not bool(G.any()):  # nobody has moved
         return p
+    least = max(NEAREST, SMALLEST * float(G.diagonal().sqrt().median()) if nu is None else nu)
     for _ in range(steps):
         b = p / distances(G, a).clamp_min(least)
         a = b / b.sum()
