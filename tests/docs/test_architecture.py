@@ -91,7 +91,6 @@ PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")}
 }
 BY_NAME = {
     "pomona.config": ["pomona.methods.fedavg"],  # the method of a run that names none
-    "pomona.cli.settings_schema": ["pomona.methods.fedopt"],  # names behind averaging methods
     # a silo's model trained alone, to compare with
     "pomona_federation.silo.silo_report": ["pomona.methods.separate"],
 }

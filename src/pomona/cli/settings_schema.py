@@ -16,9 +16,7 @@ from pomona.data.catalogue import CATALOGUE
 from pomona.data.kinds import CsvTable, MemoryArrays, MemoryFrame, OwnReader, ParquetTable
 from pomona.data.section import IN_PARQUET, VARIANTS
 from pomona.data.settings import DEFAULT, DataSettings
-from pomona.methods import METHODS
-from pomona.methods.fedopt import OPTIMIZERS as SERVER_OPTIMIZERS
-from pomona.methods.robust import RULES
+from pomona.methods import METHODS, SUFFIXES
 from pomona.models import ModelSettings
 from pomona.partition import RECIPES
 
@@ -42,7 +40,7 @@ def schema() -> Schema:
     refs, found = models_json_schema([(kind, "validation") for kind in ordered])
     ref: Refs = {kind: made for (kind, _), made in refs.items()}
     top = found["$defs"].pop(Config.__name__)
-    stepped = {"pattern": rf"\+({'|'.join([*RULES, *SERVER_OPTIMIZERS])})$"}
+    stepped = {"pattern": rf"\+({'|'.join(SUFFIXES)})$"}
     sections = {
         "method": _named(methods, ref, "", [OWN, stepped]),
         "data": _named(data, ref, DEFAULT, [OWN], {"if": _name(OWN), "then": ref[OwnReader]}),

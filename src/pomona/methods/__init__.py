@@ -126,6 +126,10 @@ METHODS: dict[str, type[MethodSettings]] = {
 }
 
 
+SUFFIXES = (*RULES, *OPTIMIZERS)
+"""What may follow a name after a plus sign: robust rules, server optimizers."""
+
+
 def _apart(name: str) -> tuple[str, list[str]]:
     """Return a method's own name, and the robust rule and server optimizer that follow it."""
     suffixes: list[str] = []
