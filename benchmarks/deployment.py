@@ -54,6 +54,7 @@ class Case:
     model: Tree
     shape: tuple[int, ...]
     rounds: int = ROUNDS
+    summed: bool = False  # with secure aggregation
 
 
 def _apple(budget: int) -> Tree:
@@ -74,6 +75,11 @@ FULL = {
             "fedavg": FEDAVG,
             **{f"apple M={budget}": _apple(budget) for budget in sorted({1, 5, silos - 1})},
         }.items()
+    },
+    **{
+        f"lenet, {silos} silos, {name}": Case(silos, FEDAVG, LENET, MNIST, ROUNDS, name != "fedavg")
+        for silos in (4, 12)
+        for name in ("fedavg", "fedavg in a sum")
     },
     **{
         f"resnet18, {silos} silos, {name}": Case(silos, method, RESNET, CIFAR, 2)
@@ -110,6 +116,7 @@ def config(case: Case, folder: Path) -> Config:
                 "test_share": 1 / 3,
             },
             "workers": 1,
+            **({"secure_aggregation": {"max_norm": 10.0}} if case.summed else {}),
         }
     )
 

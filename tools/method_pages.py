@@ -12,7 +12,7 @@ from pathlib import Path
 from equations import typeset
 from pomona.core.settings import Settings
 from pomona.methods import METHODS, resolve
-from pomona.methods.base import Card
+from pomona.methods.base import Method
 from pomona.methods.robust import RULES
 
 FOLDER = Path(__file__).parents[1] / "docs/methods"
@@ -100,8 +100,8 @@ def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
     else:
         parts.append(_linked(source))
     parts += [_equations(p) if p.startswith("    ") else _prose(p) for p in paragraphs]
-    cards = {name: SHOWN[name]().method().card for name in names}
-    facts = {name: list(_about(card, len(names) == 1)) for name, card in cards.items()}
+    methods = {name: SHOWN[name]().method() for name in names}
+    facts = {name: list(_about(m, len(names) == 1)) for name, m in methods.items()}
     keys = {name: _keys(SHOWN[name]) for name in names}
     common = set.intersection(*map(set, facts.values())), set.intersection(*map(set, keys.values()))
     if len(names) > 1 and any(common):
@@ -168,10 +168,11 @@ def _line(text: str) -> str:
     return " &emsp; ".join(typeset(part) for part in re.split(r" {2,}", text.strip()))
 
 
-def _about(card: Card, alone: bool) -> Iterator[str]:
+def _about(method: Method, alone: bool) -> Iterator[str]:
     """Yield a method's facts; the title and the source of a page of one method say the first
     two.
     """
+    card = method.card
     if not alone:
         yield f"- **paper**: {card.paper}"
         yield f"- **does**: {card.summary}"
@@ -180,6 +181,8 @@ def _about(card: Card, alone: bool) -> Iterator[str]:
         yield f"- **private**: {card.exchange.private}"
     if card.exchange.tells:
         yield f"- **the server also learns**: {'; '.join(card.exchange.tells.values())}"
+    if method.server.sums:
+        yield "- **[secure aggregation](../guides/secure-aggregation.md)**: the server needs sums only"
     yield f"- **headline model**: {', '.join(card.headline)}"
     if card.tasks:
         yield f"- **for**: {', '.join(card.tasks)}"

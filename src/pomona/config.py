@@ -27,7 +27,7 @@ from pomona.core.membership import Membership
 from pomona.core.settings import LARGEST, Settings, require_name
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
-from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, Stop
+from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation, Stop
 from pomona.data.kinds import BundledImages
 from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS
@@ -243,6 +243,11 @@ class Config(Settings):
     ] = Field("cpu", description="device of training; auto: cuda if PyTorch sees a GPU, else cpu")
     privacy: Privacy | None = Field(
         None, description="differentially private training of every client"
+    )
+    secure_aggregation: SecureAggregation | None = Field(
+        None,
+        description="the server learns the mean of a round's models alone, in fixed point; a "
+        "simulation has its numbers, without masks",
     )
     membership: Membership = Field(
         Membership(), description="clients that join late, leave, or are never trained with"

@@ -6,6 +6,7 @@ from pomona.config import Config, fitted, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.toml import named
 from pomona.core.training_settings import require_steps
+from pomona.federation.secure_sum import require_sums
 from pomona.models.weights import initial
 from pomona.scenario_checks import require_task
 from pomona.tasks import TASKS
@@ -75,6 +76,7 @@ def resolved(
 def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     """Raise ConfigError for settings that a simulation supports and a federation does not."""
     privacy = config.privacy
+    require_sums(config)
     faults = (
         (
             config.method.method().share,

@@ -18,6 +18,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, read_file, validated
+from pomona.core.training_settings import LEAST_IN_A_SUM
 from pomona_federation.address import Address, HostPort
 from pomona_federation.study import (
     KIT,
@@ -272,8 +273,19 @@ class StudyAgreement:
 
     @property
     def quorum(self) -> int:
-        """Least silos whose uplinks make a round."""
-        return self.federation.quorum if self.study.quorum is None else self.study.quorum
+        """Least silos whose uplinks make a round; no fewer than a sum needs that hides them."""
+        own = self.federation.quorum if self.study.quorum is None else self.study.quorum
+        return max(own, self.least_in_a_sum or 1)
+
+    @property
+    def least_in_a_sum(self) -> int | None:
+        """Least silos of a sum, with secure aggregation; None without it, or if section run is
+        wrong.
+        """
+        run = {} if isinstance(self.study, SurveyStudy) else self.study.run
+        terms = run.get("secure_aggregation")
+        least = terms.get("minimum", LEAST_IN_A_SUM) if isinstance(terms, dict) else None
+        return least if isinstance(least, int) else None
 
     @property
     def run_study(self) -> RunStudy:

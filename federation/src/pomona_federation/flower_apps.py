@@ -17,7 +17,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from pomona.core.errors import PomonaError
 from pomona.core.registry import importable
-from pomona_federation.messages.message_bodies import Hello, Refusal, SurveyQuestion, Task
+from pomona_federation.messages.message_bodies import (
+    Hello,
+    Refusal,
+    SumRequest,
+    SurveyQuestion,
+    Task,
+)
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.silo.settings import own_kit
@@ -122,7 +128,9 @@ def _handled(folder: Path, message: Message) -> Message:
     torch.set_num_threads(silo.file.threads)
     try:
         note(folder / "state", "server", message.versions)
-        body: Hello | Task | SurveyQuestion = message.read(Hello, Task, SurveyQuestion)
+        body: Hello | Task | SurveyQuestion | SumRequest = message.read(
+            Hello, Task, SurveyQuestion, SumRequest
+        )
         silo = work = silo.working_for(body.agreement)
         if isinstance(body, SurveyQuestion) or silo.agreed.survey:
             reply = surveyed(silo, body)
@@ -132,9 +140,12 @@ def _handled(folder: Path, message: Message) -> Message:
             logger.info("the server asks who this is")
             return Message.of(ClientApp(silo).greet(body), silo.signer)
         at_round(body.number)
-        answer, uplink = ClientApp(silo).answer(
-            body, {name: bytes(data) for name, data in message.enclosed.items()}
-        )
+        if isinstance(body, SumRequest):
+            answer, uplink = ClientApp(silo).part(body)
+        else:
+            answer, uplink = ClientApp(silo).answer(
+                body, {name: bytes(data) for name, data in message.enclosed.items()}
+            )
         logger.info("answered with an uplink of %d bytes", len(uplink))
         history.clear_fault(silo.state)
         audited(silo, "answered", round=body.number, task=body.digest, bytes=len(uplink))

@@ -72,6 +72,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
         **_run(state, work, held is not None),
+        "sum": _sum(agreed),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
         **_certificate(
@@ -145,6 +146,16 @@ def _method(agreed: StudyAgreement) -> str:
     section = study.run.get("method")
     name = section.get("name") if isinstance(section, dict) else section
     return str(name or agreed.config.method.name)
+
+
+def _sum(agreed: StudyAgreement | None) -> str:
+    """What secure aggregation, if agreed on, hides from this server."""
+    if agreed is None or agreed.least_in_a_sum is None:
+        return ""
+    return (
+        f"the server sees sums over {agreed.least_in_a_sum} silos or more, no silo's own model: "
+        "no norm of it is admitted or refused"
+    )
 
 
 def _state(member: RegisteredMember, live: LiveStatus) -> str:

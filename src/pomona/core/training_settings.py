@@ -1,5 +1,6 @@
 """Settings of training: section ``optimizer``, how a local step uses the gradient (applied by
-``objective.optimizer_step``); its length; section ``stop``, early stopping. Loads no PyTorch.
+``objective.optimizer_step``); its length; section ``stop``, early stopping; section
+``secure_aggregation``, sums in fixed point (``core.fixed_point``). Loads no PyTorch.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from pomona.core.bounds import ROUNDS
+from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings, of_kind, require_name
 
@@ -129,4 +130,30 @@ class Stop(Settings):
     )
     min_gain: float = Field(
         0.0, ge=0, le=1e6, description="an improvement counts if it exceeds this"
+    )
+
+
+LEAST_IN_A_SUM = 3  # by default
+
+
+class SecureAggregation(Settings):
+    """The server learns the weighted mean of a round's changes, and no client's own; the symbols in
+    brackets.
+    """
+
+    max_norm: float = Field(
+        ge=1e-6,
+        le=1e6,
+        description="L2 norm to which a client's change of the model in a round is clipped (C)",
+    )
+    minimum: int = Field(
+        LEAST_IN_A_SUM,
+        ge=2,
+        le=PLACES,
+        description="smallest number of clients in a sum; fewer fail the round",
+    )
+    bits: Literal[32, 64] = Field(
+        32,
+        description="of each number of a sum (b): its error over n clients is at most n C / 2^31; "
+        "64: about that of float64, for twice the bytes",
     )

@@ -20,7 +20,8 @@ from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
 from pomona.federation.round_plan import RoundPlan, due, plan_of, round_of
 from pomona.federation.scoreboard import Scoreboard
-from pomona.federation.transport import Transport
+from pomona.federation.secure_sum import summed
+from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, Server, Uplink
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
@@ -112,6 +113,8 @@ class Loop:
             self.config.method.method().card.headline, self.metric, self.config.stop
         )
         self.last = self.config.rounds
+        if terms := self.config.secure_aggregation:
+            self.quorum = max(self.quorum, terms.minimum)
 
     def run(self) -> Any:
         """Run all rounds that are not committed yet, and the closing evaluation.
@@ -319,6 +322,9 @@ class Loop:
         Raises DivergedError if all of them report a fault.
         """
         arrivals, number = self.transport.visit(visit, down), visit.round.number
+        terms = self.config.secure_aggregation
+        if terms and self.transport.run == SIMULATION:  # silos mask and sum by themselves
+            arrivals = summed(arrivals, visit, down, terms)
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:

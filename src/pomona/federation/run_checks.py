@@ -6,6 +6,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import require_steps
 from pomona.federation.round_plan import round_of
+from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
 from pomona.models.lora import is_part
@@ -23,6 +24,12 @@ def require_possible(scenario: Scenario) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
     require_tracker(config.track)
+    require_sums(config)
+    if (terms := config.secure_aggregation) and terms.minimum > len(scenario.partition.clients):
+        raise ConfigError(
+            f"secure_aggregation.minimum = {terms.minimum}, but there are "
+            f"{len(scenario.partition.clients)} clients; lower it, or take more clients"
+        )
     if config.cluster and (config.privacy or config.device != "cpu"):
         what = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
         raise ConfigError(f"cluster is for runs without {what}; take it out")

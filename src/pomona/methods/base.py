@@ -182,6 +182,8 @@ class Server:
     as "global".
     ``averages``: the state is just the model or part of one (k,) that is sent, and becomes a mean
     of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
+    ``sums``: all clients receive the same, and ``aggregate`` uses their uplinks, of floats, only in
+    their mean by ``roster.weights(ids)``: secure aggregation can hide the single ones.
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -193,6 +195,7 @@ class Server:
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
     averages: bool = False
+    sums: bool = False
     closing: Callable[[Any, Roster, Round], str | None] = _nothing
     flaw: Callable[[Uplink], str | None] = _nothing
     limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (

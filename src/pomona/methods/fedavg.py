@@ -111,7 +111,14 @@ def server(part: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
         return w, None if part else w
 
     return base.Server(
-        start, down, aggregate, welcome, expects, global_model=part is None, averages=True
+        start,
+        down,
+        aggregate,
+        welcome,
+        expects,
+        global_model=part is None,
+        averages=True,
+        sums=True,
     )
 
 

@@ -114,4 +114,6 @@ def reweighted_server(
             else None
         )
 
-    return replace(mean, aggregate=aggregate, expects=expects, flaw=flaw, limited=limited)
+    return replace(
+        mean, aggregate=aggregate, expects=expects, flaw=flaw, limited=limited, sums=False
+    )

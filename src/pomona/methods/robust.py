@@ -241,7 +241,8 @@ def guarded(inner: base.Server, robust: Robust, settings: Any) -> base.Server:
         own = {ids[k]: phrase for k, phrase in found.items()}
         return own | dict(inner.limited(w, ruled(w, uplink, ids, roster), ids, roster, round_))
 
-    return replace(inner, aggregate=aggregate, limited=limited)
+    # a rule needs the single models
+    return replace(inner, aggregate=aggregate, limited=limited, sums=False)
 
 
 @cache

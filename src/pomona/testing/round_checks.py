@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pomona.core.state import joined
 from pomona.core.training_settings import Adam, Optimizer
-from pomona.federation.exchange import ClientRequest, cut
+from pomona.federation.exchange import ClientRequest, cut, stack
 from pomona.methods.base import MethodSettings
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
@@ -223,6 +223,31 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
             assert_close(other.bank[other.index], rows.bank[rows.index][order])
 
 
+def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings) -> None:
+    """Check that a server with ``sums`` makes the same of the uplinks and of their mean for all,
+    and sends everyone the same.
+    """
+    run = after(settings, suited(settings, uneven(4, 6, 8)), 1)
+    server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
+    if not server.sums:
+        return
+    weights = run.roster.weights(run.ids)
+    assert all(t.is_floating_point() for t in server.expects(run.server).values())
+    uplink = stack(run.replies, lambda reply: reply.uplink)
+    means = {name: (weights.to(rows) @ rows).expand_as(rows) for name, rows in uplink.items()}
+    start = server.start(run.initial, run.roster, 0)
+    downs = [
+        server.down(
+            server.aggregate(start, given, run.ids, run.roster, first), run.ids, run.roster, second
+        )
+        for given in (uplink, means)
+    ]
+    for name, rows in downs[0].items():
+        assert rows.index.dim() == 1
+        assert len(rows.index.unique()) == 1
+        assert_close(downs[1][name].bank, rows.bank)
+
+
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches are drawn from the streams of a run's seed."""
     one, two = (
@@ -288,6 +313,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     rows_of_one_call_train_as_they_do_alone,
     the_order_of_clients_does_not_matter,
     the_server_treats_clients_alike,
+    a_server_that_needs_sums_only_gets_by_with_the_mean,
     another_seed_gives_other_batches,
     one_client_alone_works,
     the_loss_falls_towards_the_known_optimum,

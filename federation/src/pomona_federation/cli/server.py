@@ -98,6 +98,7 @@ def _show(s: dict[str, Any]) -> None:
         f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}"
         if s["study"]
         else "no study",
+        *([s["sum"]] if s["sum"] else []),
         s["version"],
         *_notices(s),
     )

@@ -167,8 +167,68 @@ class Task(Body):
         return named | ({self.start} if self.start else set())
 
 
+class MaskKey(Settings):
+    """A silo's X25519 public key for the sum of one round, in hex, and the silo's signature on
+    it.
+    """
+
+    key: Sha256  # 32 bytes
+    signature: Hex
+
+
+def mask_statement(task: Task, silo: str, key: str) -> dict[str, Any]:
+    """The signed content of a silo's key for the sum of a task's round."""
+    about = {"agreement": task.agreement, "run": task.run, "round": task.number}
+    return {**about, "silo": silo, "key": key}
+
+
+class SumRequest(Body):
+    """The server's request for a silo's masked part in the sum of a round that it has trained in.
+
+    Attributes:
+        task: of the round, again.
+        keys: of all silos in the sum, this one among them, by place.
+    """
+
+    kind = "sum-request"
+    longest = 32 * 2**20
+    task: Task
+    keys: Annotated[dict[Place, MaskKey], Field(min_length=2, max_length=PLACES)]
+
+    @property
+    def agreement(self) -> str:
+        """The agreement's hash."""
+        return self.task.agreement
+
+    @property
+    def number(self) -> int:
+        """The round."""
+        return self.task.number
+
+    @property
+    def digest(self) -> str:
+        """Hash of the request."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
+    def context(self) -> str:
+        """Hash of all that silos in one sum must have in common, to which their masks are bound.
+
+        It covers agreement, run, round, sample counts, the rows that were received, and the silos
+        with their keys. Silos that were sent different models have masks that do not cancel.
+        """
+        task = self.task
+        shared = {"agreement": task.agreement, "run": task.run, "round": task.number}
+        shared |= {"sizes": task.sizes}
+        shared |= {"rows": {name: entry.rows for name, entry in sorted(task.downlink.items())}}
+        shared |= {"keys": {place: self.keys[place].key for place in sorted(self.keys)}}
+        said = json.dumps(shared, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
 class Answer(Body):
-    """A silo's answer to a task; the uplink's bytes are enclosed beside it.
+    """A silo's answer to a task or to a request for its part in a sum; the uplink's bytes are
+    enclosed beside it.
 
     Attributes:
         task: hash of the task that this answers.
@@ -178,6 +238,7 @@ class Answer(Body):
         fault: why there is no uplink: the kind of error and one line without paths.
         missing: hashes of rows that the silo needs and does not have.
         held: hashes of rows that it keeps.
+        mask: its key for the round's sum, in place of an uplink, with secure aggregation.
     """
 
     kind = "answer"
@@ -196,6 +257,7 @@ class Answer(Body):
     fault: Line = ""
     missing: Hashes = ()
     held: Hashes = ()
+    mask: MaskKey | None = None
 
 
 class Refusal(Body):

@@ -17,6 +17,7 @@ from pomona_federation.versions import Versions, own, require_understood
 
 A = TypeVar("A", bound=Body)
 C = TypeVar("C", bound=Body)
+D = TypeVar("D", bound=Body)
 logger = logging.getLogger("pomona")
 
 
@@ -48,6 +49,11 @@ class Message:
 
     @overload
     def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
+
+    @overload
+    def read(
+        self, one: type[A], other: type[B], third: type[C], fourth: type[D], /
+    ) -> A | B | C | D: ...
 
     def read(self, *kinds: type[Body]) -> Body:
         """The body, which must be of one of these kinds.

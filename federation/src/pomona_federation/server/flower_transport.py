@@ -24,6 +24,7 @@ from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from pomona_federation.server.auth_proxy import announce
+from pomona_federation.server.masked_sums import MaskedSums
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.round_messages import (
@@ -69,6 +70,7 @@ class FlowerTransport:
     _spool: UplinkSpool = field(init=False)  # of the current visit
     _reader: AnswerReader = field(init=False)
     exchange: MessageExchange = field(init=False)
+    _sums: MaskedSums | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         relays = tuple(self.server.relays.values())
@@ -76,6 +78,8 @@ class FlowerTransport:
         self.exchange = MessageExchange(
             self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
         )
+        if terms := self.agreed.config.secure_aggregation:
+            self._sums = MaskedSums(terms, self.exchange, self._reader, self.audit, self._encoding)
         # left by a server that was killed at the wrong moment
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
@@ -99,11 +103,10 @@ class FlowerTransport:
         self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
         if request.trains:
             at_round(self._round)
-            announce(self.kit_run, largest(request.expects))
+            most = largest(request.expects)  # twice that with 64 bits in place of 32
+            announce(self.kit_run, 2 * most if self._sums else most)
         self._spool = UplinkSpool.of(request, self.scratch)
-        packed = PackedRows(
-            down, Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
-        )
+        packed = PackedRows(down, self._encoding)
         members = self.registry.entries
         shown = introductions(members, len(self.agreed.federation.silo))
         tasks = {
@@ -123,6 +126,11 @@ class FlowerTransport:
 
         stage = f"round {self._round}" if request.trains else "last evaluation"
         self.absent |= self.exchange.send_all(stage, tasks, hear)
+        if self._sums and request.trains:
+            made = self._sums.of_round(arrivals, tasks, request, down)
+            arrivals = {i: replace(a, reply=self._spool.kept(a.reply)) for i, a in made.items()}
+            for one in tasks.values():
+                one.reason = self._sums.absent.get(one.silo, one.reason)
         for place, sent in tasks.items():
             if place not in arrivals:
                 self.absent[sent.silo] = sent.reason
@@ -244,3 +252,7 @@ class FlowerTransport:
         uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
         return replace(arrival, reply=self._spool.kept(arrival.reply))
+
+    @property
+    def _encoding(self) -> Encoding:
+        return Encoding(self.agreed.run_study.wire, self.agreed.federation.places)

@@ -6,6 +6,7 @@ Verified are signatures, scores and the uplink's bytes. Nothing in an answer is 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Protocol
 
 from pomona.core.errors import ProtocolError
 from pomona.federation.admission import UNBOUNDED, Admission
@@ -17,11 +18,13 @@ from pomona_federation.messages.message_bodies import (
     Answer,
     CertifiedKey,
     DownlinkEntry,
+    MaskKey,
     Newcomer,
     Refusal,
     Renewal,
     RowOrigin,
     Task,
+    mask_statement,
     row_statement,
 )
 from pomona_federation.messages.message_bus import Message
@@ -40,6 +43,7 @@ class OutgoingTask(OutgoingMessage):
         rows: the bytes of all rows that it may have to include, by hash.
         held: hashes of the rows that the silo presumably holds.
         bytes_down, bytes_up: so far.
+        mask: the silo's key for the round's sum, once it has answered, with secure aggregation.
     """
 
     task: Task
@@ -47,11 +51,17 @@ class OutgoingTask(OutgoingMessage):
     held: frozenset[str] = frozenset()
     bytes_down: int = 0
     bytes_up: int = 0
+    mask: MaskKey | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the task."""
+        return self.task.digest
 
     @property
     def about(self) -> Mapping[str, object]:
         """Its round, and its hash."""
-        return {"round": self.task.number, "task": self.task.digest}
+        return {"round": self.task.number, "task": self.digest}
 
     def message(self) -> Message:
         """The task, with its rows; only the first attempt omits those that the silo presumably
@@ -146,6 +156,16 @@ def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
     }
 
 
+class Asked(Protocol):
+    """What an answer names: the silo that was asked, and the hash of what it was asked."""
+
+    silo: str
+
+    @property
+    def digest(self) -> str:
+        """Hash of the task or request."""
+
+
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
 
@@ -163,7 +183,7 @@ class AnswerReader:
     registry: MemberRegistry
     relays: Collection[str]
 
-    def verified(self, place: int, sent: OutgoingTask, message: Message) -> Answer | Refusal:
+    def verified(self, place: int, sent: Asked, message: Message) -> Answer | Refusal:
         """The body signed by the silo of a place.
 
         Raises ProtocolError, also for an answer to another task.
@@ -171,7 +191,7 @@ class AnswerReader:
         body: Answer | Refusal = message.read(Answer, Refusal)
         self.registry.require_signed(place, body.kind, body.statement, message.signature)
         note(self.registry.path.parent, sent.silo, message.versions)
-        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.task.digest):
+        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.digest):
             raise ProtocolError("an answer to another task")
         return body
 
@@ -190,6 +210,9 @@ class AnswerReader:
         )
         if fault or not request.trains:
             return arrival, []
+        if self.agreed.config.secure_aggregation:
+            sent.mask = self._key(place, sent, answer)
+            return arrival, []
         if sha256(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
         encoding = Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
@@ -199,6 +222,22 @@ class AnswerReader:
             for name in self.relays
         ]
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
+
+    def _key(self, place: int, sent: OutgoingTask, answer: Answer) -> MaskKey:
+        """A silo's key for the round's sum, as its peers will check it, and what admission would
+        check of an uplink.
+
+        Raises ProtocolError for anything that would spoil the sum for all.
+        """
+        task = sent.task
+        known = (task.run, task.number, task.sizes[place])
+        if (answer.run, answer.number, answer.samples) != known:
+            raise ProtocolError("an answer of another run or round, or with other sample counts")
+        if answer.mask is None:
+            raise ProtocolError("an answer without a key for the sum of the round")
+        said = mask_statement(task, answer.silo, answer.mask.key)
+        self.registry.require_signed(place, "mask", said, answer.mask.signature)
+        return answer.mask
 
     def _origin(
         self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes

@@ -24,16 +24,19 @@ from pomona.objective.dataset import clustered
 from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
+from pomona_federation.messages.masks import new_secret
 from pomona_federation.messages.message_bodies import (
     Answer,
     Hello,
     HelloReply,
     RowOrigin,
+    SumRequest,
     Task,
     row_statement,
 )
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo import history, own_models
+from pomona_federation.silo.masked_part import MaskedPart
 from pomona_federation.silo.noise_stores import charge, open_own
 from pomona_federation.silo.outgoing_filter import disclosed
 from pomona_federation.silo.own_models import judged_model
@@ -92,7 +95,7 @@ class ClientApp:
             PomonaError: the task is not what was agreed, or cannot be done here.
         """
         began = perf_counter()
-        provenance = Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
+        provenance = self._provenance
         self._policy.require(task, provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
         self._policy.require_forms(task, forms := self._policy.forms(initial))
@@ -100,7 +103,7 @@ class ClientApp:
         self._require_room(enclosed)
         cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")
         if given := self._rounds.answered(task):
-            return given[0].model_copy(update={"held": cache.held}), given[1]
+            return self._again(task, given[0].model_copy(update={"held": cache.held}), given[1])
         log.require_new(task)
         about: dict[str, Any] = {
             "agreement": task.agreement,
@@ -123,33 +126,67 @@ class ClientApp:
             PrivacyBudget(self.silo.folder).note_spent(
                 task.agreement, task.run, clients.spent(task.place)
             )
-        uplink = self._uplink(reply) if task.trains and not reply.fault else b""
+        part, secret, norm = MaskedPart.of(self.silo) if task.trains else None, "", None
+        if part:
+            reply, uplink, norm = part.change(reply, down)
+            secret = new_secret() if uplink else ""
+        else:
+            uplink = self._uplink(reply) if task.trains and not reply.fault else b""
         about |= disclosed(reply, self.silo.agreed.run_study.shares)
-        about |= (
-            {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
-            if uplink
-            else {}
-        )
+        if uplink and not part:
+            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
         cache.keep(rows)
         # The duration of private steps reveals how many samples were drawn.
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
         answer = Answer(**about, held=cache.held, seconds=seconds)
         if task.trains and not reply.fault:
-            self._rounds.keep(task, clients, answer, uplink)
-        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())))
+            self._rounds.keep(task, clients, answer, uplink, secret)
+        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
         # only now: after a kill before the model was saved it is done again
         if not task.trains and not reply.fault:
             self._rounds.keep_evaluation(task, answer)
+        return self._again(task, answer, uplink)
+
+    def _again(self, task: Task, answer: Answer, uplink: bytes) -> tuple[Answer, bytes]:
+        """An answer as it is sent: with secure aggregation a key for the sum in place of the
+        uplink, which is the silo's change of the model and stays here.
+        """
+        part, secret = MaskedPart.of(self.silo), self._rounds.secret(task) if task.trains else ""
+        if not part or not secret:
+            return answer, b"" if part else uplink
+        return answer.model_copy(update={"mask": part.key(task, secret)}), b""
+
+    def part(self, request: SumRequest) -> tuple[Answer, bytes]:
+        """This silo's masked part in the sum of a round.
+
+        Raises:
+            PomonaError: the request is not what was agreed, or cannot be done here.
+        """
+        part, provenance = MaskedPart.of(self.silo), self._provenance
+        if not part:
+            raise ProtocolError("a sum is asked for, and secure aggregation was not agreed on")
+        self._policy.require(request.task, provenance, lambda: self._samples)
+        log = TaskLog(self.silo.state / "asked.json")
+        answer, uplink = part.answer(request, self._rounds, log, provenance)
+        self._require_sendable(uplink)
         return answer, uplink
+
+    @property
+    def _provenance(self) -> Provenance:
+        return Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
 
     def _uplink(self, reply: Reply) -> bytes:
         """The bytes of an uplink. Raises ProtocolError for more than this silo sends."""
-        uplink, most = self._encoding.pack_uplink(reply.uplink), self.silo.file.max_upload_mb
+        uplink = self._encoding.pack_uplink(reply.uplink)
+        self._require_sendable(uplink)
+        return uplink
+
+    def _require_sendable(self, uplink: bytes) -> None:
+        most = self.silo.file.max_upload_mb
         if most is not None and len(uplink) > most * 1e6:
             raise ProtocolError(
                 f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
             )
-        return uplink
 
     @property
     def _samples(self) -> int:
@@ -248,8 +285,19 @@ class ClientApp:
     def _encoding(self) -> Encoding:
         return Encoding(self.silo.agreed.run_study.wire, self.silo.agreed.federation.places)
 
-    def _note(self, task: Task, clients: ClientRuntime, reply: Reply, up: int, down: int) -> None:
-        """Record what only this silo may know, and save its headline model."""
+    def _note(
+        self,
+        task: Task,
+        clients: ClientRuntime,
+        reply: Reply,
+        up: int,
+        down: int,
+        norm: float | None,
+    ) -> None:
+        """Record what only this silo may know, and save its headline model.
+
+        ``norm``: of its change of the model before it was clipped, with secure aggregation.
+        """
         line = {
             "round": task.number,
             "trained": task.trains,
@@ -265,6 +313,7 @@ class ClientApp:
             "bytes_down": down,
             "bytes_up": up,
             "fault": reply.fault,
+            **({} if norm is None else {"norm": norm}),
         }
         history.append(self.silo.state, line)
         headline, models = self.silo.method.card.headline, clients.models(task.place)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
+from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
 from pomona.methods.base import Card
 from pomona.metrics.metric import Score
@@ -107,6 +108,7 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
         "bytes_per_model": each,
         "models_down": _received(card, agreed.federation.places, each),
         "models_up": card.exchange.up,
+        "sum": _summed(config.secure_aggregation),
         "stays": card.exchange.private,
         "tells": "; ".join(card.exchange.tells.values()) or None,
         "trials": f"{len(agreed.trials)} settings are tried, each for all rounds"
@@ -172,6 +174,16 @@ def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
     return words or None
 
 
+def _summed(terms: SecureAggregation | None) -> str | None:
+    """What secure aggregation makes of the models that a silo sends."""
+    if terms is None:
+        return None
+    return (
+        f"the change of the model, clipped to {terms.max_norm:g}, leaves masked, only in a sum "
+        f"with those of {terms.minimum - 1} other silos or more; loss and scores are not summed"
+    )
+
+
 def _scores(agreed: StudyAgreement) -> str:
     """The scores that leave the silo."""
     each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
@@ -195,6 +207,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "cells": "of their values",
         "models_down": "receives, models a round",
         "models_up": "sends, models a round",
+        "sum": "secure aggregation",
         "bytes_per_model": "bytes of a model",
         "traffic": "models at most",
         "tells": "tells of itself",

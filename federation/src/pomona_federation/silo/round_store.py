@@ -89,8 +89,16 @@ class RoundStore:
         if found:
             clients.agree(place, {place: found.meta["position"]})
 
-    def keep(self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes) -> None:
-        """Publish a trained round, with its answer.
+    def secret(self, task: Task) -> str:
+        """The private key for the sum of this exact task's round, in hex; "" if there is none."""
+        path = dict(committed(self.folder)).get(task.number)
+        meta = checkpoint.read(path).meta if path else {}
+        return str(meta["secret"]) if meta.get("task") == task.question else ""
+
+    def keep(
+        self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes, secret: str = ""
+    ) -> None:
+        """Publish a trained round, with its answer, and the private key for its sum, if any.
 
         The settled round stays, however many rounds have failed since; and so does its predecessor,
         since a server that loses its newest checkpoint goes back to it.
@@ -102,6 +110,7 @@ class RoundStore:
             "answer": answer.model_dump_json(),
             "position": clients.position(task.place),
             "settled": task.settled,
+            "secret": secret,
         }
         spare = {task.settled, self._before(task.settled)}
         checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)

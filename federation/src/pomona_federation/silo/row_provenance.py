@@ -18,7 +18,15 @@ from pomona_federation import certificates, keys
 from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
-from pomona_federation.messages.message_bodies import Renewal, RowOrigin, Task, Token, row_statement
+from pomona_federation.messages.message_bodies import (
+    MaskKey,
+    Renewal,
+    RowOrigin,
+    Task,
+    Token,
+    mask_statement,
+    row_statement,
+)
 
 
 class NewestKeys(Settings):
@@ -76,18 +84,24 @@ class PeerKeys:
         if renewal := next((r for r in task.renewals if r.silo == peer), None):
             earlier = zip(renewal.keys[:-1], shown, strict=True)
             return (renewal.keys[-1].key, *(k.key for k, begin in earlier if number < begin))
+        return (self.newest(peer, task),)
+
+    def newest(self, peer: str, task: Task) -> str:
+        """The key with which a peer signs now. Raises ProtocolError if none is known."""
+        if renewal := next((r for r in task.renewals if r.silo == peer), None):
+            return renewal.keys[-1].key
         if peer in self._newest.serials:
             raise ProtocolError(
                 f"the renewed key of {peer} is no longer shown; ask the server's operator"
             )
         if newcomer := next((i for i in task.newcomers if i.silo == peer), None):
-            return (newcomer.key,)
+            return newcomer.key
         path = self.folder / "keys" / "peers" / f"{peer}.pub"
         if not path.exists():
             raise ProtocolError(
                 f"no public key of {peer} is known; put it at keys/peers/{peer}.pub"
             )
-        return (keys.public(path).decode(),)
+        return keys.public(path).decode()
 
     def note(self, renewals: Sequence[Renewal]) -> None:
         """Record the newest keys of an accepted task."""
@@ -227,6 +241,23 @@ class Provenance:
                     )
         write_json(self._path, seen)
         self._keys.note(task.renewals)
+
+    def require_mask_keys(self, task: Task, shown: Mapping[int, MaskKey]) -> None:
+        """Raise ProtocolError for a key of a sum that its silo has not signed, by place; the task's
+        newcomers and renewals have been verified.
+        """
+        peers = names(self.agreed, task)
+        if strangers := sorted(set(shown) - {i for i in peers if task.sizes[i]}):
+            raise ProtocolError(
+                f"a sum with place {strangers[0]}, which has no member; ask the server's operator"
+            )
+        for place, mask in () if self.agreed.federation.insecure else shown.items():
+            said = mask_statement(task, peers[place], mask.key)
+            if not signed(self._keys.newest(peers[place], task), "mask", said, mask.signature):
+                raise ProtocolError(
+                    f"the key of {peers[place]} for the sum is not signed by {peers[place]}; ask "
+                    "the server's operator"
+                )
 
     def _note_members(self, task: Task, peers: Mapping[int, str], seen: PeerHistory) -> None:
         """Note who begins with round 1, newcomers' places, and renewed keys."""

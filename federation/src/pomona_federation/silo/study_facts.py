@@ -187,6 +187,8 @@ def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: in
     begun = server.start(initial, roster, config.seed)
     encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
     sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
+    if terms := config.secure_aggregation:  # masked integers, whatever the wire
+        sent = sum(t.numel() for t in server.expects(begun).values()) * terms.bits // 8
     if agreed.evaluate:  # models come last, when all have been sent
         return Traffic(len(agreed.evaluate.models) * sent, sent, config.rounds)
     try:

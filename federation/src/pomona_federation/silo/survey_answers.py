@@ -22,6 +22,7 @@ from pomona_federation.messages.message_bodies import (
     Body,
     Hello,
     HelloReply,
+    SumRequest,
     SurveyAnswer,
     SurveyQuestion,
     Task,
@@ -67,7 +68,7 @@ class GivenAnswers(Settings):
     asked: Sha256 | None = None
 
 
-def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
+def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion | SumRequest) -> Body:
     """A silo's answer in a survey that it has accepted.
 
     Raises:
@@ -76,7 +77,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion) -> Body:
         PomonaError: as ``pomona_federation.survey.silo``.
     """
     survey = silo.agreed.survey
-    if survey is None or isinstance(body, Task):
+    if survey is None or isinstance(body, Task | SumRequest):
         raise ProtocolError(
             "the server's request is not of the kind of study that this silo agreed to"
         )

@@ -17,7 +17,13 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.messages.message_bodies import DownlinkEntry, EntryForm, Task, Token
+from pomona_federation.messages.message_bodies import (
+    DownlinkEntry,
+    EntryForm,
+    SumRequest,
+    Task,
+    Token,
+)
 from pomona_federation.silo.consent_rules import ConsentTerms, local_now
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
@@ -195,12 +201,14 @@ class TaskPolicy:
 class LastTasks(Settings):
     """The last task of each kind in a run: its round, and its question.
 
-    ``settled``: the newest of this silo's rounds that a task continued from.
+    ``settled``: the newest of this silo's rounds that a task continued from. ``summed``: the round
+    and context of the last sum.
     """
 
     run: Token
     settled: Number = 0
     training: tuple[Number, Sha256 | Literal[""]] = (0, "")
+    summed: tuple[Number, Sha256 | Literal[""]] = (0, "")
     evaluation: tuple[Number, Sha256 | Literal[""]] = (0, "")
 
 
@@ -236,6 +244,29 @@ class TaskLog:
         known, kind = self._known(task), "training" if task.trains else "evaluation"
         news = {kind: (task.number, task.question), "settled": max(known.settled, task.settled)}
         write_json(self.path, known.model_copy(update=news))
+
+    def one_sum(self, request: SumRequest) -> None:
+        """Record a sum, durably, before this silo's part in it is made.
+
+        Raises ProtocolError for a second sum of a round: the difference of two sums of the same
+        models is the model of the silo that only one of them has.
+        """
+        known = self._known(request.task)
+        number, context = known.summed
+        if request.number < number or (request.number == number and request.context != context):
+            raise ProtocolError(
+                f"round {request.number} is to be summed over other silos, after this silo has "
+                f"masked its part in a sum of round {number}; have the silos of that sum started, "
+                "and the server resumed"
+            )
+        if request.number < known.training[0]:
+            raise ProtocolError(
+                f"a sum of round {request.number}, after this silo has trained in round "
+                f"{known.training[0]}; check the server's version"
+            )
+        write_json(
+            self.path, known.model_copy(update={"summed": (request.number, request.context)})
+        )
 
     def _known(self, task: Task) -> LastTasks:
         """The last tasks in the task's run."""

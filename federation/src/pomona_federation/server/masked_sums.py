@@ -1,0 +1,191 @@
+"""Secure aggregation at the server: the sum of a round from the silos' masked parts.
+
+Silos train first and tell a key instead of an uplink. Then the server settles once over whom the
+round is summed, those who have trained, and asks them for their masked parts: only all of these
+together say something. A silo that is gone before that is left out at no cost; one that is gone
+after it is waited for, since a second sum without it would reveal its model once its part comes
+late.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from pydantic import Field
+
+from pomona.core.bounds import PLACES, Number, Place
+from pomona.core.errors import ProtocolError
+from pomona.core.fixed_point import Words, word
+from pomona.core.settings import Settings
+from pomona.core.training_settings import SecureAggregation
+from pomona.federation.exchange import Arrival, ClientRequest
+from pomona.federation.secure_sum import excess, mean, received
+from pomona.methods.base import Downlink
+from pomona_federation.audit import Audit
+from pomona_federation.json_store import read_json, write_json
+from pomona_federation.messages.message_bodies import Refusal, SumRequest, Token
+from pomona_federation.messages.message_bus import Message, untrusted
+from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
+from pomona_federation.server.round_messages import AnswerReader, OutgoingTask
+
+SUM = "sum.json"
+
+
+class SettledSum(Settings):
+    """The places over which a round is summed, in ``sum.json``: silos mask for these alone."""
+
+    run: Token
+    number: Number
+    places: tuple[Place, ...] = Field(max_length=PLACES)
+
+
+@dataclass
+class OutgoingRequest(OutgoingMessage):
+    """One silo's request for its masked part; ``bytes_up``: of its answer."""
+
+    request: SumRequest
+    bytes_up: int = 0
+
+    @property
+    def digest(self) -> str:
+        """Hash of the request."""
+        return self.request.digest
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """Its round, and its hash."""
+        return {"round": self.request.number, "task": self.digest}
+
+    def message(self) -> Message:
+        """The request."""
+        return Message.of(self.request)
+
+
+@dataclass
+class MaskedSums:
+    """The sums of a run.
+
+    Attributes:
+        absent: why silos took no part in the last sum, or why there is none, by name.
+    """
+
+    terms: SecureAggregation
+    exchange: MessageExchange
+    reader: AnswerReader
+    audit: Audit
+    encoding: Encoding
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def of_round(
+        self,
+        arrivals: Mapping[int, Arrival],
+        tasks: Mapping[int, OutgoingTask],
+        request: ClientRequest,
+        down: Downlink,
+    ) -> dict[int, Arrival]:
+        """The arrivals of a round whose silos have trained, each with the mean as its uplink.
+
+        Empty without a sum; silos that are not in it are left out, but for faults of their own.
+
+        Args:
+            arrivals: verified answers by place, without uplinks.
+            tasks: that they answer, with the silos' keys.
+            request: to the silos.
+            down: what they received.
+        """
+        self.absent, number = {}, request.round.number
+        ready = tuple(sorted(i for i in arrivals if tasks[i].mask))
+        places = self._settled(number, ready)
+        if not places:
+            faults = {tasks[i].silo: a.reply.fault for i, a in arrivals.items()}
+            self.absent |= {silo: fault for silo, fault in faults.items() if fault}
+            return {}
+        came = received(down, request.ids.index(places[0]))
+        came = {name: self.encoding.narrow(row).to(row.dtype) for name, row in came.items()}
+        numbers = sum(t.numel() for t in request.expects.values())
+        sent, total = self._parts(places, tasks, numbers)
+        if total is None:
+            return {}
+        if why := excess(total, len(places), self.terms):
+            self.absent |= {tasks[i].silo: why for i in places}
+            self.audit.write("refused", silo="all", round=number, reason=why)
+            return {}
+        self.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
+        uplink = mean(total, came, request.expects, self.terms)
+        made = {i: a for i, a in arrivals.items() if a.reply.fault}
+        for i in places:
+            up = arrivals[i].bytes_up + sent[i].bytes_up
+            made[i] = replace(
+                arrivals[i], reply=replace(arrivals[i].reply, uplink=uplink), bytes_up=up
+            )
+        return made
+
+    def _settled(self, number: int, ready: tuple[int, ...]) -> tuple[int, ...]:
+        """The places over which a round is summed, durably before any silo is asked; empty if too
+        few are ready, or not all of those that were settled before.
+        """
+        registry = self.exchange.registry
+        path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
+        known = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
+        if known and (known.run, known.number) == (self.reader.run, number):
+            for place in sorted(set(known.places) - set(ready)):
+                self.absent[names[place]] = (
+                    f"round {number} is summed over it too, and it does not answer: have it started"
+                )
+            for place in sorted(set(ready) - set(known.places)):
+                self.absent[names[place]] = "it answered after the sum of the round was settled"
+            return known.places if set(known.places) <= set(ready) else ()
+        if len(ready) < self.terms.minimum:
+            why = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
+            self.absent |= {names[place]: why for place in ready}
+            return ()
+        write_json(path, SettledSum(run=self.reader.run, number=number, places=ready))
+        return ready
+
+    def _parts(
+        self, places: Sequence[int], tasks: Mapping[int, OutgoingTask], numbers: int
+    ) -> tuple[Mapping[int, OutgoingRequest], Words | None]:
+        """Ask for all parts; returns the requests, and the sum modulo 2^b: None if one is
+        missing.
+        """
+        keys = {i: mask for i in places if (mask := tasks[i].mask)}
+        total, added = np.zeros(numbers, word(self.terms)), set[int]()
+        sent = {
+            i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].task, keys=keys))
+            for i in places
+        }
+
+        def hear(place: int, message: Message) -> None:
+            one = sent[place]
+            try:
+                with untrusted():
+                    part = self._part(place, one, message, numbers)
+            except ProtocolError as fault:
+                one.fail(str(fault))
+                self.audit.write("refused", silo=one.silo, **one.about, reason=one.reason)
+                return
+            one.done = one.answered = True
+            if part is not None and place not in added:
+                added.add(place)
+                np.add(total, part, out=total)
+
+        stage = f"sum of round {tasks[places[0]].task.number}"
+        self.absent |= self.exchange.send_all(stage, sent, hear)
+        self.absent |= {one.silo: one.reason for i, one in sent.items() if i not in added}
+        return sent, total if added == set(places) else None
+
+    def _part(self, place: int, one: OutgoingRequest, message: Message, numbers: int) -> Words:
+        """A verified part. Raises ProtocolError, also for a refusal."""
+        answer = self.reader.verified(place, one, message)
+        if isinstance(answer, Refusal):
+            raise ProtocolError(answer.fault)
+        uplink, one.bytes_up = bytes(message.enclosed.get("uplink", b"")), message.size
+        if sha256(uplink) != answer.uplink:
+            raise ProtocolError("the part is not the one that was signed")
+        if len(uplink) != numbers * word(self.terms).itemsize:
+            raise ProtocolError(f"a part of {len(uplink)} bytes, of {numbers} numbers")
+        fields = {"uplink": answer.uplink, "bytes": message.size}
+        self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
+        part: Words = np.frombuffer(uplink, word(self.terms))
+        return part

@@ -1,0 +1,105 @@
+"""A silo's part in the sum of a round: its clipped and weighted change of the model, masked.
+
+The change and the private key of its masks are kept with the round before its public key is told,
+so that after a kill the same request gets the same bytes. A silo takes part in one sum a round.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pomona.core.errors import ProtocolError
+from pomona.core.fixed_point import Numbers, encoded
+from pomona.core.training_settings import SecureAggregation
+from pomona.federation.exchange import Reply
+from pomona.federation.secure_sum import change, received, weighed
+from pomona.methods.base import Downlink
+from pomona.storage.tensor_validation import non_finite
+from pomona_federation.messages.masks import masked, public
+from pomona_federation.messages.message_bodies import (
+    Answer,
+    MaskKey,
+    SumRequest,
+    Task,
+    mask_statement,
+)
+from pomona_federation.messages.tensor_bytes import sha256
+from pomona_federation.silo.round_store import RoundStore
+from pomona_federation.silo.row_provenance import Provenance
+from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_scenario import roster_of
+from pomona_federation.silo.task_policy import TaskLog
+
+
+@dataclass(frozen=True)
+class MaskedPart:
+    """A silo's parts in the sums of a study with secure aggregation."""
+
+    silo: Silo
+    terms: SecureAggregation
+
+    @classmethod
+    def of(cls, silo: Silo) -> "MaskedPart | None":
+        """The parts of a silo; None in a study without secure aggregation."""
+        terms = silo.agreed.config.secure_aggregation
+        return cls(silo, terms) if terms else None
+
+    def change(self, reply: Reply, down: Downlink) -> tuple[Reply, bytes, float]:
+        """A reply as the server gets it, the change to keep for the sum, and its norm before
+        clipping.
+
+        The server gets no uplink, and a fault in place of one that is not finite.
+        """
+        rest = replace(reply, uplink={})
+        if reply.fault or not reply.uplink:
+            return rest, b"", 0.0
+        if why := non_finite(reply.uplink):
+            return replace(rest, fault=f"diverged: {why}"), b"", 0.0
+        moved, norm = change(reply.uplink, received(down, 0), self.terms)
+        return rest, moved.astype("<f4").tobytes(), norm
+
+    def key(self, task: Task, secret: str) -> MaskKey:
+        """This silo's public key for the sum of a task's round, signed."""
+        name, key = self.silo.file.name, public(secret)
+        return MaskKey(
+            key=key, signature=self.silo.signer.sign("mask", mask_statement(task, name, key))
+        )
+
+    def answer(
+        self, request: SumRequest, rounds: RoundStore, log: TaskLog, provenance: Provenance
+    ) -> tuple[Answer, bytes]:
+        """This silo's part in a sum, and its bytes; the request's task has been verified.
+
+        Raises:
+            ProtocolError: the silo has not trained in the round, the sum is over too few silos, a
+                key in it is not its silo's, or it is not the sum of this round that this silo has
+                taken part in.
+        """
+        task = request.task
+        kept, secret = rounds.answered(task), rounds.secret(task)
+        if not task.trains or not kept or not secret:
+            raise ProtocolError(f"a sum of round {task.number}, in which this silo has not trained")
+        keys = {place: shown.key for place, shown in request.keys.items()}
+        if keys.get(task.place) != public(secret):
+            raise ProtocolError("a sum without this silo's key; check the server's version")
+        if len(keys) < self.terms.minimum:
+            raise ProtocolError(
+                f"a sum over {len(keys)} silos, secure_aggregation.minimum is {self.terms.minimum}"
+            )
+        provenance.require_mask_keys(task, request.keys)
+        log.one_sum(request)
+        roster = roster_of(task, self.silo.agreed.config)
+        weight = weighed(roster, tuple(sorted(keys)))[task.place]
+        moved: Numbers = np.frombuffer(kept[1], "<f4")
+        words = masked(
+            encoded(moved, weight, self.terms), secret, task.place, keys, request.context
+        )
+        uplink = words.tobytes()
+        about = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        return Answer(
+            **about,
+            silo=self.silo.file.name,
+            task=request.digest,
+            samples=kept[0].samples,
+            uplink=sha256(uplink),
+        ), uplink

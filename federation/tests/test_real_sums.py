@@ -1,0 +1,65 @@
+"""Secure aggregation between real processes, killed while they sum; ``pytest -m slow
+federation/tests/test_real_sums.py``.
+"""
+
+import time
+
+import pytest
+
+from federation_in_process import settings
+from pomona.scenario import Scenario
+from pomona_federation.audit import read
+from pomona_federation.json_store import read_json
+from pomona_federation.rehearsal.run import local_federation, rehearse
+from pomona_federation.server.masked_sums import SUM, SettledSum
+from pomona_federation.supervision.processes import process_tree
+from real_federation import PATIENT, check, ended, kill, started
+
+pytestmark = pytest.mark.slow
+TERMS = {"max_norm": 20.0, "minimum": 3}
+
+
+def scenario(clients, **over):
+    return Scenario.prepare(
+        settings(method={"name": "fedavg"}, clients=clients, secure_aggregation=TERMS, **over)
+    )
+
+
+def sums(local):
+    path = local.server / "run" / "audit.jsonl"
+    return [line for line in read(path) if line["event"] == "sum"] if path.exists() else []
+
+
+@pytest.mark.parametrize("clients", [4, 12])
+def test_models_are_the_simulations_bit_by_bit(clients, tmp_path):
+    found = rehearse(scenario(clients), tmp_path / "out", deadline=240.0, wait=240.0)
+    assert found.largest == 0
+
+
+def settled(local, number):
+    """Wait until the sum of a round is settled, in the moment before or while silos mask."""
+    path, limit = local.server / "run" / SUM, time.monotonic() + 240
+    while (known := read_json(SettledSum, path)) is None or known.number < number:
+        assert time.monotonic() < limit
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("whom", ["ServerApp", "SuperLink", "worker", "node", "machine"])
+def test_a_process_that_is_killed_while_a_round_is_summed_changes_no_bit(
+    whom, tmp_path, monkeypatch
+):
+    """Whatever was lost, the same silos mask for the same sum again."""
+    with local_federation(scenario(3, rounds=4), tmp_path / "local", **PATIENT) as local:
+        started(local)
+        settled(local, 2)
+        owner = "server" if whom in {"ServerApp", "SuperLink", "machine"} else "silo-1"
+        if whom == "machine":  # of the server
+            process = local.process("server")
+            kill(process_tree(process.pid))
+            process.wait()
+            local.start("server")
+        else:
+            kill(local.find(whom, owner))
+        assert local.wait(ended).state == "finished"
+        check(local, monkeypatch)
+        assert {tuple(line["silos"]) for line in sums(local)} == {local.names}

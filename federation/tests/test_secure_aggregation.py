@@ -1,0 +1,291 @@
+"""Secure aggregation over an in-process grid: the simulation's models bit by bit, and what a server
+cannot get.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from federation_in_process import deployed, lost, same
+from pomona.core.errors import ConfigError, ProtocolError, QuorumError
+from pomona.core.fixed_point import decoded, error
+from pomona.core.training_settings import SecureAggregation
+from pomona.federation.secure_sum import excess
+from pomona.methods import METHODS
+from pomona_federation import flower_apps
+from pomona_federation.audit import read
+from pomona_federation.messages.message_bodies import MaskKey, SumRequest
+from pomona_federation.messages.message_bodies import read as parsed
+from pomona_federation.messages.tensor_bytes import sha256
+from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.preflight import run as checked
+from pomona_federation.silo.silo_in_study import Silo
+from representatives import drawn
+from test_hostile_server import WIDTH, Server, noise
+
+SUMS = [n for n, kind in METHODS.items() if kind().method().server.sums and n != "fedavg-data"]
+TERMS = {"max_norm": 20.0, "minimum": 2}
+RUN = {"run": {"secure_aggregation": TERMS}}
+
+
+def events(federation, name):
+    lines = read(federation.server / "run" / "audit.jsonl")
+    return [line for line in lines if line["event"] == name]
+
+
+@pytest.mark.parametrize("method", ["fedavg", *drawn(SUMS, 1)])
+def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(method, world):
+    federation, sent = world.federation({"name": method}, **RUN), []
+
+    def seen(message, reply):
+        body = flower_apps.unpacked(message.content)
+        sent.append((body.kind, flower_apps.unpacked(reply.content)))
+        return reply
+
+    federation.grid.faults.append(seen)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
+    assert not any(reply.enclosed for kind, reply in sent if kind == "task")
+    for reply in (r for kind, r in sent if kind == "sum-request"):
+        words = np.frombuffer(bytes(reply.enclosed["uplink"]), np.uint32)
+        assert abs((words >> 31).mean() - 0.5) < 0.1  # a change alone has small integers
+
+
+def on_answer(kind, number=2, node=11):
+    """Lose a silo's answers to messages of a kind in a round."""
+
+    def fault(message, reply):
+        sent = flower_apps.unpacked(message.content)
+        if sent.kind == kind and message.metadata.dst_node_id == node:
+            body = json.loads(sent.body)
+            task = body.get("task", body) if kind == "sum-request" else body
+            if task["number"] == number and task["trains"]:
+                return lost(message, 8)
+        return reply
+
+    return fault
+
+
+def test_a_silo_that_is_gone_before_the_sum_is_left_out_of_it_at_no_cost(world):
+    """The mean of the rest, and no silo masks twice in the round."""
+    federation = world.federation("fedavg", **RUN)
+    federation.grid.faults.append(on_answer("task"))
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
+    rest = [n for n in federation.names if n != "silo-1"]
+    assert [e["silos"] for e in events(federation, "sum")][1] == rest
+
+
+def test_a_silo_that_is_gone_after_it_is_waited_for_and_the_run_resumes_to_the_same_bits(world):
+    federation = world.federation("fedavg", **RUN)
+    federation.grid.faults.append(on_answer("sum-request"))
+    with pytest.raises(QuorumError, match="no uplink of round 2"):
+        federation.run()
+    federation.grid.faults[:] = [on_answer("task")]
+    with pytest.raises(QuorumError):  # others have masked for a sum with it, and for no other
+        federation.run()
+    reasons = " ".join(str(e.get("reason")) for e in events(federation, "absent"))
+    assert "round 2 is summed over it too" in reasons
+    federation.grid.faults.clear()
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
+
+
+def test_too_few_silos_for_a_sum_fail_the_round_before_anything_is_masked(world):
+    terms = {**TERMS, "minimum": 3}
+    federation = world.federation("fedavg", run={"secure_aggregation": terms})
+    federation.grid.faults.append(on_answer("task"))
+    with pytest.raises(QuorumError, match="3 are needed"):
+        federation.run()
+    federation.grid.faults.clear()
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_a_silo_whose_part_is_no_part_of_the_sum_spoils_the_round_and_is_not_hidden(world):
+    """Nobody can tell whose it is: the round fails, is tried once more, and nothing is averaged."""
+    federation = world.federation("fedavg", **RUN)
+    part = ClientApp.part
+
+    def unclipped(self, request):
+        answer, uplink = part(self, request)
+        if self.silo.file.name == "silo-1" and request.number == 2:
+            uplink = (np.frombuffer(uplink, np.uint32) + np.uint32(2**28)).tobytes()
+            answer = answer.model_copy(update={"uplink": sha256(uplink)})
+        return answer, uplink
+
+    world.patch.setattr(ClientApp, "part", unclipped)
+    with pytest.raises(QuorumError):
+        federation.run()
+    assert "did not clip" in " ".join(str(e.get("reason")) for e in events(federation, "refused"))
+
+
+# A hostile server.
+
+
+class Summing(Server):
+    """An attacker in the server's place that has tasks done and asks for sums."""
+
+    def trained(self, number=1, rows=None, **fields):
+        """The tasks of a round, done by all silos, and the silos' keys by place."""
+        tasks, keys = {}, {}
+        for place, name in enumerate(self.federation.names):
+            row = (rows or {}).get(name)
+            tasks[name], enclosed = self.task(number, row=row, silo=name, **fields)
+            answer, uplink = self.ask(tasks[name], enclosed, silo=name)
+            assert not uplink
+            keys[place] = answer.mask
+        return tasks, keys
+
+    def part(self, task, keys, silo):
+        return ClientApp(Silo(self.kit(silo))).part(SumRequest(task=task, keys=keys))
+
+    def total(self, tasks, keys):
+        parts = [
+            self.part(tasks[self.federation.names[i]], keys, self.federation.names[i]) for i in keys
+        ]
+        return np.sum([np.frombuffer(u, np.uint32) for _, u in parts], axis=0, dtype=np.uint32)
+
+
+@pytest.fixture
+def server(world):
+    made = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": TERMS}, places=7)
+    return Summing(made)
+
+
+def test_a_silo_masks_for_one_sum_a_round_whatever_the_server_says_of_the_others(server):
+    """Two sums of the same models over rosters that differ by one silo differ by its model."""
+    tasks, keys = server.trained()
+    first = server.part(tasks["silo-0"], keys, "silo-0")
+    assert server.part(tasks["silo-0"], keys, "silo-0") == first  # again, as after a kill
+    fewer = {place: key for place, key in keys.items() if place != 2}
+    with pytest.raises(ProtocolError, match="summed over other silos"):
+        server.part(tasks["silo-0"], fewer, "silo-0")
+    later, others = server.trained(number=2)
+    server.part(later["silo-0"], others, "silo-0")
+    with pytest.raises(ProtocolError, match="round 1 is to be summed"):
+        server.part(tasks["silo-0"], keys, "silo-0")
+
+
+def test_silos_that_were_sent_different_models_have_masks_that_do_not_cancel(server):
+    """A model for one silo alone, by which the others' changes vanish, isolates its change."""
+    terms = SecureAggregation(**TERMS)
+    tasks, keys = server.trained()
+    assert not excess(server.total(tasks, keys), 3, terms)
+    tasks, keys = server.trained(number=2, rows={"silo-1": noise(1)})
+    assert excess(server.total(tasks, keys), 3, terms)
+
+
+def test_what_is_summed_is_the_weighted_mean_of_the_changes(server):
+    """Against silos that are asked alone in plain federations: the same rows, seed and round."""
+    terms = SecureAggregation(**TERMS)
+    tasks, keys = server.trained()
+    moved = decoded(server.total(tasks, keys), terms)
+    kept = [
+        np.frombuffer(ClientApp(Silo(server.kit(n)))._rounds.answered(tasks[n])[1], np.float32)
+        for n in server.federation.names
+    ]
+    sizes = np.array(server.sizes, float)
+    mean = np.einsum("n,nd->d", np.minimum(sizes / sizes.sum(), 0.5), np.array(kept, float))
+    if (sizes / sizes.sum()).max() <= 0.5:  # the share is not limited
+        assert np.abs(moved - mean).max() <= error(terms, 3)
+    assert len(moved) == WIDTH
+    assert np.abs(moved).max() > 1e-4
+
+
+def forged(keys, place, **over):
+    return {**keys, place: keys[place].model_copy(update=over)}
+
+
+WRONG = {
+    "another's key": (lambda k: forged(k, 2, key=k[1].key), "not signed by silo-2"),
+    "the server's own key": (lambda k: forged(k, 2, key="09" + "00" * 31), "not signed by silo-2"),
+    "no signature": (lambda k: forged(k, 2, signature=""), "not signed by silo-2"),
+    "a place without a member": (lambda k: {**k, 5: k[2]}, "place 5, which has no member"),
+    "not this silo's": (lambda k: forged(k, 0, key=k[1].key), "without this silo's key"),
+    "without this silo": (lambda k: {i: k[i] for i in (1, 2)}, "without this silo's key"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_sum_with_keys_that_are_not_the_silos_is_refused_before_it_counts(what, server):
+    tasks, keys = server.trained()
+    change, said = WRONG[what]
+    with pytest.raises(ProtocolError, match=said):
+        server.part(tasks["silo-0"], change(keys), "silo-0")
+    server.part(tasks["silo-0"], keys, "silo-0")
+
+
+def test_a_sum_over_too_few_or_of_a_round_not_trained_or_evaluated_is_refused(world):
+    terms = {**TERMS, "minimum": 3}
+    made = world.federation("fedavg", run={"rounds": 3, "secure_aggregation": terms}, places=7)
+    server = Summing(made)
+    tasks, keys = server.trained()
+    two = {place: keys[place] for place in (0, 1)}
+    with pytest.raises(ProtocolError, match="over 2 silos, secure_aggregation"):
+        server.part(tasks["silo-0"], two, "silo-0")
+    other, _ = server.task(1, row=noise(2), silo="silo-0")
+    with pytest.raises(ProtocolError, match="has not trained"):
+        server.part(other, keys, "silo-0")
+    looked, _ = server.task(1, silo="silo-0", trains=False)
+    with pytest.raises(ProtocolError, match="has not trained"):
+        server.part(looked, keys, "silo-0")
+    with pytest.raises(ProtocolError, match="this silo is silo-0"):
+        server.part(tasks["silo-1"], keys, "silo-0")
+
+
+def test_no_sum_is_made_where_none_was_agreed_on(world):
+    server = Summing(world.federation("fedavg", run={"rounds": 3}, places=7))
+    task, enclosed = server.task()
+    server.ask(task, enclosed)
+    key = MaskKey(key="09" + "00" * 31, signature="")
+    with pytest.raises(ProtocolError, match="was not agreed on"):
+        ClientApp(Silo(server.kit())).part(SumRequest(task=task, keys={0: key, 1: key}))
+
+
+def test_a_request_is_bounded(server):
+    tasks, keys = server.trained()
+    request = SumRequest(task=tasks["silo-0"], keys=keys)
+    assert parsed(SumRequest, request.model_dump_json()) == request
+    text = request.model_dump_json().replace(keys[1].key, "x" * 64)
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        parsed(SumRequest, text)
+
+
+def test_the_secret_and_the_change_stay_with_the_round_and_leave_in_no_answer(server):
+    tasks, _ = server.trained()
+    app = ClientApp(Silo(server.kit("silo-0")))
+    secret = app._rounds.secret(tasks["silo-0"])
+    answer, uplink = app.answer(tasks["silo-0"], {})
+    assert len(bytes.fromhex(secret)) == 32
+    assert secret not in answer.model_dump_json()
+    assert not uplink
+    assert not answer.uplink
+
+
+# What members read.
+
+
+def test_a_silo_is_told_before_it_accepts(world):
+    federation = world.federation("fedavg", **RUN)
+    lines, leaves, _ = checked(federation.kits / "silo-0")
+    assert "masked, only in a sum" in leaves["sum"]
+    assert "clipped to 20" in leaves["sum"]
+    assert lines
+
+
+@pytest.mark.parametrize("method", ["apple", "fedfomo"])
+def test_a_study_of_a_method_that_needs_single_models_is_refused(method, world):
+    with pytest.raises(
+        ConfigError, match=f"server of {method} works on the clients' single models"
+    ):
+        world.federation({"name": method}, **RUN).run()
+
+
+def test_the_change_is_from_the_model_as_it_came_in_bf16_too(world):
+    federation = world.federation("fedavg", wire="bf16", **RUN)
+    federation.run()
+    assert len(events(federation, "sum")) == 3

@@ -1,0 +1,128 @@
+"""Secure aggregation without its masks: what a client gives to the sum, and what the server takes
+from it.
+
+A simulation adds the clients' integers in the open; in a federation silos mask them first
+(``pomona_federation``). The numbers are the same to the bit, since sums of integers are exact.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError
+from pomona.core.fixed_point import Numbers, Words, clipped, decoded, encoded, error, word
+from pomona.core.round import Roster
+from pomona.core.training_settings import SecureAggregation
+from pomona.federation.exchange import Arrival, ClientRequest
+from pomona.methods import METHODS
+from pomona.methods.base import Downlink
+from pomona.storage.tensor_validation import non_finite
+
+TOLERANCE = 1e-3
+"""By how much, relative to the largest norm, roundings may lengthen a mean of clipped changes."""
+
+
+def require_sums(config: Config) -> None:
+    """Raise ConfigError for secure aggregation where a sum of models is not enough."""
+    if not config.secure_aggregation:
+        return
+    if not config.method.method().server.sums:
+        able = ", ".join(n for n, kind in METHODS.items() if kind().method().server.sums)
+        raise ConfigError(
+            f"secure_aggregation: the server of {config.method.name} works on the clients' single "
+            f"models, of which it would see only the mean; take one of {able}, or leave "
+            "secure_aggregation out"
+        )
+    if config.buffers == "average":
+        raise ConfigError(
+            "secure_aggregation sums models, not BatchNorm statistics; set buffers = 'local'"
+        )
+
+
+def received(down: Downlink, k: int) -> dict[str, Tensor]:
+    """Return what receiver ``k`` of a downlink gets, by name."""
+    return {name: rows.bank[rows.index[k]] for name, rows in down.items() if rows.index.dim() == 1}
+
+
+def change(
+    uplink: Mapping[str, Tensor], came: Mapping[str, Tensor], terms: SecureAggregation
+) -> tuple[Numbers, float]:
+    """Return a client's clipped change (d,) from what it received, and its norm before clipping.
+
+    The tensors of its uplink come in the order of their names.
+    """
+    moved = np.concatenate(
+        [_flat(uplink[name]) - _flat(_start(came, name, uplink[name])) for name in sorted(uplink)]
+    )
+    return clipped(moved, terms.max_norm)
+
+
+def mean(
+    total: Words, came: Mapping[str, Tensor], spec: Mapping[str, Tensor], terms: SecureAggregation
+) -> dict[str, Tensor]:
+    """Return the mean uplink, of the form of ``spec``, from the sum of the clients' integers."""
+    moved, made, at = decoded(total, terms), dict[str, Tensor](), 0
+    for name in sorted(spec):
+        like = spec[name]
+        before = _flat(_start(came, name, like)).astype(np.float64)
+        row = (before + moved[at : at + like.numel()]).astype(np.float32)
+        made[name], at = torch.from_numpy(row).view(like.shape), at + like.numel()
+    return made
+
+
+def excess(total: Words, clients: int, terms: SecureAggregation) -> str:
+    """Return why a sum over so many clients cannot be one of clipped changes; "" if it can."""
+    norm = float(np.linalg.norm(decoded(total, terms)))
+    most = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
+    return (
+        f"the sum has norm {norm:.3g}, clipped changes have at most {terms.max_norm:g}: a client "
+        "did not clip, or did not mask as the others did"
+        if norm > most
+        else ""
+    )
+
+
+def summed(
+    arrivals: Sequence[Arrival], visit: ClientRequest, down: Downlink, terms: SecureAggregation
+) -> list[Arrival]:
+    """Return a simulation's arrivals as a server sees them: every usable uplink is the mean of all.
+
+    A client without a finite uplink takes no part in the sum.
+    """
+    sound = [a for a in arrivals if a.reply.uplink and not non_finite(a.reply.uplink)]
+    if not sound:
+        return list(arrivals)
+    ids = tuple(a.reply.client for a in sound)
+    came = received(down, visit.ids.index(ids[0]))
+    weights = weighed(visit.roster, ids)
+    total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), word(terms))
+    for arrival in sound:
+        moved, _ = change(arrival.reply.uplink, came, terms)
+        total += encoded(moved, weights[arrival.reply.client], terms)
+    row = mean(total, came, sound[0].reply.uplink, terms)
+    return [
+        replace(a, reply=replace(a.reply, uplink=row)) if a.reply.client in ids else a
+        for a in arrivals
+    ]
+
+
+def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:
+    """Return the weights of a sum over these clients, ascending ids, as every one of them computes
+    it.
+    """
+    return dict(zip(ids, roster.weights(ids).tolist(), strict=True))
+
+
+def _start(came: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """Return the tensor that a client changed; zeros for one that it did not receive."""
+    found = came.get(name)
+    return found if found is not None and found.shape == like.shape else torch.zeros(like.shape)
+
+
+def _flat(tensor: Tensor) -> Numbers:
+    numbers: Numbers = tensor.detach().cpu().to(torch.float32).reshape(-1).numpy()
+    return numbers

@@ -1,0 +1,119 @@
+"""Simulations with secure aggregation: the plain mean within the fixed point, and who can have it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import pomona
+from pomona.config import resolve
+from pomona.core.errors import ConfigError, QuorumError
+from pomona.core.fixed_point import error
+from pomona.core.training_settings import SecureAggregation
+from pomona.federation.secure_sum import excess, mean
+from pomona.methods import METHODS
+from pomona.record.run_folder import load
+from pomona.testing.conformance import small
+from representatives import drawn
+
+SUMS = [name for name, kind in METHODS.items() if kind().method().server.sums]
+SINGLE = [
+    "apple",
+    "fedavg+median",
+    "fedfomo",
+    "fedamp",
+    "pfedgraph",
+    "ifca",
+    "q-fedavg",
+    "fednova",
+    "scaffold",
+    "cfl",
+]
+TERMS = {"max_norm": 50.0}
+
+
+def run(folder, method="fedavg", terms=TERMS, **over):
+    """Models of all clients after a small run."""
+    config = resolve(
+        small({"name": method}).tree(), {"secure_aggregation": terms} if terms else {}, over
+    )
+    pomona.run(config, folder)
+    models = sorted((folder / "models").glob("client-*.safetensors"))
+    return [np.concatenate([t.reshape(-1) for _, t in sorted(read(m).items())]) for m in models]
+
+
+def read(path):
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedadam", *drawn(SUMS, 1)])
+def test_models_are_those_of_the_plain_mean_within_the_fixed_point(method, tmp_path):
+    """After a round; later ones train on the differences. With an optimizer's step they grow."""
+    plain = run(tmp_path / "plain", method, None, rounds=1)
+    summed = run(tmp_path / "summed", method, rounds=1)
+    exact = run(tmp_path / "exact", method, {**TERMS, "bits": 64}, rounds=1)
+    most = error(SecureAggregation(**TERMS), 4) + 2**-20  # float32 of numbers below 8
+    steps = 1e4 if method == "fedadam" else 10.0  # 1 / tau there; ALA and fine-tuning train on them
+    for one, two, three in zip(plain, summed, exact, strict=True):
+        assert np.abs(one - two).max() <= steps * most
+        assert np.abs(one - three).max() <= steps * 2**-20
+
+
+def test_clipping_shortens_the_mean(tmp_path):
+    """Four clients' changes of norm 1e-3 at most move the model by no more."""
+    config = small({"name": "fedavg"}, rounds=1)
+    start = run(tmp_path / "start", terms={"max_norm": 1e-6}, rounds=1)[0]
+    moved = run(tmp_path / "moved", terms={"max_norm": 1e-3}, rounds=1)[0]
+    assert config.rounds == 1
+    assert 1e-4 < np.linalg.norm(moved - start) <= 1e-3 * 1.01
+
+
+@pytest.mark.parametrize("method", SINGLE)
+def test_a_method_whose_server_needs_single_models_is_refused_and_others_are_named(
+    method, tmp_path
+):
+    with pytest.raises(ConfigError, match=rf"the server of {re.escape(method)} .* fedavg, "):
+        run(tmp_path / "run", method)
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [({"buffers": "average"}, "BatchNorm statistics"), ({"clients": 2}, "there are 2 clients")],
+)
+def test_what_a_sum_cannot_serve_is_refused(over, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        run(tmp_path / "run", **over)
+
+
+def test_a_round_of_fewer_than_the_minimum_fails(tmp_path):
+    with pytest.raises(QuorumError, match="4 are needed"):
+        run(tmp_path / "run", terms={**TERMS, "minimum": 4}, participation=0.5)
+
+
+def test_a_resumed_run_has_the_same_bits_and_its_record_says_what_it_summed(tmp_path):
+    whole = run(tmp_path / "whole", rounds=3)
+    run(tmp_path / "part", rounds=2)
+    config = resolve(load(tmp_path / "part").config, {"rounds": 3})
+    pomona.run(config, tmp_path / "part", resume=True)
+    again = [
+        np.concatenate([t.reshape(-1) for _, t in sorted(read(m).items())])
+        for m in sorted((tmp_path / "part" / "models").glob("client-*.safetensors"))
+    ]
+    assert all(np.array_equal(one, two) for one, two in zip(whole, again, strict=True))
+    assert load(tmp_path / "whole").config["secure_aggregation"] == {
+        **TERMS,
+        "minimum": 3,
+        "bits": 32,
+    }
+
+
+def test_a_sum_longer_than_clipped_changes_can_make_is_recognised():
+    terms, spec = SecureAggregation(max_norm=1.0), {"model": torch.zeros(1000)}
+    rng = np.random.default_rng(0)
+    garbage = rng.integers(0, 2**32, 1000, np.uint32)  # masks that do not cancel
+    assert "did not mask as the others" in excess(garbage, 4, terms)
+    assert not excess(np.zeros(1000, np.uint32), 4, terms)
+    assert mean(np.zeros(1000, np.uint32), {}, spec, terms)["model"].abs().max() == 0
