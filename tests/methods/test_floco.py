@@ -86,11 +86,9 @@ def test_the_projection_is_the_nearest_point(seed, z):
     assert found[0] == pytest.approx(best.x, abs=1e-5)
 
 
-def test_components_are_scikit_learns_up_to_signs():
+def test_components_are_scikit_learns():
     changes = np.random.default_rng(0).normal(size=(8, 20))
-    found = components(changes, 3)
-    assert np.abs(found) == pytest.approx(np.abs(PCA(3).fit_transform(changes)))
-    assert (found[np.abs(found).argmax(0), range(3)] > 0).all()
+    assert components(changes, 3) == pytest.approx(PCA(3).fit_transform(changes))
     assert components(changes[:2], 4).shape == (2, 4)
     assert not components(changes[:1], 4).any()
 

@@ -19,8 +19,8 @@ stay with the whole simplex. With one corner this is FedAvg, to the bit.
 Differs from the paper: Floco+, Ditto beside it, is left out. Differs from published code: that sends
 every client's model once more at round tau for the centres; draws points of a region that may lie
 outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
-here a corner is a whole layer. The first corner starts as the initial last layer, the others are drawn as it was. Signs of
-principal components are arbitrary: here each one's largest entry is positive.
+here a corner is a whole layer. From the same models the centres are those of that code, to the bit
+(30 random draws). The first corner starts as the initial last layer, the others are drawn as it was.
 """
 
 from dataclasses import dataclass, replace
@@ -137,12 +137,14 @@ def last(row: partly_shared.RowLayout) -> slice:
 
 
 def components(changes: Float64, M: int) -> Float64:
-    """Return the first M principal components (n, M) of rows (n, m), 0 where there are fewer."""
-    U, s, _ = np.linalg.svd(changes - changes.mean(0), full_matrices=False)
-    scores = (U * s)[:, :M]
-    largest = np.abs(scores).argmax(0)
-    signs = np.where(scores[largest, range(scores.shape[1])] < 0, -1.0, 1.0)
-    found: Float64 = np.pad(scores * signs, ((0, 0), (0, M - scores.shape[1])))
+    """Return the first M principal components (n, M) of rows (n, m), 0 where there are fewer; the
+    largest loading of each is positive.
+    """
+    U, s, V = np.linalg.svd(changes - changes.mean(0), full_matrices=False)
+    largest = np.abs(V).argmax(1)
+    signs = np.where(V[range(len(V)), largest] < 0, -1.0, 1.0)
+    scores = (U * s * signs)[:, :M]
+    found: Float64 = np.pad(scores, ((0, 0), (0, M - scores.shape[1])))
     return found
 
 
