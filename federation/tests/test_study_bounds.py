@@ -95,13 +95,8 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         module = models.build(config.model, (3, 8, 8), 3)
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
-        start = Initial(
-            lambda _, r=row[: space.trained]: r,
-            space.layers,
-            space.norms,
-            row[space.trained :],
-            head=space.head,
-        )
+        first, rest = row[: space.trained], row[space.trained :]
+        start = Initial.of(space, lambda _, r=first: r, rest)
         whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
         assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)
 
