@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "dense.h"
+#include "tiles.h"
 #include "update.h"
 
 namespace pomona {

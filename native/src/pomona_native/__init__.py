@@ -18,6 +18,7 @@ modules see.
 """
 
 NEEDS = {
+    "amx": ("x86-64-v4", "avx512bf16", "amx"),
     "avx512_bf16": ("x86-64-v4", "avx512bf16"),
     "avx512": ("x86-64-v4",),
     "avx2": ("x86-64-v3",),
