@@ -1,11 +1,17 @@
 """Masks of secure aggregation: they cancel in a whole sum, in no other, and hide what they cover."""
 
+import hmac
+import struct
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import ProtocolError
+from pomona.core.fixed_point import decoded, encoded, error
+from pomona.core.training_settings import SecureAggregation
 from pomona_federation.messages.masks import masked, new_secret, public
 
 CONTEXT = "ab" * 32
@@ -113,3 +119,93 @@ def test_a_key_of_small_order_and_a_copy_of_ones_own_are_refused(point):
         masked(zeros, known[first], first, {**shown(known), second: point}, CONTEXT)
     with pytest.raises(ProtocolError, match="this silo's key"):
         masked(zeros, known[first], first, dict.fromkeys(known, public(known[first])), CONTEXT)
+
+
+# Other implementations.
+
+
+def x25519(scalar, point):
+    """RFC 7748, section 5, in integers."""
+    p, k = 2**255 - 19, int.from_bytes(scalar, "little")
+    k = (k & ~7 & (2**255 - 1)) | 2**254
+    u = int.from_bytes(point, "little") & (2**255 - 1)
+    a, b, c, d, swap = 1, 0, u, 1, 0
+    for t in reversed(range(255)):
+        bit = k >> t & 1
+        if swap ^ bit:
+            a, b, c, d = c, d, a, b
+        swap = bit
+        e, f, g, h = a + b, a - b, c + d, c - d
+        aa, bb = e * e % p, f * f % p
+        da, cb = h * e % p, g * f % p
+        c, d = (da + cb) ** 2 % p, u * (da - cb) ** 2 % p
+        a, b = aa * bb % p, (aa - bb) * (aa + 121665 * (aa - bb)) % p
+    if swap:
+        a, b = c, d
+    return (a * pow(b, p - 2, p) % p).to_bytes(32, "little")
+
+
+def chacha20(key, blocks):
+    """RFC 8439, section 2.3, with counter and nonce from 0."""
+    mask, stream = 2**32 - 1, b""
+    quarters = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
+    quarters += [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+    for counter in range(blocks):
+        start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
+        start += [0, 0, 0]
+        x = [*start]
+        for _ in range(10):
+            for a, b, c, d in quarters:
+                for into, add, turned, by in (
+                    (a, b, d, 16),
+                    (c, d, b, 12),
+                    (a, b, d, 8),
+                    (c, d, b, 7),
+                ):
+                    x[into] = (x[into] + x[add]) & mask
+                    mixed = x[turned] ^ x[into]
+                    x[turned] = (mixed << by | mixed >> (32 - by)) & mask
+        stream += struct.pack(
+            "<16I", *((one + two) & mask for one, two in zip(x, start, strict=True))
+        )
+    return stream
+
+
+def test_masks_are_the_key_stream_that_the_document_states():
+    """X25519, HKDF-SHA256 and ChaCha20 in plain Python, from the RFCs."""
+    known = secrets(2)
+    (first, one), (second, other) = known.items()
+    keys = {i: x25519(bytes.fromhex(s), b"\x09" + bytes(31)) for i, s in known.items()}
+    assert {i: key.hex() for i, key in keys.items()} == shown(known)
+    shared = x25519(bytes.fromhex(one), keys[second])
+    assert shared == x25519(bytes.fromhex(other), keys[first])
+    info = b"pomona secure aggregation mask\0" + b"".join(sorted(keys.values()))
+    drawn_from = hmac.digest(bytes.fromhex(CONTEXT), shared, sha256)
+    key = hmac.digest(drawn_from, info + b"\1", sha256)
+    stream = np.frombuffer(chacha20(key, 3), np.uint32)
+    zeros = np.zeros(48, np.uint32)
+    assert np.array_equal(masked(zeros, one, first, shown(known), CONTEXT), stream)
+    assert np.array_equal(masked(zeros, other, second, shown(known), CONTEXT), zeros - stream)
+
+
+@pytest.mark.parametrize("n", [4, 12, 50])
+def test_the_sum_is_declearns(n):
+    """Its masks and its quantisation (declearn 2.9), on the same weighted changes."""
+    theirs = pytest.importorskip("declearn.secagg.masking")
+    terms, rng = SecureAggregation(max_norm=10.0), np.random.default_rng(n)
+    changes = rng.standard_normal((n, LENGTH), np.float32) / 10
+    weights = rng.dirichlet(np.ones(n))
+    known = dict(enumerate(rng.bytes(32).hex() for _ in range(n)))
+    words = {i: encoded(changes[i], weights[i], terms) for i in known}
+    ours = decoded(summed(parts(known, words).values()), terms)
+    seeds = rng.integers(2**60, size=(n, n))
+    total = np.zeros(LENGTH, object)
+    for i in range(n):
+        later = [int(s) for s in seeds[i, i + 1 :]]
+        earlier = [int(s) for s in seeds[:i, i]]
+        encrypter = theirs.MaskingEncrypter(later, earlier, bitsize=64, clipval=10.0)
+        values, form = encrypter.encrypt_numpy_array(changes[i].astype(np.float64) * weights[i])
+        total = total + np.array(values, object)
+    decrypter = theirs.MaskingDecrypter(n, bitsize=64, clipval=10.0)
+    found = decrypter.decrypt_numpy_array([int(v) % 2**64 for v in total], form)
+    assert np.abs(ours - found).max() <= error(terms, n) + 1e-14

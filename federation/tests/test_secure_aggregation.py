@@ -53,6 +53,16 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
         assert abs((words >> 31).mean() - 0.5) < 0.1  # a change alone has small integers
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [4, 50])
+def test_so_are_those_of_more_silos(clients, world):
+    rows = {"data": {"name": "digits", "train_limit": 1400, "test_limit": 200}}
+    federation = world.federation("fedavg", run={**RUN["run"], **rows, "clients": clients})
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    assert [len(e["silos"]) for e in events(federation, "sum")] == [clients] * 3
+
+
 def on_answer(kind, number=2, node=11):
     """Lose a silo's answers to messages of a kind in a round."""
 

@@ -1,6 +1,7 @@
 """Simulations with secure aggregation: the plain mean within the fixed point, and who can have it."""
 
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.core.fixed_point import error
 from pomona.core.training_settings import SecureAggregation
+from pomona.federation.callbacks import NullCallback
 from pomona.federation.secure_sum import excess, mean
 from pomona.methods import METHODS
 from pomona.record.run_folder import load
@@ -60,6 +62,20 @@ def test_models_are_those_of_the_plain_mean_within_the_fixed_point(method, tmp_p
     for one, two, three in zip(plain, summed, exact, strict=True):
         assert np.abs(one - two).max() <= steps * most
         assert np.abs(one - three).max() <= steps * 2**-20
+
+
+def test_a_note_says_once_that_changes_are_clipped_and_how_long_they_are(tmp_path):
+    class Heard(NullCallback):
+        lines: ClassVar[list[str]] = []
+
+        def note(self, text):
+            self.lines.append(text)
+
+    terms = {"secure_aggregation": {"max_norm": 0.01}}
+    pomona.run(resolve(small({"name": "fedavg"}).tree(), terms), tmp_path / "run", Heard())
+    found = [line for line in Heard.lines if "max_norm" in line]
+    assert len(found) == 1
+    assert "round 1: 4 of 4 clients' changes are longer" in found[0]
 
 
 def test_clipping_shortens_the_mean(tmp_path):

@@ -105,6 +105,7 @@ class Loop:
     _scores: Scoreboard = field(init=False)
     _history: History = field(default_factory=History)
     _limited: frozenset[int] = frozenset()
+    _clipped: bool = False
 
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
@@ -324,7 +325,13 @@ class Loop:
         arrivals, number = self.transport.visit(visit, down), visit.round.number
         terms = self.config.secure_aggregation
         if terms and self.transport.run == SIMULATION:  # silos mask and sum by themselves
-            arrivals = summed(arrivals, visit, down, terms)
+            arrivals, longer = summed(arrivals, visit, down, terms)
+            if longer and not self._clipped:
+                self.watcher.note(
+                    f"round {number}: {len(longer)} of {len(arrivals)} clients' changes are longer "
+                    f"than secure_aggregation.max_norm, up to {max(longer):.3g}, and clipped"
+                )
+                self._clipped = True
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:

@@ -70,7 +70,8 @@ def mean(
         like = spec[name]
         before = _flat(_start(came, name, like)).astype(np.float64)
         row = (before + moved[at : at + like.numel()]).astype(np.float32)
-        made[name], at = torch.from_numpy(row).view(like.shape), at + like.numel()
+        made[name] = torch.from_numpy(row).view(like.shape).to(like.dtype)
+        at += like.numel()
     return made
 
 
@@ -88,26 +89,30 @@ def excess(total: Words, clients: int, terms: SecureAggregation) -> str:
 
 def summed(
     arrivals: Sequence[Arrival], visit: ClientRequest, down: Downlink, terms: SecureAggregation
-) -> list[Arrival]:
-    """Return a simulation's arrivals as a server sees them: every usable uplink is the mean of all.
+) -> tuple[list[Arrival], list[float]]:
+    """Return a simulation's arrivals as a server sees them, every usable uplink being the mean of
+    all, and the norms of the changes that were clipped.
 
     A client without a finite uplink takes no part in the sum.
     """
     sound = [a for a in arrivals if a.reply.uplink and not non_finite(a.reply.uplink)]
     if not sound:
-        return list(arrivals)
+        return list(arrivals), []
     ids = tuple(a.reply.client for a in sound)
     came = received(down, visit.ids.index(ids[0]))
     weights = weighed(visit.roster, ids)
     total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), word(terms))
+    norms, spec = [], sound[0].reply.uplink
     for arrival in sound:
-        moved, _ = change(arrival.reply.uplink, came, terms)
+        moved, norm = change(arrival.reply.uplink, came, terms)
         total += encoded(moved, weights[arrival.reply.client], terms)
-    row = mean(total, came, sound[0].reply.uplink, terms)
-    return [
+        norms.append(norm)
+    row = {k: t.to(spec[k].device) for k, t in mean(total, came, spec, terms).items()}
+    seen = [
         replace(a, reply=replace(a.reply, uplink=row)) if a.reply.client in ids else a
         for a in arrivals
     ]
+    return seen, [norm for norm in norms if norm > terms.max_norm]
 
 
 def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:

@@ -4,6 +4,7 @@ The change and the private key of its masks are kept with the round before its p
 so that after a kill the same request gets the same bytes. A silo takes part in one sum a round.
 """
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +30,8 @@ from pomona_federation.silo.row_provenance import Provenance
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import roster_of
 from pomona_federation.silo.task_policy import TaskLog
+
+logger = logging.getLogger("pomona")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class MaskedPart:
         if why := non_finite(reply.uplink):
             return replace(rest, fault=f"diverged: {why}"), b"", 0.0
         moved, norm = change(reply.uplink, received(down, 0), self.terms)
+        if norm > self.terms.max_norm:
+            logger.info("the change has norm %.3g and is clipped", norm)
         return rest, moved.astype("<f4").tobytes(), norm
 
     def key(self, task: Task, secret: str) -> MaskKey:
