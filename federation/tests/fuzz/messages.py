@@ -10,7 +10,15 @@ from targets import TARGETS, Target, target
 
 from pomona.core.errors import PomonaError
 from pomona_federation.messages import message_bodies
-from pomona_federation.messages.message_bodies import Answer, Hello, HelloReply, Refusal, Task
+from pomona_federation.messages.message_bodies import (
+    Answer,
+    Hello,
+    HelloReply,
+    MaskKey,
+    Refusal,
+    SumRequest,
+    Task,
+)
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.silo_in_study import Silo
@@ -24,8 +32,12 @@ def texts(world):
         Hello: world.said["hello"].asked, HelloReply: world.said["hello"].answered, Task: world.said["second"].asked,
         Answer: world.said["second"].answered,
     }  # fmt: skip
+    task = message_bodies.read(Task, said[Task].body)
+    key = MaskKey(key="ab" * 32, signature="cd" * 50)
+    summed = SumRequest(task=task, keys=dict.fromkeys((0, 1, 4), key))
     return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {
-        Refusal: REFUSED
+        Refusal: REFUSED,
+        SumRequest: Valid(summed.model_dump_json().encode(), JSON),
     }
 
 
@@ -40,7 +52,7 @@ def as_text(kind, world):
 
 TARGETS += [
     Target(f"{kind.kind}, as text", 50, partial(as_text, kind))
-    for kind in (Hello, HelloReply, Task, Answer, Refusal)
+    for kind in (Hello, HelloReply, Task, Answer, Refusal, SumRequest)
 ]
 
 
