@@ -14,6 +14,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
+from pomona.storage.run_status import Status, write_status
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import LocalFederation, rehearse
 from representatives import representatives
@@ -88,6 +89,24 @@ def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
         local.wait(lambda status: status.state != "running", 60.0)
     with pytest.raises(QuorumError, match=rf"made no progress within 0 s \(error.*see {log}"):
         local.wait(lambda status: status.state != "running", 0.0)
+
+
+def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, monkeypatch):
+    """As in a container without the machine's id."""
+    said = "import sys; sys.exit('error[STORAGE]: no id')"
+
+    def start(self, who):
+        server = who == "server"
+        if server:
+            write_status(self.server / "run", Status(state="running", round=0))
+        with (self.folder / f"{who}.log").open("wb") as log:
+            command = [sys.executable, "-c", "import time; time.sleep(60)" if server else said]
+            self._own[who] = subprocess.Popen(command, stderr=log)
+
+    monkeypatch.setattr(LocalFederation, "start", start)
+    scenario = Scenario.prepare(settings(clients=2))
+    with pytest.raises(QuorumError, match=r"silo-0 ended with code 1 \(error\[STORAGE\]: no id\)"):
+        rehearse(scenario, tmp_path / "rehearsal")
 
 
 @pytest.mark.slow

@@ -154,8 +154,14 @@ class LocalFederation:
             time.sleep(0.2)
         raise self._given_up(f"the rehearsal made no progress within {seconds:.0f} s")
 
-    def _given_up(self, why: str) -> QuorumError:
-        log = self.folder / "server.log"
+    def require_alive(self) -> None:
+        """Raise QuorumError, with its last line, for a silo that has ended with an error."""
+        for name in self.names:
+            if code := self._own[name].poll():
+                raise self._given_up(f"{name} ended with code {code}", name)
+
+    def _given_up(self, why: str, who: str = "server") -> QuorumError:
+        log = self.folder / f"{who}.log"
         last = "".join(
             f" ({line})"
             for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:]
@@ -253,6 +259,8 @@ def rehearse(
                     f"round {at} of {scenario.config.rounds} committed after "
                     f"{time.time() - began:.0f} s"
                 )
+            if status.state == "running":
+                local.require_alive()
             return status.state != "running"
 
         status = local.wait(ended)
