@@ -16,6 +16,7 @@ from pomona.methods.ala_variants import (
 )
 from pomona.methods.apfl import APFL
 from pomona.methods.apple import APPLE
+from pomona.methods.auto import Auto
 from pomona.methods.base import MethodSettings
 from pomona.methods.cfl import CFL
 from pomona.methods.ditto import Ditto
@@ -43,6 +44,7 @@ from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.fedrep import FedRep
 from pomona.methods.fedrod import FedRoD
 from pomona.methods.fedsa_lora import FedSALoRA
+from pomona.methods.fedselect import FedSelect
 from pomona.methods.ffa_lora import FFALoRA
 from pomona.methods.floco import Floco
 from pomona.methods.ifca import IFCA
@@ -52,6 +54,7 @@ from pomona.methods.moon import MOON
 from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.per_fedavg import PerFedAvg
+from pomona.methods.pfedfda import PFedFDA
 from pomona.methods.pfedgraph import PFedGraph
 from pomona.methods.pfedme import PFedMe
 from pomona.methods.pgfed import PGFed, PGFedMo
@@ -96,6 +99,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedPHP,
     PartialFed,
     FedCAC,
+    FedSelect,
     LGFedAvg,
     FedPer,
     FedBN,
@@ -104,6 +108,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     FedDBE,
     FedProto,
     FedPAC,
+    PFedFDA,
     FedAS,
     Floco,
     FFALoRA,
@@ -119,6 +124,7 @@ _ALL: tuple[type[MethodSettings], ...] = (
     DittoALA,
     FedPHPALA,
     FedAMPALA,
+    Auto,
 )
 
 METHODS: dict[str, type[MethodSettings]] = {

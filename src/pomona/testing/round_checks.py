@@ -26,6 +26,8 @@ from pomona.testing.problems import (
     uneven,
 )
 
+NEAR = 1e-3
+"""A loss that counts as the optimum, 0, of points of classes; a computed head may start there."""
 PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 
@@ -281,7 +283,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
         losses.append(
             float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )
-    assert min(losses[-5:]) < 0.2 * losses[0]
+    assert min(losses[-5:]) < max(0.2 * losses[0], NEAR)
 
 
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:
