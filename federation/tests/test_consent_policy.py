@@ -35,7 +35,10 @@ TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))
 TEXT = StudyText("fedavg", "mlp", True, SOME, {}, ("metrics", "sample-counts"), 10, 50)
 STUDY = TrainingStudy(
-    name="second", view="later", task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]}
+    name="second",
+    view="later",
+    task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]},
+    run={"secure_aggregation": {"max_norm": 1.0}},  # over 3 silos or more
 )
 FEDERATION = Federation.of(
     {
@@ -55,6 +58,7 @@ RULES = {
     "acknowledge": (("sample-counts", "metrics", "training-loss"), ("sample-counts",)),
     "accept_epsilon_total": (3.0, 2.99),
     "accept_delta_total": (2e-5, 1.99e-5),
+    "least_in_a_sum": (3, 4),
     "rounds": (10, 9),
     "epochs_in_all": (50, 49),
     "deadline": (7200.0, 7199.0),
@@ -97,6 +101,17 @@ def test_data_are_read_by_no_task_that_no_person_has_let_in(listed, known):
 def test_nothing_past_the_noise_is_acknowledged_unless_it_is_listed():
     assert len(wrong(acknowledge=())) == 2
     assert "metrics, which its noise does not cover" in wrong(acknowledge=())[0]
+
+
+def test_a_study_that_sends_single_models_fits_no_least_sum_but_one_that_sends_none():
+    policy = ConsentPolicy(kinds=("train", "evaluate"), **FITTING)
+    open_ = STUDY.model_copy(update={"run": {}})
+    found = list(misfits(policy, FEDERATION.under(open_), TEXT, set(), TODAY))
+    assert found == ["single models are sent, and least_in_a_sum = 3"]
+    task = STUDY.task.model_dump()
+    given = {"kind": "evaluate", "name": "look", "view": "later", "task": task, "evaluate": {}}
+    looks = FEDERATION.under(study_of(given))
+    assert not list(misfits(policy, looks, replace(TEXT, trains=False), set(), TODAY))
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6))

@@ -15,7 +15,6 @@ from pomona_federation.server.masked_sums import SUM, SettledSum
 from pomona_federation.supervision.processes import process_tree
 from real_federation import PATIENT, check, ended, kill, started
 
-pytestmark = pytest.mark.slow
 TERMS = {"max_norm": 20.0, "minimum": 3}
 
 
@@ -30,6 +29,15 @@ def sums(local):
     return [line for line in read(path) if line["event"] == "sum"] if path.exists() else []
 
 
+def test_two_real_silos_have_the_simulations_models(tmp_path):
+    """In the gate; the others take minutes."""
+    terms = {**TERMS, "minimum": 2}
+    config = settings(method="fedavg", clients=2, rounds=1, secure_aggregation=terms)
+    found = rehearse(Scenario.prepare(config), tmp_path / "out", quorum=2)
+    assert found.difference == {"silo-0": 0.0, "silo-1": 0.0}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 12])
 def test_models_are_the_simulations_bit_by_bit(clients, tmp_path):
     found = rehearse(scenario(clients), tmp_path / "out", deadline=240.0, wait=240.0)
@@ -44,6 +52,7 @@ def settled(local, number):
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whom", ["ServerApp", "SuperLink", "worker", "node", "machine"])
 def test_a_process_that_is_killed_while_a_round_is_summed_changes_no_bit(
     whom, tmp_path, monkeypatch

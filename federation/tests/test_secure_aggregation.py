@@ -154,14 +154,14 @@ def of_more_samples(_, answer, uplink):
     return answer.model_copy(update={"samples": answer.samples + 1}), uplink
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (without_key, "without a key"),
-        (with_unsigned_key, "signature is not silo-1's"),
-        (of_more_samples, "other sample counts"),
-    ],
-)
+SPOILT = [
+    (without_key, "without a key"),
+    (with_unsigned_key, "signature is not silo-1's"),
+    (of_more_samples, "other sample counts"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), drawn(SPOILT))
 def test_a_member_that_would_spoil_the_sum_is_left_out_of_it(change, said, world):
     federation = world.federation("fedavg", **RUN)
     misbehaving(world.patch, "answer", change)
@@ -181,10 +181,10 @@ def changed_on_the_way(_, answer, uplink):
     return answer, uplink[:-1] + b"?"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [(shorter, "a part of"), (changed_on_the_way, "not the one that was signed")],
-)
+UNUSABLE = [(shorter, "a part of"), (changed_on_the_way, "not the one that was signed")]
+
+
+@pytest.mark.parametrize(("change", "said"), drawn(UNUSABLE))
 def test_a_member_whose_part_cannot_be_used_stops_the_round_and_is_named(change, said, world):
     federation = world.federation("fedavg", **RUN)
     misbehaving(world.patch, "part", change)

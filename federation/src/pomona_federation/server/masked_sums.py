@@ -113,7 +113,7 @@ class MaskedSums:
             return {}
         self.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
         uplink = mean(total, came, request.expects, self.terms)
-        made = {i: a for i, a in arrivals.items() if a.reply.fault}
+        made = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
         for i in places:
             up = arrivals[i].bytes_up + sent[i].bytes_up
             made[i] = replace(

@@ -93,6 +93,7 @@ def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> I
         yield f"at most {places} silos, fewer than members = {policy.members}"
     if survey and survey.least < policy.least_count:
         yield f"survey.least = {survey.least}, fewer than least_count = {policy.least_count}"
+    yield from _in_the_open(policy, agreed)
     if policy.rounds is not None and text.rounds > policy.rounds:
         yield f"{text.rounds} rounds, more than {policy.rounds}"
     if text.epochs > policy.epochs_in_all:
@@ -102,6 +103,17 @@ def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> I
         )
     if deadline > policy.deadline:
         yield f"a round may take {deadline:g} s, more than deadline = {policy.deadline:g}"
+
+
+def _in_the_open(policy: ConsentPolicy, agreed: StudyAgreement) -> Iterator[str]:
+    """This silo's models, sent singly or in sums over too few silos."""
+    given = agreed.evaluate is not None and not agreed.evaluate.models  # sends no model
+    if policy.least_in_a_sum is None or agreed.survey or given:
+        return
+    least = agreed.least_in_a_sum
+    if least is None or least < policy.least_in_a_sum:
+        found = "single models are sent" if least is None else f"sums over {least} silos"
+        yield f"{found}, and least_in_a_sum = {policy.least_in_a_sum}"
 
 
 def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:

@@ -120,6 +120,13 @@ class ConsentPolicy(ConsentTerms):
     least_count: int = Field(
         10, ge=3, le=10**6, description="fewest rows that a survey may report together"
     )
+    least_in_a_sum: int | None = Field(
+        None,
+        ge=2,
+        le=PLACES,
+        description="fewest silos over which secure aggregation sums, for studies that send this "
+        "silo's models; a study without it does not fit",
+    )
     rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="largest number of rounds")
     epochs_in_all: int = Field(
         10_000,
