@@ -270,6 +270,7 @@ def test_a_folder_is_replaced_by_its_type_and_its_weights_load(kind, tmp_path):
     assert found.name == f"transformers:{kind}"
     assert found.args["initializer_range"] == 0.02
     assert "architectures" not in found.args
+    assert None not in found.args.values()  # which no settings file can hold
     assert resolved(found) is found
     start = found.model_copy(update={"init": tmp_path / "model.safetensors"})
     shape, words = ((TOKENS,), WORDS) if kind in TEXTS else ((3, 16, 16), 0)
@@ -335,6 +336,7 @@ def test_images_for_texts_are_refused():
         ("[]", "its type is None"),
         (json.dumps({"model_type": "../x"}), r"its type is '\.\./x'"),
         (json.dumps({"model_type": ["vit"]}), "its type is"),
+        (json.dumps({"model_type": "bert", "hidden_size": None}), "hidden_size is null"),
     ],
 )
 def test_a_folder_without_a_known_configuration_is_refused(text, message, tmp_path):

@@ -88,7 +88,11 @@ def resolved(settings: ModelSettings) -> ModelSettings:
         raise no_config(f"its type is {bounds.plain(repr(kind), 40)}")
     known = keys(kind)
     usual = {key: known[key] for key in SIZES if key in known}  # files may leave usual ones out
-    args = usual | {key: value for key, value in tree.items() if key in known} | settings.args
+    own = {key: value for key, value in tree.items() if key in known}
+    args = usual | own | settings.args
+    args = {key: value for key, value in args.items() if value is not None or known.get(key)}
+    if unsaid := [key for key, value in args.items() if value is None]:
+        raise no_config(f"{unsaid[0]} is null, which settings cannot say; set it in model.args")
     return settings.model_copy(update={"name": f"{PREFIX}{kind}", "args": args})
 
 
