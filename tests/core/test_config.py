@@ -308,7 +308,7 @@ def test_near_names_fall_back_to_all():
     [
         ("data.augment", "did you mean augment?"),
         ("model.pretrained", "model has "),
-        ("callbacks", "the top level has absence, augment, "),
+        ("callbacks", "the top level has absence, attack, augment, "),
         ("model.hiden", "did you mean model.hidden?"),
         ("data.drop_column", "did you mean data.drop_columns"),
         ("rouns", "did you mean rounds?"),
