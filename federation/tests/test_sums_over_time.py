@@ -1,0 +1,134 @@
+"""Secure aggregation while silos come, go and renew their keys, in a further study, and without
+keys.
+"""
+
+import shutil
+
+import pytest
+
+from federation_in_process import deployed, lost, same
+from pomona.core.membership import Membership
+from pomona.record.run_folder import load
+from pomona.storage import checkpoint
+from pomona_federation import flower_apps
+from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import SumRequest
+from pomona_federation.messages.message_bodies import read as parsed
+from pomona_federation.provision.provision import add
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.registry_admin import admit
+from pomona_federation.server.study_queue import StudyQueue
+from test_key_renewal import in_round, renewed
+from test_secure_aggregation import RUN, TERMS, events
+from test_studies import decided, heard, own_models, study_file
+
+FOUR = {"run": {**RUN["run"], "rounds": 4}}
+
+
+def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(world):
+    """A founder renews its key, a newcomer joins, and renews its own: nobody is absent."""
+    federation = world.federation("fedavg", places=4, **FOUR)
+    kits, south = federation.kits, federation.kits / "silo-2"
+    text = (south / "silo.toml").read_text()
+
+    def join():
+        renewed(kits, "silo-0")
+        federation.grid.folders[20] = federation.grid.folders.pop(10)
+        add(kits, "late")
+        shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
+        own = text.replace('name = "silo-2"', 'name = "late"', 1)
+        (kits / "late" / "silo.toml").write_text(own)
+        admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
+        federation.grid.folders[30] = kits / "late"
+
+    def again():
+        renewed(kits, "late")
+        federation.grid.folders[40] = federation.grid.folders.pop(30)
+
+    in_round(world, 1, join)
+    in_round(world, 3, again)
+    federation.run()
+    founders = list(federation.names)
+    assert [e["silos"] for e in events(federation, "sum")] == [founders, *[[*founders, "late"]] * 3]
+
+
+@pytest.mark.slow
+def test_silos_that_come_and_go_leave_the_simulations_models(world):
+    federation = world.federation("fedavg", **FOUR)
+    late = federation.grid.folders.pop(12)
+    in_round(world, 1, lambda: federation.grid.folders.update({12: late}))
+
+    def revoke():
+        registry = MemberRegistry(federation.server / "run", Federation.load(federation.toml))
+        registry.revoke("silo-0")
+
+    in_round(world, 2, revoke)
+    federation.run()
+    expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
+    assert same(deployed(federation), expected)
+
+
+@pytest.mark.slow
+def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_round(world):
+    """The silo is away for its part; when the server resumes, it has another key."""
+    federation = world.federation("fedavg", **RUN)
+    away = [True]
+
+    def fault(message, reply):
+        sent = flower_apps.unpacked(message.content)
+        silo = message.metadata.dst_node_id == 10
+        gone = away[0] and silo and sent.kind == SumRequest.kind
+        return lost(message, 8) if gone and parsed(SumRequest, sent.body).number == 2 else reply
+
+    federation.grid.faults.append(fault)
+    with pytest.raises(Exception, match="no uplink of round 2"):
+        federation.run()
+    away[0] = False
+    renewed(federation.kits, "silo-0")
+    federation.grid.folders[20] = federation.grid.folders.pop(10)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_a_further_study_is_summed_by_its_own_terms(world):
+    """The study of the kits is not."""
+    federation = world.federation("fedavg")
+    queue = StudyQueue(federation.server)
+    run = Federation.load(federation.toml).study.run
+    queue.submit(study_file(federation, "second", run={**run, "secure_aggregation": TERMS}))
+    for silo in federation.names:
+        heard(federation, silo)
+        decided(federation, silo, "second")
+    federation.run()
+    assert not events(federation, "sum")
+    federation.run("second")
+    found = events(federation, "sum")
+    assert [e["silos"] for e in found] == [federation.names] * 3
+    plain, summed = deployed(federation), own_models(federation, "second")
+    for name, model in summed.items():
+        for key, tensor in model.items():
+            assert (tensor - plain[name][key]).abs().max() < 1e-5
+    assert not same(plain, summed)
+
+
+@pytest.mark.slow
+def test_without_keys_on_loopback_sums_are_masked_and_unsigned(world):
+    federation = world.federation("fedavg", insecure=True, **RUN)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+def test_secrets_are_for_their_owner_alone_and_in_no_message(world):
+    federation = world.federation("fedavg", **RUN)
+    federation.run()
+    kept = [p for n in federation.names for p in (federation.kits / n / "state").rglob("*")]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    rounds = [
+        p for p in kept if p.parent.name == "checkpoints" and checkpoint.NAME.fullmatch(p.name)
+    ]
+    secrets = {checkpoint.read(path).meta["secret"] for path in rounds}
+    assert len(secrets) == len(rounds)
+    assert all(secrets)
+    sent = [flower_apps.unpacked(m.content).body for m in federation.grid.sent]
+    assert not any(secret in body for secret in secrets for body in sent)
+    assert load(federation.server / "run").config["secure_aggregation"]["max_norm"] == 20.0
