@@ -14,6 +14,7 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.secure_sum import excess
 from pomona.methods import METHODS
 from pomona_federation import flower_apps
+from pomona_federation.agreement import Federation as Agreed
 from pomona_federation.audit import read
 from pomona_federation.messages.message_bodies import MaskKey, SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
@@ -47,6 +48,8 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
+    own = read(federation.kits / "silo-0" / "state" / "audit.jsonl")
+    assert [e["silos"] for e in own if e["event"] == "sum"] == [federation.names] * 3
     assert not any(reply.enclosed for kind, reply in sent if kind == "task")
     for reply in (r for kind, r in sent if kind == "sum-request"):
         words = np.frombuffer(bytes(reply.enclosed["uplink"]), np.uint32)
@@ -353,6 +356,14 @@ def test_a_study_of_a_method_that_needs_single_models_is_refused(method, world):
         ConfigError, match=f"server of {method} works on the clients' single models"
     ):
         world.federation({"name": method}, **RUN).run()
+
+
+def test_a_sum_over_more_silos_than_there_can_be_is_refused(world):
+    federation = world.federation("fedavg", **RUN)
+    text = federation.toml.read_text().replace("minimum = 2", "minimum = 9")
+    federation.toml.write_text(text)
+    with pytest.raises(ConfigError, match=r"minimum = 9, but there are 3 places; lower it"):
+        Agreed.load(federation.toml)
 
 
 @pytest.mark.slow

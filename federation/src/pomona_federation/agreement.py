@@ -204,10 +204,7 @@ class Federation(Settings):
         Raises ConfigError if it does not fit this federation.
         """
         made = StudyAgreement(self, study)
-        if made.quorum > self.places:
-            raise ConfigError(
-                f"quorum = {made.quorum}, but there are {self.places} places; lower quorum"
-            )
+        made.require_places()
         return made
 
     @property
@@ -346,8 +343,22 @@ class StudyAgreement:
         """The agreements that are run: a search's trials, or else the study itself."""
         return self.trials or (self,)
 
+    def require_places(self) -> None:
+        """Raise ConfigError if a round needs more silos than there can be."""
+        places = self.federation.places
+        if (self.least_in_a_sum or 0) > places:
+            raise ConfigError(
+                f"run.secure_aggregation.minimum = {self.least_in_a_sum}, but there are {places} "
+                "places; lower it"
+            )
+        if self.quorum > places:
+            raise ConfigError(
+                f"quorum = {self.quorum}, but there are {places} places; lower quorum"
+            )
+
     def require_computable(self) -> None:
         """Raise ConfigError if the study cannot be run."""
+        self.require_places()
         if not isinstance(self.study, SurveyStudy):
             for agreed in (self, *self.trials):
                 _ = agreed.config

@@ -26,8 +26,8 @@ from pomona_federation.messages.message_bodies import (
 )
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo.round_store import RoundStore
-from pomona_federation.silo.row_provenance import Provenance
-from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.row_provenance import Provenance, names
+from pomona_federation.silo.silo_in_study import Silo, audited
 from pomona_federation.silo.silo_scenario import roster_of
 from pomona_federation.silo.task_policy import TaskLog
 
@@ -94,6 +94,8 @@ class MaskedPart:
         others = {place: shown for place, shown in request.keys.items() if place != task.place}
         provenance.require_mask_keys(task, others)
         log.one_sum(request)
+        peers = names(self.silo.agreed, task)
+        audited(self.silo, "sum", round=task.number, silos=[peers[i] for i in sorted(keys)])
         roster = roster_of(task, self.silo.agreed.config)
         weight = weighed(roster, tuple(sorted(keys)))[task.place]
         moved: Numbers = np.frombuffer(kept[1], "<f4")
