@@ -55,6 +55,7 @@ VARIANTS = {
     "budget": f"apple {SKEWED} method.budget=2",
     "local-step": f"apple {SKEWED} method.core_step=local method.budget=2",
     "attention": "fedamp method.attention=mcp method.gradient=exact method.start=cloud",
+    "summed": f"ditto+adam {SKEWED} secure_aggregation.max_norm=5",
     "hessian": "per-fedavg method.order=exact",
     "distance": "fedphp method.transfer=mmd",
     "momentum": (

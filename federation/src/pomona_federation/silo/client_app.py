@@ -151,10 +151,10 @@ class ClientApp:
         """An answer as it is sent: with secure aggregation a key for the sum in place of the
         uplink, which is the silo's change of the model and stays here.
         """
-        part, secret = MaskedPart.of(self.silo), self._rounds.secret(task) if task.trains else ""
-        if not part or not secret:
-            return answer, b"" if part else uplink
-        return answer.model_copy(update={"mask": part.key(task, secret)}), b""
+        if not task.trains or not (part := MaskedPart.of(self.silo)):
+            return answer, uplink
+        secret = self._rounds.secret(task)
+        return answer.model_copy(update={"mask": part.key(task, secret) if secret else None}), b""
 
     def part(self, request: SumRequest) -> tuple[Answer, bytes]:
         """This silo's masked part in the sum of a round.
