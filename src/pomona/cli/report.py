@@ -181,9 +181,10 @@ def methods(*, json: Json = False) -> None:
     """
     from pomona.methods import METHODS
 
-    cards = {name: settings().method().card for name, settings in METHODS.items()}
+    built = {name: settings().method() for name, settings in METHODS.items()}
+    cards = {name: method.card for name, method in built.items()}
     if json:
-        emit({name: vars(card) for name, card in cards.items()})
+        emit({n: {**vars(card), "sums": built[n].server.sums} for n, card in cards.items()})
         return
     for name, card in cards.items():
         sent = card.exchange
@@ -203,6 +204,8 @@ def methods(*, json: Json = False) -> None:
             markup=False,
         )
         out.print(f"  joining  {card.joining}", highlight=False, markup=False)
+        if built[name].server.sums:
+            out.print("  sums     are enough for the server: secure_aggregation can hide models")
 
 
 def _load(runs: tuple[Path, ...]) -> list[Result]:
