@@ -14,7 +14,6 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
-from pomona.storage.run_status import Status, write_status
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import LocalFederation, rehearse
 from representatives import representatives
@@ -97,8 +96,6 @@ def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, m
 
     def start(self, who):
         server = who == "server"
-        if server:
-            write_status(self.server / "run", Status(state="running", round=0))
         with (self.folder / f"{who}.log").open("wb") as log:
             command = [sys.executable, "-c", "import time; time.sleep(60)" if server else said]
             self._own[who] = subprocess.Popen(command, stderr=log)

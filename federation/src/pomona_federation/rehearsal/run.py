@@ -137,8 +137,13 @@ class LocalFederation:
         """The server's last status."""
         return read_status(self.server / "run")
 
-    def wait(self, until: Callable[[Status], bool], seconds: float = LIMIT) -> Status:
-        """Wait until the status satisfies a condition.
+    def wait(
+        self,
+        until: Callable[[Status], bool],
+        seconds: float = LIMIT,
+        look: Callable[[], None] = lambda: None,
+    ) -> Status:
+        """Wait until the status satisfies a condition; ``look`` is called meanwhile.
 
         Raises QuorumError after ``seconds``, or if the server ends.
         """
@@ -151,6 +156,7 @@ class LocalFederation:
             code = self._own["server"].poll()
             if code is not None and not (self.status and until(self.status)):
                 raise self._given_up(f"the rehearsal's server ended with code {code}")
+            look()
             time.sleep(0.2)
         raise self._given_up(f"the rehearsal made no progress within {seconds:.0f} s")
 
@@ -259,11 +265,9 @@ def rehearse(
                     f"round {at} of {scenario.config.rounds} committed after "
                     f"{time.time() - began:.0f} s"
                 )
-            if status.state == "running":
-                local.require_alive()
             return status.state != "running"
 
-        status = local.wait(ended)
+        status = local.wait(ended, look=local.require_alive)
         memory = dict(local.memory)
     if status.state != "finished":
         raise QuorumError(
