@@ -106,6 +106,17 @@ def test_every_command_explains_itself(capsys, command):
     assert "--json" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(["predict"], "pomona predict"), (["data", "shw"], "pomona data"), (["runn"], "pomona")],
+)
+def test_a_wrong_use_names_the_help_of_its_command(capsys, words, named):
+    code, _, err = call(capsys, *words)
+    assert code == 2
+    assert err.startswith("error[USAGE]: ")
+    assert err.endswith(f" See {named} --help.\n")
+
+
 def test_the_commands_are_listed_with_their_arguments_and_values(capsys):
     """Each that --help explains, with names that its own --help shows and a schema that holds its default."""
     code, out, _ = call(capsys, "commands", "--json")

@@ -179,8 +179,19 @@ def _main(given: list[str]) -> None:
         )
 
 
+def _called(given: Sequence[str]) -> str:
+    """Return the command that the first words name, as far as there is one."""
+    at, name = app, app.name[0]
+    for word in given:
+        if word.startswith("-") or word not in list(at):
+            break
+        at, name = at[word], f"{name} {word}"
+    return name
+
+
 def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
-    said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} See pomona --help."
+    help_ = f"See {_called(given)} --help."
+    said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} {help_}"
     print(f"error[USAGE]: {said}", file=sys.stderr)
     sys.exit(2)
 
