@@ -61,6 +61,11 @@ app.command(
     help="List the commands, with --json for programs.",
 )
 app.command(
+    "pomona.cli.audit:privacy_audit",
+    name="privacy-audit",
+    help="Attack a recorded run: what its server and clients learn of records.",
+)
+app.command(
     "pomona.cli.predict:predict", name="predict", help="Predict with a client's personal model."
 )
 app.command(
@@ -81,6 +86,7 @@ PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(g
 GOES_ON = {
     "run": "`pomona run ... --resume` continues",
     "bench": "the same command continues",
+    "privacy-audit": "the same command continues",
 }
 
 

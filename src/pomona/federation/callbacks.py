@@ -8,11 +8,15 @@ from pomona.record.rows import Evaluation, RoundRow
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pomona.federation.exchange import Arrival, ClientRequest
+    from pomona.methods.base import Downlink
+
 
 class Callback(Protocol):
     """Observes a run (for example, a progress bar).
 
-    An exception that it raises ends the run, which can be resumed. ``Steering`` has a method more.
+    An exception that it raises ends the run, which can be resumed. ``Steering`` and ``Witness``
+    have a method more.
     """
 
     def begin(self) -> None:
@@ -60,6 +64,19 @@ class Steering(Protocol):
         """
 
 
+@runtime_checkable
+class Witness(Protocol):
+    """What a callback may have besides: a look at everything that server and clients exchange."""
+
+    def exchanged(
+        self, visit: "ClientRequest", down: "Downlink", arrivals: "Sequence[Arrival]"
+    ) -> None:
+        """Called when the answers of a visit have arrived, before any checks; none may be changed.
+
+        After the last round clients are visited once more, without training.
+        """
+
+
 class NullCallback:
     """Callback that does nothing."""
 
@@ -83,6 +100,8 @@ class CallbackList:
         self.callbacks = callbacks
         if asked := [callback.ends for callback in callbacks if isinstance(callback, Steering)]:
             self.ends = lambda *seen: True in [ends(*seen) for ends in asked]  # all see the round
+        if told := [callback.exchanged for callback in callbacks if isinstance(callback, Witness)]:
+            self.exchanged = lambda *seen: [exchanged(*seen) for exchanged in told]
 
     def begin(self) -> None:
         """Call all."""

@@ -14,7 +14,7 @@ from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
 from pomona.federation.admission import Admission, Expected, History, Rejection, admit
 from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.callbacks import Callback, Models, Steering
+from pomona.federation.callbacks import Callback, Models, Steering, Witness
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
@@ -332,6 +332,7 @@ class Loop:
                     f"than secure_aggregation.max_norm, up to {max(longer):.3g}, and clipped"
                 )
                 self._clipped = True
+        self._show(visit, down, arrivals)
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:
@@ -341,6 +342,11 @@ class Loop:
                 f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}"
             )
         return verdict
+
+    def _show(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
+        """Let a callback see an exchange, as the server does."""
+        if isinstance(self.watcher, Witness):
+            self.watcher.exchanged(visit, down, arrivals)
 
     def _line(self, rejection: Rejection, number: int) -> str:
         """A rejection, by its client's name; a client's own fault names it already."""
@@ -368,10 +374,10 @@ class Loop:
                 keep=keep,
                 best=best,
             )
-            replies = [
-                a.reply
-                for a in self.transport.visit(visit, self.server.down(state, ids, roster, round_))
-            ]
+            down = self.server.down(state, ids, roster, round_)
+            arrivals = self.transport.visit(visit, down)
+            self._show(visit, down, arrivals)
+            replies = [a.reply for a in arrivals]
             for reply in replies:
                 if reply.fault:
                     raise DivergedError(reply.fault)

@@ -1,0 +1,185 @@
+"""The numbers of an audit, from what was seen in its runs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pomona.audit import membership, roc
+from pomona.audit.roc import Estimate, Mask, Pairs
+from pomona.audit.shadows import Shadows
+from pomona.metrics.nan_safe import Array
+
+FEW_ALARMS = (0.01, 0.001)
+EVERYBODY = -1  # in place of a client
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One attack on one client's membership, by what one party receives.
+
+    Attributes:
+        party, attack: by name.
+        client: its number; ``EVERYBODY`` for all together.
+        members, others: pairs of a record and a run with and without it.
+        auc: how often a member scores above another record.
+        hits: members found at each of ``FEW_ALARMS``, None where there are too few others.
+        proven: the epsilon that the attack proves at least.
+        curve: false alarms and hits at each threshold.
+    """
+
+    party: str
+    attack: str
+    client: int
+    members: int
+    others: int
+    auc: Estimate
+    hits: tuple[Estimate | None, ...]
+    proven: float
+    curve: tuple[Array, Array]
+
+
+class Site(NamedTuple):
+    """Records of run 0 whose client was guessed right, among those trained on or the others;
+    ``chance``: by always naming the largest client.
+    """
+
+    party: str
+    trained: bool
+    right: Estimate
+    records: int
+    chance: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """An audit's numbers.
+
+    Attributes:
+        runs: how many were attacked.
+        ledger: each client's epsilon by its ledger, the largest of the runs; None without bound.
+        budget: the epsilon that was asked for; None for the run's own settings.
+        unseen: parties that receive no model.
+    """
+
+    runs: int
+    membership: list[Membership]
+    sites: list[Site]
+    ledger: list[float | None]
+    budget: float | None = None
+    unseen: list[str] = field(default_factory=list)
+
+    def of(self, party: str) -> list[Membership]:
+        """Return the attacks of one party."""
+        return [each for each in self.membership if each.party == party]
+
+    def strongest(self, party: str) -> Membership | None:
+        """Return a party's attack on all clients together with the largest AUC."""
+        own = [each for each in self.of(party) if each.client == EVERYBODY]
+        return max(own, key=lambda each: each.auc.value, default=None)
+
+    def proven(self, client: int) -> float:
+        """Return the largest epsilon that any attack on a client proves."""
+        return max((e.proven for e in self.membership if e.client == client), default=0.0)
+
+    def record(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
+        return {
+            "runs": self.runs,
+            "budget": self.budget,
+            "ledger": self.ledger,
+            "membership": [
+                {
+                    "party": e.party,
+                    "attack": e.attack,
+                    "client": None if e.client == EVERYBODY else e.client,
+                    "members": e.members,
+                    "others": e.others,
+                    "auc": e.auc,
+                    "hits": dict(zip(map(str, FEW_ALARMS), e.hits, strict=True)),
+                    "epsilon_at_least": e.proven,
+                }
+                for e in self.membership
+            ],
+            "sites": [s._asdict() for s in self.sites],
+            "unseen": self.unseen,
+        }
+
+
+def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findings:
+    """Attack all runs of an audit; ``delta`` as in the ledger, 0 without one."""
+    found = [each for party in ("server", "peer") for each in _attacks(shadows, party, delta)]
+    worst = shadows.epsilon.max(0)
+    return Findings(
+        len(shadows.member),
+        found,
+        [
+            site
+            for party, losses in shadows.sites.items()
+            for site in _sites(shadows, party, losses)
+        ],
+        [float(e) if isfinite(e) else None for e in worst],
+        budget,
+        [p for p in ("server", "peer") if p not in {each.party for each in found}],
+    )
+
+
+def _attacks(shadows: Shadows, party: str, delta: float) -> Iterator[Membership]:
+    clients = [*np.unique(shadows.records.client).tolist(), EVERYBODY]
+    for name, scores in _scored(shadows, party).items():
+        for client in clients:
+            own = (shadows.records.client == client) | (client == EVERYBODY)
+            made = measured(scores[:, own], shadows.member[:, own], delta)
+            if made:
+                yield Membership(party, name, client, **made)
+
+
+def _scored(shadows: Shadows, party: str) -> Mapping[str, Array]:
+    """Return the scores (M, R) of each attack on what a party receives."""
+    if party in shadows.seen:
+        seen = shadows.seen[party]
+        return {name: attack(seen, shadows.member) for name, attack in membership.ATTACKS.items()}
+    if party != "server" or not shadows.others:
+        return {}
+    scores = np.full(shadows.member.shape, np.nan)
+    for client, sent in shadows.others.items():
+        own = shadows.records.client == client
+        scores[:, own] = membership.differences(sent, shadows.member[:, own])
+    return {"differences": scores}
+
+
+def measured(score: Array, member: Mask, delta: float) -> dict[str, Any]:
+    """Return the figures of scores (M, R); empty without members or without others."""
+    pairs = Pairs.of(score, member)
+    if not pairs.both:
+        return {}
+    return {
+        "members": int(pairs.member.sum()),
+        "others": int((~pairs.member).sum()),
+        "auc": roc.auc(pairs),
+        "hits": tuple(roc.hits_at(pairs, share) for share in FEW_ALARMS),
+        "proven": roc.least_epsilon(score, member, delta),
+        "curve": roc.curve(pairs),
+    }
+
+
+def _sites(shadows: Shadows, party: str) -> Iterator[Site]:
+    """Guess each record's client: under whose model it does best, beside what is usual there."""
+    losses = shadows.sites[party]
+    known = ~np.isnan(losses).any(1)
+    if known.sum() < 2:
+        return
+    clients = np.flatnonzero(known)
+    fit = membership.confidence(losses[known])
+    guess = clients[(fit - fit.mean(1, keepdims=True)).argmax(0)]
+    among = np.isin(shadows.records.client, clients)
+    for trained in (True, False):
+        chosen = among & (shadows.member[0] == trained)
+        if n := int(chosen.sum()):
+            truth = shadows.records.client[chosen]
+            right = int((guess[chosen] == truth).sum())
+            low, high = roc.clopper_pearson(right, n)
+            chance = float(np.bincount(truth).max() / n)
+            yield Site(party, trained, Estimate(right / n, float(low), float(high)), n, chance)

@@ -1,0 +1,123 @@
+"""The first message of a client with one record, or with eight, and what its receiver can rebuild
+of them.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pomona.audit import inversion
+from pomona.audit.shadows import divided
+from pomona.audit.views import Recorder, Records
+from pomona.config import Config
+from pomona.core.rng import number, stream
+from pomona.models.parameter_space import ParameterSpace
+from pomona.partition.partition import Partition
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+from pomona.tasks.criterion import criterion
+
+BATCHES = (1, 8)
+SHOWN = 4  # clients whose single records are rebuilt
+MOST = 2**20  # parameters and inputs of networks whose gradients are searched
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Records rebuilt from one client's first message.
+
+    Attributes:
+        client: its number.
+        closed: whether in closed form, else by a search.
+        truth, found: (b, ...) as network inputs, in the same order.
+        match: how alike they are.
+    """
+
+    client: int
+    closed: bool
+    truth: Tensor
+    found: Tensor
+    match: inversion.Match
+
+
+def unfit(scenario: Scenario) -> str | None:
+    """Return why a scenario's inputs cannot be rebuilt, None if that can be tried."""
+    if scenario.dataset.kind == "text":
+        return "samples are texts, whose words are no numbers to search for"
+    if scenario.keeps_features or scenario.config.model.patch:
+        return "the trained part does not see whole samples"
+    if max(len(scenario.initial()), int(np.prod(scenario.input_shape))) > MOST:
+        return "the network or its input is too large for a search of minutes"
+    return None
+
+
+def rebuilt(config: Config, partition: Partition, folder: Path, batch: int) -> list[Rebuilt]:
+    """Run one round in which every client has ``batch`` records in one batch, and rebuild them.
+
+    The attacker knows the network, the settings, the model that was sent, and the records' labels.
+    Empty for messages without models.
+    """
+    whole = divided(config, partition, folder)  # whose normalisation stays
+    few = tuple(
+        replace(c, train=_chosen(c.train, batch, config.seed, i))
+        for i, c in enumerate(partition.clients)
+    )
+    scenario = replace(
+        whole, config=_single(whole.config, batch), partition=replace(partition, clients=few)
+    )
+    recorder = Recorder(scenario.on_engine("torch"), Records.of(scenario), frozenset())
+    simulate(scenario, None, recorder)
+    shown = SHOWN if batch == 1 else 1
+    everybody = _inputs(scenario, np.unique(np.concatenate([c.train for c in partition.clients])))
+    return [
+        _attacked(scenario, i, *recorder.changes[i], everybody)
+        for i in sorted(recorder.changes)[:shown]
+    ]
+
+
+def _single(config: Config, batch: int) -> Config:
+    changed = {"rounds": 1, "batch_size": batch, "participation": 1.0, "absence": 0.0}
+    if config.privacy:  # one round costs what it costs
+        known = (*config.privacy.acknowledge, "unlimited-epsilon")
+        free = {"epsilon_budget": None, "acknowledge": known}
+        changed["privacy"] = config.privacy.model_copy(update=free)
+    return config.model_copy(update=changed)
+
+
+def _chosen(rows: NDArray[np.int64], batch: int, seed: int, client: int) -> NDArray[np.int64]:
+    draw = stream(seed, "audit inversion", batch, client)
+    return np.sort(draw.choice(rows, min(batch, len(rows)), replace=False))
+
+
+def _inputs(scenario: Scenario, rows: NDArray[np.int64]) -> Tensor:
+    return scenario.resident.gather(torch.from_numpy(rows))[0].float()
+
+
+def _attacked(
+    scenario: Scenario, client: int, change: Tensor, places: Tensor, everybody: Tensor
+) -> Rebuilt:
+    """Rebuild one client's records from the change (k,) of its model at places."""
+    rows = torch.from_numpy(scenario.partition.clients[client].train)
+    truth, targets = scenario.resident.gather(rows)
+    module = scenario.module()
+    space = ParameterSpace(module)
+    first = inversion.first_linear(module, space, truth[0].numel())
+    row = torch.full((space.trained,), torch.nan).index_copy(0, places, change)
+    weight, bias = (row[part] for part in first or (slice(0), slice(0)))
+    if closed := bool(len(rows) == 1 and first and torch.cat([weight, bias]).isfinite().all()):
+        found = inversion.closed_form(weight.view(len(bias), -1), bias).view(truth.shape)
+    else:
+        loss = criterion(scenario.config.model, scenario.task)
+        start = scenario.initial()
+        gradient = inversion.gradient_of(module, space, start, loss, targets, places)
+        limits = everybody.amin(0), everybody.amax(0)
+        draw = torch.Generator().manual_seed(number(scenario.config.seed, "audit start", client))
+        found = inversion.by_cosine(
+            gradient, -inversion.ordered(space, change, places), truth.shape, limits, draw
+        )
+    match = inversion.matched(found, truth, everybody)
+    return Rebuilt(client, closed, truth, found[torch.from_numpy(match.order)], match)

@@ -1,0 +1,160 @@
+"""Gradient inversion: inputs from the change of a model that few records made."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pomona.models.layers import layers
+from pomona.models.parameter_space import ParameterSpace
+
+STEPS, RATE, STARTS = 400, 0.1, 2
+SMOOTH = 1e-3  # weight of the total variation of images
+TINY = 1e-12
+
+
+def first_linear(
+    module: nn.Module, space: ParameterSpace, width: int
+) -> tuple[slice, slice] | None:
+    """Return the places of weight (o, width) and bias (o,) in a row, of a network that begins with
+    a linear layer on the whole input; None for others.
+    """
+    path = layers(module)[0][0]
+    first, prefix = module.get_submodule(path), f"{path}." if path else ""
+    places = {e.name: slice(e.start, e.stop) for e in space.parameters}
+    names = f"{prefix}weight", f"{prefix}bias"
+    fits = type(first) is nn.Linear and first.in_features == width
+    return (places[names[0]], places[names[1]]) if fits and {*names} <= places.keys() else None
+
+
+def closed_form(weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the input (i,) of a linear layer from its change by one record, weight (o, i) and bias
+    (o,).
+
+    Row k of the weight's gradient is the input times entry k of the bias' (Phong et al., IEEE TIFS
+    2018, section 3); several steps on the record keep that. It is exact but for rounding.
+    """
+    k = int(bias.abs().argmax())
+    scale = bias[k] if abs(float(bias[k])) > TINY else bias.new_tensor(TINY)
+    return weight[k] / scale
+
+
+def by_cosine(
+    gradient: Callable[[Tensor], Tensor],
+    target: Tensor,
+    shape: Sequence[int],
+    limits: tuple[Tensor, Tensor],
+    generator: torch.Generator,
+    steps: int = STEPS,
+) -> Tensor:
+    """Return inputs (b, ...) whose gradient points in the direction of the target (k,).
+
+    Minimises 1 - cos(gradient(x), target), and the total variation of images, by signed Adam from
+    random starts; the best is returned (Geiping et al., "Inverting gradients", NeurIPS 2020,
+    equation 4). ``limits`` bound each input from below and above.
+    """
+    best, least = torch.empty(0), float("inf")
+    for _ in range(STARTS):
+        x = torch.randn(tuple(shape), generator=generator).clamp(*limits).requires_grad_()
+        optimizer = torch.optim.Adam([x], lr=RATE)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
+            cost = _distance(gradient(x), target) + SMOOTH * total_variation(x)
+            (slope,) = torch.autograd.grad(cost, [x])
+            x.grad = slope.sign()
+            optimizer.step()
+            schedule.step()
+            x.data.clamp_(*limits)
+        if (reached := float(_distance(gradient(x), target).detach())) < least:
+            best, least = x.detach(), reached
+    return best
+
+
+def _distance(one: Tensor, other: Tensor) -> Tensor:
+    return 1 - torch.nn.functional.cosine_similarity(one, other, dim=0)
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Return the mean absolute difference of neighbouring pixels of images (b, C, *S); 0 for tables
+    (b, F).
+    """
+    axes = range(2, x.dim())
+    return sum((x.diff(dim=axis).abs().mean() for axis in axes), start=x.new_zeros(()))
+
+
+def gradient_of(
+    module: nn.Module,
+    space: ParameterSpace,
+    row: Tensor,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    targets: Tensor,
+    places: Tensor,
+) -> Callable[[Tensor], Tensor]:
+    """Return the function from inputs (b, ...) to the loss gradient's entries (k,) at ``places`` of
+    a row (d,), which can be differentiated once more.
+    """
+    known = torch.zeros(space.trained, dtype=torch.bool)
+    known[places] = True
+    parts = {
+        e.name: (e.view(row).detach().clone().requires_grad_(), e.view(known))
+        for e in space.parameters
+    }
+    used = {name: own for name, own in parts.items() if bool(own[1].any())}
+
+    def gradient(x: Tensor) -> Tensor:
+        leaves = {name: leaf for name, (leaf, _) in parts.items()}
+        loss = criterion(functional_call(module, leaves, (x,)).float(), targets).mean()
+        slopes = torch.autograd.grad(
+            loss,
+            [leaf for leaf, _ in used.values()],
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return torch.cat([g[mask] for g, (_, mask) in zip(slopes, used.values(), strict=True)])
+
+    return gradient
+
+
+def ordered(space: ParameterSpace, part: Tensor, places: Tensor) -> Tensor:
+    """Return entries (k,) of a row at places in the order of ``gradient_of``, which is that of the
+    module's tensors.
+    """
+    known, row = torch.zeros(space.trained, dtype=torch.bool), part.new_zeros(space.trained)
+    known[places], row[places] = True, part
+    return torch.cat([e.view(row)[e.view(known)] for e in space.parameters])
+
+
+@dataclass(frozen=True)
+class Match:
+    """Reconstructions beside their originals.
+
+    Attributes:
+        order: (b,) the reconstruction of each original.
+        likeness: (b,) correlation of each with its original.
+        recognised: (b,) whether no other record of all is nearer to it.
+    """
+
+    order: NDArray[np.int64]
+    likeness: NDArray[np.float64]
+    recognised: NDArray[np.bool_]
+
+
+def matched(found: Tensor, truth: Tensor, everybody: Tensor) -> Match:
+    """Assign reconstructions (b, ...) to originals (b, ...), and search each among all records (R,
+    ...), the originals among them.
+    """
+    made, own, others = (t.flatten(1).double() for t in (found, truth, everybody))
+    distances = torch.cdist(own, made)
+    _, order = linear_sum_assignment(distances.numpy())
+    made = made[torch.from_numpy(order)]
+    nearest = torch.cdist(made, others).min(1).values
+    recognised = (made - own).norm(dim=1) <= nearest * (1 + 1e-6)
+    centred = [t - t.mean(1, keepdim=True) for t in (made, own)]
+    likeness = torch.nn.functional.cosine_similarity(*centred, dim=1)
+    return Match(order, likeness.numpy(), recognised.numpy())

@@ -1,0 +1,145 @@
+"""Pictures of an audit: ROC curves, rebuilt records, epsilon from both sides."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pomona.audit.findings import EVERYBODY, Findings
+from pomona.audit.first_uplink import Rebuilt
+from pomona.metrics.nan_safe import Array
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure
+from pomona.scenario import Scenario
+
+COLOURS = {"server": "#0072b2", "peer": "#d55e00"}
+STYLES = {"threshold": ":", "lira": "-", "differences": "--"}
+LEAST = 1e-3  # share of false alarms where the logarithmic axes begin
+
+
+def curves(found: Findings) -> ReportFigure | None:
+    """Draw hits over false alarms of each attack on all clients together, on logarithmic axes."""
+    own = [each for each in found.membership if each.client == EVERYBODY]
+    if not own:
+        return None
+    figure, axes = plot.panels(5.2, 4.4)
+    ax = axes[0, 0]
+    for each in own:
+        label = f"{each.party}, {each.attack}"
+        ax.plot(*each.curve, STYLES[each.attack], color=COLOURS[each.party], label=label)
+    ax.plot([LEAST, 1], [LEAST, 1], color=plot.FRAME, linewidth=1, label="guessing")
+    ax.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
+    ax.set(xlabel="share of false alarms", ylabel="share of training records found")
+    plot.grid(ax)
+    ax.legend()
+    return ReportFigure(
+        "curves",
+        "Training records found, by false alarms accepted",
+        "Each curve is one attack, all clients together. Along the grey line an attack finds "
+        "training records as often as it names others by mistake: it knows nothing.",
+        "Curves of training records found over false alarms: "
+        + "; ".join(f"{e.party}, {e.attack}: AUC {e.auc.value:.3f}" for e in own)
+        + ".",
+        figure,
+        [
+            {"party": e.party, "attack": e.attack, "false alarms": x, "found": y}
+            for e in own
+            for x, y in zip(*e.curve, strict=True)
+        ],
+    )
+
+
+def records(scenario: Scenario, made: Sequence[Rebuilt], name: str, title: str) -> ReportFigure:
+    """Draw records beside what was rebuilt of them."""
+    pairs = [(one, k) for one in made for k in range(len(one.truth))]
+    flat = made[0].truth.dim() == 2
+    figure, axes = plot.panels(
+        *((7.0, 1.7 * len(pairs)) if flat else (1.25 * len(pairs) + 0.6, 2.9)),
+        *((len(pairs), 1) if flat else (2, len(pairs))),
+    )
+    for place, (one, k) in enumerate(pairs):
+        if flat:
+            _lines(axes[place, 0], one, k, place == 0)
+        else:
+            for ax, x in zip(axes[:, place], (one.truth[k], one.found[k]), strict=True):
+                ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
+                ax.set(xticks=[], yticks=[])
+                plot.bare(ax)
+            axes[0, place].set_title(scenario.names[one.client], fontsize=8)
+    if not flat:
+        axes[0, 0].set_ylabel("record")
+        axes[1, 0].set_ylabel("rebuilt")
+    recognised = sum(int(one.match.recognised.sum()) for one in made)
+    how = "in closed form" if made[0].closed else "by a search"
+    return ReportFigure(
+        name,
+        title,
+        f"Rebuilt {how} from the first message. {recognised} of {len(pairs)} are nearer to their "
+        "record than to any other.",
+        f"Records beside what was rebuilt of them; {recognised} of {len(pairs)} are recognised.",
+        figure,
+        [
+            {
+                "client": one.client,
+                "record": k,
+                "likeness": float(one.match.likeness[k]),
+                "recognised": bool(one.match.recognised[k]),
+            }
+            for one, k in pairs
+        ],
+    )
+
+
+def image(scenario: Scenario, x: Tensor) -> Array:
+    """Return a network's input (C, *S) as a picture (H, W) or (H, W, 3) of numbers in 0 to 1; of a
+    volume its middle slice.
+    """
+    shift, scale = (np.asarray(part) for part in (scenario.dataset.shift, scenario.dataset.scale))
+    pixels = x.movedim(0, -1).numpy() * scale + shift
+    if pixels.ndim == 4:
+        pixels = pixels[len(pixels) // 2]
+    top = np.iinfo(scenario.dataset.x.dtype).max if scenario.dataset.x.dtype.kind == "u" else 1.0
+    shown = np.clip(pixels / top, 0, 1)
+    return np.asarray(shown if shown.shape[-1] == 3 else shown[..., 0])
+
+
+def _lines(ax: plot.Any, one: Rebuilt, k: int, first: bool) -> None:
+    """Draw a table's record: each column's value, and the rebuilt one."""
+    x = torch.arange(len(one.truth[k]))
+    ax.plot(x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record")
+    ax.plot(x, one.found[k], "x", color=COLOURS["peer"], markersize=5, label="rebuilt")
+    ax.set(ylabel="deviations", title=f"client {one.client}")
+    if first:
+        ax.legend(ncols=2)
+
+
+def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
+    """Draw the epsilon that attacks prove beside the ledger's."""
+    known = [(f, max(e for e in f.ledger if e is not None)) for f in found if any(f.ledger)]
+    if not known:
+        return None
+    figure, axes = plot.panels(5.2, 3.2)
+    ax, x = axes[0, 0], np.arange(len(known))
+    upper = [ledger for _, ledger in known]
+    lower = [max(each.proven(EVERYBODY), LEAST) for each, _ in known]
+    ax.vlines(x, lower, upper, color=plot.FRAME)
+    ax.plot(x, upper, "v", color=plot.INK, label="at most, by the ledger")
+    ax.plot(x, lower, "^", color=COLOURS["peer"], label="at least, by the attacks")
+    ax.set(yscale="log", ylabel="epsilon", xlim=(-0.5, len(known) - 0.5))
+    ax.set_xticks(x, ["the run" if f.budget is None else f"{f.budget:g}" for f, _ in known])
+    ax.set_xlabel("epsilon asked for")
+    plot.grid(ax)
+    ax.legend()
+    return ReportFigure(
+        "epsilon",
+        "What was promised, and what could be proven",
+        "The ledger's epsilon bounds what anybody can learn; the attacks show how much they did.",
+        "Epsilon from above and below: "
+        + "; ".join(f"{low:.2g} to {high:.3g}" for low, high in zip(lower, upper, strict=True)),
+        figure,
+        [
+            {"asked": f.budget, "at most": high, "at least": f.proven(EVERYBODY)}
+            for f, high in known
+        ],
+    )

@@ -1,0 +1,237 @@
+"""Shadow runs: the audited run again, each with other records in its clients' training data.
+
+Each is one file, complete or absent: a kill loses the run that was in progress.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load, save
+from torch import Tensor
+
+from pomona.audit.membership import confidence
+from pomona.audit.roc import Mask
+from pomona.audit.views import Readable, Recorder, Records
+from pomona.config import Config
+from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import WEIGHTS, content, publish, writing
+from pomona.core.rng import stream
+from pomona.lifecycle import begun_with
+from pomona.metrics.nan_safe import Array
+from pomona.models.parameter_space import ParameterSpace
+from pomona.partition.natural import FromFile
+from pomona.partition.partition import ClientRows, Partition
+from pomona.record.result import Result
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+READINGS = 3  # in which the parties are read: in two rounds, and at the end
+FORMAT = 1  # of the files
+UNATTACKED = 9999  # number of a run
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """What was seen in M runs; run 0 is the audited one itself.
+
+    Attributes:
+        records: the R records.
+        member: (M, R) who was trained on.
+        seen: by party, (M, R): confidence in each record, by what the party receives.
+        sites: by party, (N, R): losses under each client's model in run 0.
+        others: by client, (M, D): messages of a client without a model.
+        epsilon: (M, N) by each client's ledger; NaN without one, infinite without a bound.
+    """
+
+    records: Records
+    member: Mask
+    seen: Mapping[str, Array]
+    sites: Mapping[str, Array]
+    others: Mapping[int, Array]
+    epsilon: Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shadow runs of one audit: settings and partition of the run, and the folder of files."""
+
+    config: Config
+    partition: Partition
+    folder: Path
+
+    @classmethod
+    def of(cls, result: Result, config: Config, folder: Path) -> "Plan":
+        """Return the plan for a recorded run.
+
+        Raises ConfigError for a run that cannot be audited.
+        """
+        assert result.folder
+        if config.method.method().share:
+            raise ConfigError(
+                f"{config.method.name} hands samples to all clients: what they reveal needs no "
+                "audit; take another method"
+            )
+        partition = Partition.load(result.folder / "partition.json")
+        if bare := [i for i, c in enumerate(partition.clients) if not len(c.test)]:
+            raise ConfigError(
+                f"client {bare[0]} has no test records; an audit compares training records with "
+                "records of the same client that were not trained on"
+            )
+        lr = begun_with(result.folder, "lr") if config.lr == "auto" else config.lr
+        if lr is None:
+            raise StorageError(
+                f"{result.folder} has lr = 'auto' and no checkpoint with the rate that was found; "
+                "run it again"
+            )
+        return cls(_alone(config, lr), partition, folder)
+
+    def file(self, number: int) -> Path:
+        """Return the file of a run; other settings or data have other files."""
+        tree = {"format": FORMAT, "config": self.config.tree(), "partition": self.partition.sha256}
+        name = sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+        return self.folder / f"{number:04d}-{name}.safetensors"
+
+    def missing(self, runs: int) -> list[int]:
+        """Return the numbers of runs that are not there yet."""
+        return [k for k in range(runs) if not self.file(k).exists()]
+
+    def run(self, number: int) -> None:
+        """Make one run, and keep what was seen.
+
+        Raises PomonaError as the run does.
+        """
+        partition = drawn(self.partition, self.config.seed, number)
+        scenario = divided(self.config, partition, self.folder)
+        records = Records.of(scenario)
+        rounds, torched = watched(self.config.rounds), scenario.on_engine("torch")
+        recorder = Recorder(torched, records, rounds, self._rest(torched))
+        result = simulate(scenario, None, recorder)
+        trained = np.concatenate([c.train for c in partition.clients])
+        said = result.summary.get("privacy", {"void": "no privacy"})
+        spent = [None] * len(partition.clients) if said["void"] else said["clients"]
+        tensors = {
+            "rows": records.rows,
+            "client": records.client,
+            "member": np.isin(records.rows, trained),
+            "epsilon": np.array([np.inf if e is None else e for e in spent]),
+            **{f"seen.{p}": _mean(each) for p, each in recorder.losses.items()},
+            **{f"others.{i}": sent for i, sent in recorder.others.items()},
+        }
+        if number == 0:
+            tensors |= {f"sites.{party}": losses for party, losses in recorder.sites.items()}
+        self._write(number, tensors)
+
+    def _rest(self, scenario: Scenario) -> Tensor | None:
+        """Return each client's model (N, d) in a run that is not attacked, for methods whose
+        messages are parts of models; made once.
+        """
+        if not Readable.of(scenario).partial:
+            return None
+        path = self.file(UNATTACKED)
+        if not path.exists():
+            partition = drawn(self.partition, self.config.seed, UNATTACKED)
+            models = simulate(divided(self.config, partition, self.folder)).models
+            space = ParameterSpace(scenario.module())
+            rows = [space.row(models[i]) for i in range(self.config.clients)]
+            self._write(UNATTACKED, {"rows": torch.stack(rows).numpy()})
+        return torch.from_numpy(load(content(path, WEIGHTS))["rows"])
+
+    def _write(self, number: int, tensors: dict[str, Any]) -> None:
+        with writing(self.folder):
+            publish(self.folder, [save(tensors)], lambda _: self.file(number).name, mode=0o600)
+
+    def read(self, runs: int) -> Shadows:
+        """Return what all runs have seen, in order."""
+        found = [load(content(self.file(k), WEIGHTS)) for k in range(runs)]
+
+        def named(section: str, parts: list[dict[str, Any]] = found) -> dict[str, Array]:
+            names = set.intersection(*({*part} for part in parts))
+            chosen = sorted(name for name in names if name.startswith(f"{section}."))
+            return {
+                name.partition(".")[2]: np.stack([part[name] for part in parts]) for name in chosen
+            }
+
+        return Shadows(
+            Records(found[0]["rows"], found[0]["client"]),
+            np.stack([part["member"] for part in found]),
+            named("seen"),
+            {party: losses[0] for party, losses in named("sites", found[:1]).items()},
+            {int(i): sent for i, sent in named("others").items()},
+            np.stack([part["epsilon"] for part in found]),
+        )
+
+
+def _alone(config: Config, lr: Any) -> Config:
+    """Return settings that train the same models, with nothing recorded besides."""
+    changed: dict[str, Any] = {"lr": lr, "workers": 1, "track": None}
+    if not (config.privacy or config.stop or config.keep != "last"):
+        changed["eval_every"] = config.rounds
+    return config.model_copy(update=changed)
+
+
+def watched(rounds: int) -> frozenset[int]:
+    """Return the rounds in which the parties are read, evenly spaced, besides the end."""
+    return frozenset(round(rounds * k / READINGS) for k in range(1, READINGS)) - {0, rounds}
+
+
+def _mean(losses: list[Array]) -> Array:
+    """Return the mean confidence (R,) over readings, of those that are there."""
+    each = confidence(np.stack(losses))
+    known = ~np.isnan(each)
+    sums = np.where(known, each, 0.0).sum(0)
+    return np.asarray(np.where(known.any(0), sums / np.maximum(known.sum(0), 1), np.nan))
+
+
+def drawn(partition: Partition, seed: int, number: int) -> Partition:
+    """Return the partition of a run: its own for run 0; else each record is trained on with its
+    client's share, independently.
+
+    Validation rows stay. Independence is what the bounds on epsilon need.
+    """
+    if number == 0:
+        return partition
+    clients = tuple(
+        _redrawn(rows, stream(seed, "audit membership", number, i))
+        for i, rows in enumerate(partition.clients)
+    )
+    return replace(partition, clients=clients)
+
+
+def _redrawn(rows: ClientRows, draw: np.random.Generator) -> ClientRows:
+    pool = np.union1d(rows.train, rows.test)
+    share = len(rows.train) / len(pool)
+    while True:
+        inside = draw.random(len(pool)) < share
+        if 2 <= inside.sum() < len(pool):  # BatchNorm needs two, and there must be others
+            return replace(rows, train=pool[inside], test=pool[~inside])
+
+
+def divided(config: Config, partition: Partition, folder: Path) -> Scenario:
+    """Return the scenario of a run with another partition, given by a file as users give one."""
+    with writing(folder):
+        path = publish(folder, [partition.text().encode()], lambda _: "partition.json", mode=0o600)
+    return Scenario.prepare(
+        config.model_copy(
+            update={"partition": FromFile(path=path), "clients": len(partition.clients)}
+        )
+    )
+
+
+def run_all(plan: Plan, runs: int, told: Callable[[int, int], None] = lambda *_: None) -> Shadows:
+    """Make the runs that are missing, and return what all have seen.
+
+    ``told``: called with the number of runs that are there and of all, before each and at the end.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    missing = plan.missing(runs)
+    for done, number in enumerate(missing):
+        told(runs - len(missing) + done, runs)
+        plan.run(number)
+    told(runs, runs)
+    return plan.read(runs)

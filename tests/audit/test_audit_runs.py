@@ -1,0 +1,175 @@
+"""Whole audits: of runs that leak, of runs with differential privacy, stopped and continued."""
+
+import json
+from dataclasses import replace
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from pomona.audit import roc
+from pomona.audit.audit import audit
+from pomona.audit.budgets import at_epsilon
+from pomona.audit.findings import EVERYBODY, assess
+from pomona.audit.page import write
+from pomona.audit.shadows import Plan, drawn, run_all, watched
+from pomona.cli import main
+from pomona.config import resolve
+from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
+from pomona.record.run_folder import load
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+RUNS = 16
+
+
+def leaking(**over):
+    """A run that learns its few records by heart."""
+    base = {
+        "method": "fedavg",
+        "data": {"name": "digits", "train_limit": 60, "test_limit": 60, "validation_share": 0},
+        "model": {"name": "mlp", "hidden": [32]},
+        "clients": 2,
+        "rounds": 10,
+        "local_epochs": 5,
+        "batch_size": 8,
+        "lr": 0.1,
+        "workers": 1,
+        "engine": "torch",
+    }
+    return resolve(base, over)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    simulate(Scenario.prepare(leaking()), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def audited(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("audit")
+    return audit(load(run), out, RUNS), out
+
+
+def test_an_overfitted_run_is_found_out(audited):
+    found = audited[0].measured[0].findings
+    for party in ("server", "peer"):
+        assert found.strongest(party).auc.low > 0.6
+    assert found.ledger == [None, None]
+
+
+def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
+    plan = Plan.of(load(run), leaking(), audited[1] / "shadows")
+    shadows = plan.read(RUNS)
+    draw = stream(0, "lots")
+    lots = draw.permuted(shadows.member.ravel()).reshape(shadows.member.shape)
+    found = assess(replace(shadows, member=lots), 0.0)
+    for each in found.membership:
+        if each.client == EVERYBODY:
+            assert each.auc.low <= 0.5 <= each.auc.high
+            assert each.proven < 0.5
+
+
+def test_single_records_are_rebuilt_exactly(audited):
+    for one in audited[0].measured[0].pictures[1]:
+        assert one.closed
+        assert one.match.likeness.min() > 0.999
+        assert one.match.recognised.all()
+
+
+def test_the_page_names_parties_and_numbers(audited):
+    page = write(audited[0])
+    text = page.read_text()
+    assert "The server can tell a training record from another clearly better" in text
+    assert "What the first message of a client with one record shows" in text
+    numbers = json.loads((audited[1] / "privacy-audit.json").read_text())
+    assert numbers[0]["runs"] == RUNS
+    assert numbers[0]["membership"][0]["auc"][0] > 0.5
+
+
+def test_a_stopped_audit_loses_one_run(run, tmp_path, monkeypatch):
+    plan = Plan.of(load(run), leaking(rounds=1), tmp_path)
+    stopped = Plan.run
+
+    def until(self, number):
+        if number == 2:
+            raise KeyboardInterrupt
+        stopped(self, number)
+
+    monkeypatch.setattr(Plan, "run", until)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(plan, 4)
+    assert plan.missing(4) == [2, 3]
+    kept = [plan.file(k).read_bytes() for k in (0, 1)]
+    monkeypatch.setattr(Plan, "run", stopped)
+    counted = []
+    again = run_all(plan, 4, lambda *seen: counted.append(seen))
+    assert counted == [(2, 4), (3, 4), (4, 4)]
+    assert [plan.file(k).read_bytes() for k in (0, 1)] == kept
+    assert again.member.shape == (4, 120)
+    other = Plan.of(load(run), leaking(rounds=2), tmp_path)
+    assert other.missing(4) == [0, 1, 2, 3]  # other settings, other files
+
+
+def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
+    plan = Plan.of(load(run), leaking(), run)
+    assert drawn(plan.partition, 0, 0) is plan.partition
+    inside = []
+    for number in range(1, 200):
+        made = drawn(plan.partition, 0, number)
+        for own, before in zip(made.clients, plan.partition.clients, strict=True):
+            pool = np.union1d(before.train, before.test)
+            assert np.array_equal(np.union1d(own.train, own.test), pool)
+            assert not np.intersect1d(own.train, own.test).size
+        inside.append(np.isin(pool, made.clients[-1].train))
+    share = len(before.train) / len(pool)
+    n = np.size(inside)
+    low, high = roc.clopper_pearson(int(np.sum(inside)), n, 0.999)
+    assert low <= share <= high
+    corr = np.corrcoef(np.array(inside).T)
+    assert abs(corr[np.triu_indices(len(corr), 1)].mean()) < 0.01  # no record speaks for another
+
+
+def test_two_rounds_are_read_besides_the_last():
+    assert watched(1) == frozenset()
+    assert watched(9) == {3, 6}
+
+
+def test_no_attack_beats_the_ledger(run, tmp_path):
+    """Little noise: the attacks prove something, less than the ledger says."""
+    pytest.importorskip("opacus")
+    found = audit(load(run), tmp_path, 8, (20.0,)).measured[1].findings
+    assert all(15 < ledger <= 25 for ledger in found.ledger)
+    assert all(found.proven(i) <= found.ledger[i] for i in range(2))
+
+
+@pytest.mark.slow
+def test_at_three_budgets_less_noise_proves_more(run, tmp_path):
+    pytest.importorskip("opacus")
+    found = [m.findings for m in audit(load(run), tmp_path, 24, (1.0, 8.0, 1000.0)).measured[1:]]
+    for each in found:
+        assert all(each.proven(i) <= each.ledger[i] for i in range(2))
+    assert found[0].proven(EVERYBODY) < 1 < found[2].proven(EVERYBODY)
+
+
+def test_what_cannot_be_audited_is_said(run, tmp_path):
+    with pytest.raises(ConfigError, match="hands samples to all clients"):
+        Plan.of(load(run), leaking(method="fedavg-data"), tmp_path)
+    with pytest.raises(ConfigError, match="no epsilon bounds fedproto"):
+        at_epsilon(Scenario.prepare(leaking(method="fedproto")), 8.0)
+
+
+def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
+    folder = copytree(run, tmp_path / "run")
+    main(["privacy-audit", str(folder), "--runs", "4"])
+    said = capsys.readouterr().out
+    assert "The server" in said
+    assert str(folder / "privacy-audit" / "privacy-audit.html") in said
+    assert (folder / "privacy-audit").stat().st_mode & 0o077 == 0
+    for wrong in (["--runs", "3"], ["--epsilon", "-1"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["privacy-audit", str(folder), *wrong])
+        assert ended.value.code == 2
