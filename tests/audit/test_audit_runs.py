@@ -31,7 +31,7 @@ def leaking(**over):
         "data": {"name": "digits", "train_limit": 60, "test_limit": 60, "validation_share": 0},
         "model": {"name": "mlp", "hidden": [32]},
         "clients": 2,
-        "rounds": 10,
+        "rounds": 6,
         "local_epochs": 5,
         "batch_size": 8,
         "lr": 0.1,
@@ -62,15 +62,17 @@ def test_an_overfitted_run_is_found_out(audited):
 
 
 def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
-    plan = Plan.of(load(run), leaking(), audited[1] / "shadows")
+    result = load(run)
+    plan = Plan.of(result, resolve(result.config), audited[1] / "shadows")
     shadows = plan.read(RUNS)
-    draw = stream(0, "lots")
-    lots = draw.permuted(shadows.member.ravel()).reshape(shadows.member.shape)
-    found = assess(replace(shadows, member=lots), 0.0)
-    for each in found.membership:
-        if each.client == EVERYBODY:
-            assert each.auc.low <= 0.5 <= each.auc.high
-            assert each.proven < 0.5
+    covered = []
+    for seed in range(10):
+        draw = stream(seed, "lots")
+        lots = draw.permuted(shadows.member.ravel()).reshape(shadows.member.shape)
+        for each in assess(replace(shadows, member=lots), 0.0).membership:
+            covered.append(each.auc.low <= 0.5 <= each.auc.high)
+            assert each.proven < 1
+    assert np.mean(covered) > 0.85  # of intervals at 95 %
 
 
 def test_single_records_are_rebuilt_exactly(audited):
@@ -138,12 +140,21 @@ def test_two_rounds_are_read_besides_the_last():
     assert watched(9) == {3, 6}
 
 
-def test_no_attack_beats_the_ledger(run, tmp_path):
-    """Little noise: the attacks prove something, less than the ledger says."""
+def test_no_attack_beats_the_ledger(tmp_path):
+    """Little noise, few records: the attacks prove something, less than the ledger says."""
     pytest.importorskip("opacus")
-    found = audit(load(run), tmp_path, 8, (20.0,)).measured[1].findings
-    assert all(15 < ledger <= 25 for ledger in found.ledger)
-    assert all(found.proven(i) <= found.ledger[i] for i in range(2))
+    privacy = {
+        "noise_multiplier": 0.4,
+        "max_grad_norm": 1.0,
+        "delta": 1e-3,
+        "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon"],
+    }
+    simulate(Scenario.prepare(leaking(privacy=privacy, rounds=3, local_epochs=2)), tmp_path / "run")
+    result = load(tmp_path / "run")
+    plan = Plan.of(result, resolve(result.config), tmp_path / "shadows")
+    found = assess(run_all(plan, RUNS), 1e-3)
+    assert all(10 < ledger < 1000 for ledger in found.ledger)
+    assert all(0 < found.proven(i) <= found.ledger[i] for i in range(2))
 
 
 @pytest.mark.slow
@@ -164,7 +175,9 @@ def test_what_cannot_be_audited_is_said(run, tmp_path):
 
 def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
     folder = copytree(run, tmp_path / "run")
-    main(["privacy-audit", str(folder), "--runs", "4"])
+    with pytest.raises(SystemExit) as ended:
+        main(["privacy-audit", str(folder), "--runs", "4"])
+    assert not ended.value.code
     said = capsys.readouterr().out
     assert "The server" in said
     assert str(folder / "privacy-audit" / "privacy-audit.html") in said

@@ -9,7 +9,7 @@ from pomona.audit.findings import Findings, assess
 from pomona.audit.first_uplink import BATCHES, Rebuilt, rebuilt, unfit
 from pomona.audit.shadows import Plan, divided, run_all
 from pomona.config import resolve
-from pomona.core.files import own
+from pomona.core.files import own, writing
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 
@@ -69,7 +69,8 @@ def audit(
         ConfigError: the run cannot be audited.
     """
     plan = Plan.of(result, resolve(result.config), own(out, "shadows"))
-    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True, mode=0o700)  # its page may show records
     scenario = divided(plan.config, plan.partition, plan.folder)
     plans: list[tuple[float | None, Plan]] = [(None, plan)]
     for epsilon in epsilons:

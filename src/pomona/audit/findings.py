@@ -115,11 +115,7 @@ def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findi
     return Findings(
         len(shadows.member),
         found,
-        [
-            site
-            for party, losses in shadows.sites.items()
-            for site in _sites(shadows, party, losses)
-        ],
+        [site for party in shadows.sites for site in _sites(shadows, party)],
         [float(e) if isfinite(e) else None for e in worst],
         budget,
         [p for p in ("server", "peer") if p not in {each.party for each in found}],

@@ -4,6 +4,7 @@ of them.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +81,12 @@ def rebuilt(config: Config, partition: Partition, folder: Path, batch: int) -> l
 
 
 def _single(config: Config, batch: int) -> Config:
-    changed = {"rounds": 1, "batch_size": batch, "participation": 1.0, "absence": 0.0}
+    changed: dict[str, Any] = {
+        "rounds": 1,
+        "batch_size": batch,
+        "participation": 1.0,
+        "absence": 0.0,
+    }
     if config.privacy:  # one round costs what it costs
         known = (*config.privacy.acknowledge, "unlimited-epsilon")
         free = {"epsilon_budget": None, "acknowledge": known}

@@ -153,8 +153,8 @@ def matched(found: Tensor, truth: Tensor, everybody: Tensor) -> Match:
     distances = torch.cdist(own, made)
     _, order = linear_sum_assignment(distances.numpy())
     made = made[torch.from_numpy(order)]
-    nearest = torch.cdist(made, others).min(1).values
-    recognised = (made - own).norm(dim=1) <= nearest * (1 + 1e-6)
-    centred = [t - t.mean(1, keepdim=True) for t in (made, own)]
-    likeness = torch.nn.functional.cosine_similarity(*centred, dim=1)
+    nearest = torch.stack([(others - one).norm(dim=1).min() for one in made])
+    recognised = (made - own).norm(dim=1) <= nearest
+    one, other = (t - t.mean(1, keepdim=True) for t in (made, own))
+    likeness = torch.nn.functional.cosine_similarity(one, other, dim=1)
     return Match(order, likeness.numpy(), recognised.numpy())

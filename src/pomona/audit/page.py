@@ -27,10 +27,7 @@ SLIGHT = 0.6  # AUC below which an attack knows little
 
 def write(found: Audit) -> Path:
     """Write page and numbers into the audit's folder; return the page's path."""
-    numbers = {
-        "run": str(found.result.folder),
-        "audits": [m.findings.record() for m in found.measured],
-    }
+    numbers = [m.findings.record() for m in found.measured]
     with drawing():
         texts = {NUMBERS: json.dumps(numbers, indent=2) + "\n", PAGE: _html(found)}
         return write_page(found.folder, texts)

@@ -1,6 +1,7 @@
 """Pictures of an audit: ROC curves, rebuilt records, epsilon from both sides."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,15 +97,15 @@ def image(scenario: Scenario, x: Tensor) -> Array:
     volume its middle slice.
     """
     shift, scale = (np.asarray(part) for part in (scenario.dataset.shift, scenario.dataset.scale))
-    pixels = x.movedim(0, -1).numpy() * scale + shift
+    pixels = x.movedim(0, -1).cpu().numpy() * scale + shift
     if pixels.ndim == 4:
         pixels = pixels[len(pixels) // 2]
-    top = np.iinfo(scenario.dataset.x.dtype).max if scenario.dataset.x.dtype.kind == "u" else 1.0
-    shown = np.clip(pixels / top, 0, 1)
+    low, high = scenario.dataset.x.min(), scenario.dataset.x.max()
+    shown = np.clip((pixels - low) / max(float(high - low), 1e-9), 0, 1)
     return np.asarray(shown if shown.shape[-1] == 3 else shown[..., 0])
 
 
-def _lines(ax: plot.Any, one: Rebuilt, k: int, first: bool) -> None:
+def _lines(ax: Any, one: Rebuilt, k: int, first: bool) -> None:
     """Draw a table's record: each column's value, and the rebuilt one."""
     x = torch.arange(len(one.truth[k]))
     ax.plot(x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record")

@@ -228,7 +228,6 @@ def run_all(plan: Plan, runs: int, told: Callable[[int, int], None] = lambda *_:
 
     ``told``: called with the number of runs that are there and of all, before each and at the end.
     """
-    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     missing = plan.missing(runs)
     for done, number in enumerate(missing):
         told(runs - len(missing) + done, runs)

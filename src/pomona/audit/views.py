@@ -120,8 +120,8 @@ class Recorder(NullCallback):
         self.readable = Readable.of(self.scenario)
         self._objective: Objective = self.scenario.objective()
         self._start = self.scenario.initial()
-        if self.rest is None:
-            self.rest = self._start.expand(self.scenario.config.clients, -1)
+        initial = self._start.expand(self.scenario.config.clients, -1)
+        self._rest = initial if self.rest is None else self.rest
         self._sent: dict[int, list[Tensor]] = {}
 
     def exchanged(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
@@ -135,36 +135,40 @@ class Recorder(NullCallback):
                 self._read_peers(visit.ids, down)
 
     def _note(self, visit: ClientRequest, down: Downlink, arrival: Arrival) -> None:
-        """Keep a client's message: as the models that it may be, and the rest as numbers."""
+        """Keep a client's message: the models in it, or else its numbers."""
         client, uplink = arrival.reply.client, arrival.reply.uplink
         k, found = visit.ids.index(client), list[Tensor]()
-        for name, places in self.readable.up.items():
-            if name in uplink:
-                read = self._readings(uplink[name], places, down, k)
-                found += [self._whole(part, places, client) for part in read]
-                if client not in self.changes:  # an update is shorter than a model
-                    steps = [part - self._start[places] for part in read]
-                    self.changes[client] = min(steps, key=torch.Tensor.norm), places
+        free = torch.zeros(self.readable.size, dtype=torch.bool)
+        for name in sorted(self.readable.up.keys() & uplink.keys()):
+            places = self.readable.up[name]
+            part = self._model(uplink[name], places, down, k)
+            self.changes.setdefault(client, (part - self._start[places], places))
+            if free[places].all():  # another part of the same model
+                found[-1] = self._whole(part, places, found[-1])
+            else:
+                found.append(self._whole(part, places, self._rest[client]))
+                free[:] = True
+            free[places] = False
         if found:
             self._sent[client] = found
-        rest = [t.flatten().double().cpu() for t in uplink.values()]
-        if rest and not found:
-            self.others[client] = torch.cat(rest).numpy()
+        elif uplink:
+            numbers = [t.flatten().double().cpu() for t in uplink.values()]
+            self.others[client] = torch.cat(numbers).numpy()
 
-    def _readings(self, sent: Tensor, places: Tensor, down: Downlink, k: int) -> list[Tensor]:
-        """Return the models that an entry may be: itself, or a change of what was received."""
-        base = self._start[places]
+    def _model(self, sent: Tensor, places: Tensor, down: Downlink, k: int) -> Tensor:
+        """Return the part of a model (k,) that an entry is, or makes of the one that was received:
+        a change is shorter than a model.
+        """
         for name, own in self.readable.down.items():
             rows = down.get(name)
             if rows is not None and rows.index.dim() == 1 and torch.equal(own, places):
-                base = rows.bank[rows.index[k]][: len(places)]
-                break
-        return [sent, base.to(sent) + sent]
+                base = rows.bank[rows.index[k]][: len(places)].to(sent)
+                return sent if (sent - base).norm() <= sent.norm() else base + sent
+        return sent
 
-    def _whole(self, part: Tensor, places: Tensor, client: int) -> Tensor:
-        """Complete a part of a client's model."""
-        assert self.rest is not None
-        row = self.rest[client].clone()
+    def _whole(self, part: Tensor, places: Tensor, rest: Tensor) -> Tensor:
+        """Complete a part of a model."""
+        row = rest.clone()
         row[places] = part[: len(places)].to(row)
         return row
 
@@ -174,7 +178,6 @@ class Recorder(NullCallback):
         for client, readings in self._sent.items():
             own = self.records.client == client
             made = [self._losses(row) for row in readings]
-            # an attacker knows which of these it is; it is the one that fits, whoever is a member
             under[client] = min(made, key=lambda losses: float(losses[own].mean()))
         if under:
             self._add("server", under)
@@ -188,7 +191,7 @@ class Recorder(NullCallback):
         @cache
         def losses(name: str, v: int, client: int) -> Array:
             part, places = down[name].bank[v], self.readable.down[name]
-            return self._losses(self._whole(part, places, client))
+            return self._losses(self._whole(part, places, self._rest[client]))
 
         under: dict[int, Array] = {}
         for client in range(self.scenario.config.clients):

@@ -24,10 +24,7 @@ WHOLE = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, two j
 def privacy_audit(
     run: Path,
     *,
-    runs: Annotated[
-        int,
-        Parameter(validator=validators.Number(gte=LEAST, lte=MOST), help="runs that are attacked"),
-    ] = RUNS,
+    runs: Annotated[int, Parameter(validator=WHOLE, help="runs that are attacked")] = RUNS,
     epsilon: Annotated[
         tuple[float, ...],
         Parameter(negative="", help="also with differential privacy of this epsilon; repeatable"),
