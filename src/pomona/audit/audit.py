@@ -76,7 +76,7 @@ def audit(
     for epsilon in epsilons:
         told(f"noise for epsilon {epsilon:g}", 0, 1)
         privacy = at_epsilon(scenario, epsilon)
-        config = plan.config.model_copy(update={"privacy": privacy})
+        config = plan.config.model_copy(update={"privacy": privacy, "engine": "torch"})
         plans.append((epsilon, replace(plan, config=config)))
     reason = unfit(scenario)
     made = [_measured(each, runs, epsilon, not reason, told) for epsilon, each in plans]

@@ -7,6 +7,7 @@ from typing import Any
 from pomona.audit import pictures
 from pomona.audit.audit import Audit, Measured
 from pomona.audit.findings import EVERYBODY, FEW_ALARMS, Findings, Membership
+from pomona.audit.pictures import ATTACKS
 from pomona.audit.roc import Estimate
 from pomona.core.table import NOTHING, Table
 from pomona.results.figures.plot import ReportFigure, drawing
@@ -16,11 +17,6 @@ PAGE, NUMBERS = "privacy-audit.html", "privacy-audit.json"
 PARTIES = {
     "server": ("The server", "receives every client's messages"),
     "peer": ("Another client", "receives what the server hands out"),
-}
-ATTACKS = {
-    "threshold": "low loss",
-    "lira": "likelihood ratio",
-    "differences": "difference of messages",
 }
 SLIGHT = 0.6  # AUC below which an attack knows little
 
@@ -38,21 +34,24 @@ def verdict(found: Findings, party: str) -> str:
     name, best = PARTIES[party][0], found.strongest(party)
     if best is None:
         return f"{name} receives no model: no attack of this audit applies."
-    share = f"{best.auc.value:.0%}"
     if best.auc.low <= 0.5:
-        return f"{name} could not tell training records from others ({share}; guessing has 50 %)."
-    much = "a little better than by guessing" if best.auc.value < SLIGHT else "clearly better"
+        return f"{name} could not tell training records from others."
+    much = "a little" if best.auc.value < SLIGHT else "clearly"
+    value, low, high = (f"{100 * part:.0f}" for part in best.auc)
     return (
-        f"{name} can tell a training record from another {much}: right in {share} of such pairs "
-        f"({_range(best.auc)})."
+        f"{name} can tell training records from others {much} better than by guessing: of two "
+        f"records, one of each kind, it names the right one in {value} of 100 cases ({low} to "
+        f"{high}; guessing: 50)."
     )
 
 
 def party_table(audit: Audit, found: Findings, party: str) -> Table:
     """Return a party's table: what each attack tells of each client."""
     header = ["client", "attack", "AUC", "95 % interval"]
-    header += [f"found at {share:.1%} false alarms" for share in FEW_ALARMS]
-    rows = [_row(audit, each) for each in found.of(party)]
+    header += [f"found at {100 * share:g} % false alarms" for share in FEW_ALARMS]
+    made = found.of(party)
+    rows = [_row(audit, each) for each in made]
+    together = [k for k, each in enumerate(made) if each.client == EVERYBODY]
     return Table(
         party,
         f"{PARTIES[party][0]}: {PARTIES[party][1]}",
@@ -65,19 +64,22 @@ def party_table(audit: Audit, found: Findings, party: str) -> Table:
         header,
         rows,
         words=(0, 1),
+        marked=frozenset((k, column) for k in together for column in range(1, len(header))),
     )
 
 
 def _row(audit: Audit, each: Membership) -> list[str]:
     who = "all clients" if each.client == EVERYBODY else audit.scenario.names[each.client]
-    hits = [
-        NOTHING if h is None else f"{h.value:.1%} ({h.low:.1%} to {h.high:.1%})" for h in each.hits
-    ]
-    return [who, ATTACKS[each.attack], f"{each.auc.value:.3f}", _range(each.auc), *hits]
+    interval = f"{each.auc.low:.3f} to {each.auc.high:.3f}"
+    return [who, ATTACKS[each.attack], f"{each.auc.value:.3f}", interval, *map(_share, each.hits)]
 
 
-def _range(of: Estimate) -> str:
-    return f"{of.low:.3f} to {of.high:.3f}"
+def _share(of: Estimate | None) -> str:
+    """Format a share with its interval, in percent."""
+    if of is None:
+        return NOTHING
+    value, low, high = (f"{100 * part:.1f}" for part in of)
+    return f"{value} % ({low} to {high})"
 
 
 def sites_table(found: Findings) -> Table | None:
@@ -88,9 +90,8 @@ def sites_table(found: Findings) -> Table | None:
         [
             PARTIES[s.party][0],
             "trained on" if s.trained else "not trained on",
-            f"{s.right.value:.1%}",
-            f"{s.right.low:.1%} to {s.right.high:.1%}",
-            f"{s.chance:.1%}",
+            _share(s.right),
+            f"{100 * s.chance:.1f} %",
             str(s.records),
         ]
         for s in found.sites
@@ -100,7 +101,7 @@ def sites_table(found: Findings) -> Table | None:
         "are guessed as well, it is the clients' populations that differ, and not single records "
         "that leak."
     )
-    header = ["party", "records", "right", "95 % interval", "largest client", "number"]
+    header = ["party", "records", "right", "by naming the largest client", "number"]
     return Table("sites", "Which client holds a record?", [note], header, rows, words=(0, 1))
 
 

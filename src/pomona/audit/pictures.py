@@ -15,7 +15,13 @@ from pomona.results.figures.plot import ReportFigure
 from pomona.scenario import Scenario
 
 COLOURS = {"server": "#0072b2", "peer": "#d55e00"}
+ATTACKS = {
+    "threshold": "low loss",
+    "lira": "likelihood ratio",
+    "differences": "difference of messages",
+}
 STYLES = {"threshold": ":", "lira": "-", "differences": "--"}
+NAMES = {"server": "server", "peer": "another client"}
 LEAST = 1e-3  # share of false alarms where the logarithmic axes begin
 
 
@@ -27,11 +33,13 @@ def curves(found: Findings) -> ReportFigure | None:
     figure, axes = plot.panels(5.2, 4.4)
     ax = axes[0, 0]
     for each in own:
-        label = f"{each.party}, {each.attack}"
+        label = f"{NAMES[each.party]}, {ATTACKS[each.attack]}"
         ax.plot(*each.curve, STYLES[each.attack], color=COLOURS[each.party], label=label)
     ax.plot([LEAST, 1], [LEAST, 1], color=plot.FRAME, linewidth=1, label="guessing")
     ax.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
     ax.set(xlabel="share of false alarms", ylabel="share of training records found")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     plot.grid(ax)
     ax.legend()
     return ReportFigure(
@@ -62,13 +70,16 @@ def records(scenario: Scenario, made: Sequence[Rebuilt], name: str, title: str) 
     for place, (one, k) in enumerate(pairs):
         if flat:
             _lines(axes[place, 0], one, k, place == 0)
+            axes[place, 0].set_title(scenario.names[one.client])
         else:
             for ax, x in zip(axes[:, place], (one.truth[k], one.found[k]), strict=True):
                 ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
                 ax.set(xticks=[], yticks=[])
                 plot.bare(ax)
             axes[0, place].set_title(scenario.names[one.client], fontsize=8)
-    if not flat:
+    if flat:
+        axes[-1, 0].set_xlabel("feature")
+    else:
         axes[0, 0].set_ylabel("record")
         axes[1, 0].set_ylabel("rebuilt")
     recognised = sum(int(one.match.recognised.sum()) for one in made)
@@ -110,7 +121,7 @@ def _lines(ax: Any, one: Rebuilt, k: int, first: bool) -> None:
     x = torch.arange(len(one.truth[k]))
     ax.plot(x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record")
     ax.plot(x, one.found[k], "x", color=COLOURS["peer"], markersize=5, label="rebuilt")
-    ax.set(ylabel="deviations", title=f"client {one.client}")
+    ax.set_ylabel("deviations")
     if first:
         ax.legend(ncols=2)
 
