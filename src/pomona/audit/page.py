@@ -14,10 +14,7 @@ from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.web.page_writer import render, write_page
 
 PAGE, NUMBERS = "privacy-audit.html", "privacy-audit.json"
-PARTIES = {
-    "server": ("The server", "receives every client's messages"),
-    "peer": ("Another client", "receives what the server hands out"),
-}
+PARTIES = {"server": "The server", "peer": "Another client"}
 SLIGHT = 0.6  # AUC below which an attack knows little
 
 
@@ -31,7 +28,7 @@ def write(found: Audit) -> Path:
 
 def verdict(found: Findings, party: str) -> str:
     """Say in one sentence what a party can tell of who was trained on."""
-    name, best = PARTIES[party][0], found.strongest(party)
+    name, best = PARTIES[party], found.strongest(party)
     if best is None:
         return f"{name} receives no model: no attack of this audit applies."
     if best.auc.low <= 0.5:
@@ -54,7 +51,7 @@ def party_table(audit: Audit, found: Findings, party: str) -> Table:
     together = [k for k, each in enumerate(made) if each.client == EVERYBODY]
     return Table(
         party,
-        f"{PARTIES[party][0]}: {PARTIES[party][1]}",
+        f"{PARTIES[party]} receives {_received(audit, party)}",
         [
             verdict(found, party),
             "AUC: how often the attack ranks a training record above another record of the same "
@@ -66,6 +63,14 @@ def party_table(audit: Audit, found: Findings, party: str) -> Table:
         words=(0, 1),
         marked=frozenset((k, column) for k in together for column in range(1, len(header))),
     )
+
+
+def _received(audit: Audit, party: str) -> str:
+    if party == "server":
+        sums = audit.scenario.config.secure_aggregation
+        return "the mean of all clients' models" if sums else "each client's messages"
+    relays = audit.scenario.config.method.method().server.relays
+    return "single messages of others" if relays else "what the server makes of all messages"
 
 
 def _row(audit: Audit, each: Membership) -> list[str]:
@@ -88,7 +93,7 @@ def sites_table(found: Findings) -> Table | None:
         return None
     rows = [
         [
-            PARTIES[s.party][0],
+            PARTIES[s.party],
             "trained on" if s.trained else "not trained on",
             _share(s.right),
             f"{100 * s.chance:.1f} %",
@@ -175,6 +180,6 @@ def _section(audit: Audit, measured: Measured) -> dict[str, Any]:
     return {
         "title": "The run" if found.budget is None else f"With epsilon {found.budget:g}",
         "tables": [*tables, *([site] if site else [])],
-        "unseen": [PARTIES[party][0] for party in found.unseen],
+        "unseen": [PARTIES[party] for party in found.unseen],
         "pictures": [(one, one.png()) for one in shown if one],
     }
