@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.audit import membership, roc
 from pomona.audit.roc import Estimate, Mask, Pairs
@@ -75,10 +76,12 @@ class Findings:
         """Return the attacks of one party."""
         return [each for each in self.membership if each.party == party]
 
-    def strongest(self, party: str) -> Membership | None:
-        """Return a party's attack on all clients together with the largest AUC."""
-        own = [each for each in self.of(party) if each.client == EVERYBODY]
-        return max(own, key=lambda each: each.auc.value, default=None)
+    def main(self, party: str) -> Membership | None:
+        """Return a party's chief attack on all clients together, chosen before any numbers: one
+        that compares runs.
+        """
+        own = [e for e in self.of(party) if e.client == EVERYBODY and e.attack != "threshold"]
+        return own[0] if own else None
 
     def proven(self, client: int) -> float:
         """Return the largest epsilon that any attack on a client proves."""
@@ -135,7 +138,7 @@ def _attacks(shadows: Shadows, party: str, delta: float) -> Iterator[Membership]
 def _scored(shadows: Shadows, party: str) -> Mapping[str, Array]:
     """Return the scores (M, R) of each attack on what a party receives."""
     if party in shadows.seen:
-        seen = shadows.seen[party]
+        seen = _beside_others(shadows.seen[party], shadows.records.client)
         return {name: attack(seen, shadows.member) for name, attack in membership.ATTACKS.items()}
     if party != "server" or not shadows.others:
         return {}
@@ -144,6 +147,17 @@ def _scored(shadows: Shadows, party: str) -> Mapping[str, Array]:
         own = shadows.records.client == client
         scores[:, own] = membership.differences(sent, shadows.member[:, own])
     return {"differences": scores}
+
+
+def _beside_others(seen: Array, client: NDArray[np.int64]) -> Array:
+    """Return confidences (M, R) less their mean over the client's records in the run: models differ
+    from run to run, for all records alike.
+    """
+    centred = seen.copy()
+    for each in np.unique(client):
+        own = client == each
+        centred[:, own] -= seen[:, own].mean(1, keepdims=True)
+    return centred
 
 
 def measured(score: Array, member: Mask, delta: float) -> dict[str, Any]:

@@ -20,15 +20,32 @@ SLIGHT = 0.6  # AUC below which an attack knows little
 
 def write(found: Audit) -> Path:
     """Write page and numbers into the audit's folder; return the page's path."""
-    numbers = [m.findings.record() for m in found.measured]
+    numbers = [record(each) for each in found.measured]
     with drawing():
         texts = {NUMBERS: json.dumps(numbers, indent=2) + "\n", PAGE: _html(found)}
         return write_page(found.folder, texts)
 
 
+def record(measured: Measured) -> dict[str, Any]:
+    """Return the numbers of one budget for JSON."""
+    rebuilt = {
+        str(batch): [
+            {
+                "client": one.client,
+                "closed_form": one.closed,
+                "likeness": one.match.likeness.tolist(),
+                "recognised": one.match.recognised.tolist(),
+            }
+            for one in made
+        ]
+        for batch, made in measured.pictures.items()
+    }
+    return {**measured.findings.record(), "rebuilt": rebuilt}
+
+
 def verdict(found: Findings, party: str) -> str:
     """Say in one sentence what a party can tell of who was trained on."""
-    name, best = PARTIES[party], found.strongest(party)
+    name, best = PARTIES[party], found.main(party)
     if best is None:
         return f"{name} receives no model: no attack of this audit applies."
     if best.auc.low <= 0.5:
@@ -146,13 +163,9 @@ def _html(audit: Audit) -> str:
     return render(
         "audit.html.jinja",
         "pomona.audit",
-        title=f"What {card.presentation.title} reveals on {config.data.name}",
+        title=f"What a run of {card.presentation.title} reveals",
         first="part-0",
-        links=[
-            *links,
-            *([("epsilon", "Epsilon")] if epsilons else []),
-            ("method", "How it was measured"),
-        ],
+        links=[*links, ("method", "How it was measured")],
         opening=[verdict(own, party) for party in PARTIES],
         parts=parts,
         epsilons=epsilons,

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pomona.audit.audit import RUNS, Told, audit
-from pomona.audit.page import NUMBERS, PARTIES, verdict, write
+from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
 from pomona.cli.output import Json, console, emit, talk
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
@@ -52,7 +52,7 @@ def privacy_audit(
         found = audit(load(run), folder, runs, epsilon, told)
         page = write(found)
     if json:
-        emit([m.findings.record() for m in found.measured])
+        emit([record(each) for each in found.measured])
         return
     for each in (m.findings for m in found.measured):
         at = "the run" if each.budget is None else f"epsilon {each.budget:g}"
