@@ -10,7 +10,7 @@ import pytest
 from pomona.audit import roc
 from pomona.audit.audit import audit
 from pomona.audit.budgets import at_epsilon
-from pomona.audit.findings import EVERYBODY, assess
+from pomona.audit.findings import assess
 from pomona.audit.page import write
 from pomona.audit.shadows import Plan, drawn, run_all, watched
 from pomona.cli import main
