@@ -6,26 +6,31 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from federation_in_process import deployed, lost, same
+from federation_in_process import deployed, lost, same, settings
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona.core.fixed_point import decoded, error
+from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
+from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import excess
 from pomona.methods import METHODS
+from pomona.scenario import Scenario
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
 from pomona_federation.audit import read
-from pomona_federation.messages.message_bodies import MaskKey, SumRequest
+from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.preflight import run as checked
 from pomona_federation.silo.silo_in_study import Silo
 from representatives import drawn
-from test_hostile_server import WIDTH, Server, noise
+from test_hostile_server import WIDTH, Server, noise, packed
 
 SUMS = [n for n, kind in METHODS.items() if kind().method().server.sums and n != "fedavg-data"]
+LORA = {"ffa-lora", "fedsa-lora", "feddpa"}  # for networks with adapters alone
 TERMS = {"max_norm": 20.0, "minimum": 2}
 RUN = {"run": {"secure_aggregation": TERMS}}
 
@@ -153,6 +158,14 @@ def with_unsigned_key(_, answer, uplink):
     return answer.model_copy(update={"mask": mask}), uplink
 
 
+def with_key_of_small_order(app, answer, uplink):
+    """As the silo signs it: no other silo can mask with it, and a settled sum waits for ever."""
+    key = "00" * 32
+    said = mask_statement(answer, answer.silo, key)  # it has the task's agreement, run and number
+    mask = MaskKey(key=key, signature=app.silo.signer.sign("mask", said))
+    return answer.model_copy(update={"mask": answer.mask and mask}), uplink
+
+
 def of_more_samples(_, answer, uplink):
     return answer.model_copy(update={"samples": answer.samples + 1}), uplink
 
@@ -160,6 +173,7 @@ def of_more_samples(_, answer, uplink):
 SPOILT = [
     (without_key, "without a key"),
     (with_unsigned_key, "signature is not silo-1's"),
+    (with_key_of_small_order, "key for the sum is none"),
     (of_more_samples, "other sample counts"),
 ]
 
@@ -251,6 +265,30 @@ def test_silos_that_were_sent_different_models_have_masks_that_do_not_cancel(ser
     assert not excess(server.total(tasks, keys), 3, terms)
     tasks, keys = server.trained(number=2, rows={"silo-1": noise(1)})
     assert excess(server.total(tasks, keys), 3, terms)
+
+
+def test_no_silo_takes_a_starting_model_of_its_own(server):
+    """One that is dead for all silos but one isolates its change where clients keep a part."""
+    task, enclosed = server.task()
+    own, common = packed(noise(3), server.places), next(iter(enclosed))
+    enclosed[sha256(own)] = own
+    with pytest.raises(ProtocolError, match="for this silo alone"):
+        server.ask(task.model_copy(update={"start": sha256(own)}), enclosed)
+    del enclosed[sha256(own)]
+    answer, _ = server.ask(task.model_copy(update={"start": common}), enclosed)
+    assert answer.mask
+
+
+def test_newcomers_start_from_the_initial_model_or_what_all_receive():
+    """So that a silo may refuse any other."""
+    scenario = Scenario.prepare(settings(method="fedavg"))
+    roster, round_ = Roster((5, 5, 5)), round_of(scenario.config, 2)
+    for method in sorted(set(SUMS) - LORA):
+        server = METHODS[method]().method().server
+        state = server.start(scenario.initial, roster, 0)
+        _, row = server.welcome(state, (2,), roster.only((0, 1)))
+        received = server.down(state, (2,), roster, round_)["model"]
+        assert row is None or torch.equal(row, received.bank[received.index[0]]), method
 
 
 def test_what_is_summed_is_the_weighted_mean_of_the_changes(server):

@@ -19,14 +19,17 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.registry_admin import admit
 from pomona_federation.server.study_queue import StudyQueue
 from test_key_renewal import in_round, renewed
-from test_secure_aggregation import RUN, TERMS, events
+from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, heard, own_models, study_file
 
 FOUR = {"run": {**RUN["run"], "rounds": 4}}
 
 
-def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(world):
-    """A founder renews its key, a newcomer joins, and renews its own: nobody is absent."""
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(first, world):
+    """A founder renews its key, a newcomer joins, and renews its own: nobody is absent, but for the
+    newcomer's answer to its first round, if that is lost: it starts from what all receive then.
+    """
     federation = world.federation("fedavg", places=4, **FOUR)
     kits, south = federation.kits, federation.kits / "silo-2"
     text = (south / "silo.toml").read_text()
@@ -45,11 +48,15 @@ def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(world
         renewed(kits, "late")
         federation.grid.folders[40] = federation.grid.folders.pop(30)
 
+    if first == 3:
+        federation.grid.faults.append(on_answer("task", number=2, node=30))
     in_round(world, 1, join)
     in_round(world, 3, again)
     federation.run()
     founders = list(federation.names)
-    assert [e["silos"] for e in events(federation, "sum")] == [founders, *[[*founders, "late"]] * 3]
+    assert [e["silos"] for e in events(federation, "sum")] == [
+        founders if number < first else [*founders, "late"] for number in (1, 2, 3, 4)
+    ]
 
 
 @pytest.mark.slow

@@ -35,6 +35,13 @@ def public(secret: str) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
+def require_key(peer: str) -> None:
+    """Raise ProtocolError for a public key in hex with which no secret can be agreed on: a point of
+    small order.
+    """
+    _shared(new_secret(), peer)
+
+
 def masked(values: Words, secret: str, place: int, keys: Mapping[int, str], context: str) -> Words:
     """Return a silo's integers (d,) with its masks added.
 
@@ -65,13 +72,17 @@ def _key(secret: str, own: str, peer: str, context: str) -> bytes:
     """The ChaCha20 key that two silos share in a sum."""
     if own == peer:
         raise ProtocolError("another silo is shown with this silo's key; ask the server's operator")
+    pair = b"".join(sorted((bytes.fromhex(own), bytes.fromhex(peer))))
+    info = _PURPOSE + pair
+    return HKDF(SHA256(), 32, bytes.fromhex(context), info).derive(_shared(secret, peer))
+
+
+def _shared(secret: str, peer: str) -> bytes:
     private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secret))
     try:
-        shared = private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(peer)))
+        return private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(peer)))
     except ValueError:  # a point of small order: the secret would be 0
         raise ProtocolError("a silo's key for the sum is none; ask the server's operator") from None
-    pair = b"".join(sorted((bytes.fromhex(own), bytes.fromhex(peer))))
-    return HKDF(SHA256(), 32, bytes.fromhex(context), _PURPOSE + pair).derive(shared)
 
 
 def _stream(key: bytes, length: int) -> bytes:

@@ -189,7 +189,7 @@ class FlowerTransport:
         renewals: tuple[Renewal, ...],
     ) -> Task:
         """The task of receiver ``k`` of a request."""
-        place, start = request.ids[k], self._starts.get(request.ids[k])
+        place = request.ids[k]
         downlink = {
             key: downlink_entry(
                 packed, key, k, place, self._origins if key in self.server.relays else {}
@@ -205,11 +205,18 @@ class FlowerTransport:
             watched=tuple(sorted(request.watched)),
             sizes=request.roster.sizes,
             settled=self._settled.get(place, 0),
-            start=None if start is None else packed.add(start),
+            start=self._start(place, k, packed),
             downlink=downlink,
             newcomers=newcomers,
             renewals=renewals,
         )
+
+    def _start(self, place: int, k: int, packed: PackedRows) -> str | None:
+        """The hash of a newcomer's starting model; in sums the one that all receive now."""
+        start = self._starts.get(place)
+        if start is None or not self._sums:
+            return None if start is None else packed.add(start)
+        return packed.digest("model", int(packed.down["model"].index[k]))
 
     def _receive(
         self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest

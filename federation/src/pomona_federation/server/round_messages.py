@@ -14,6 +14,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit import Audit
+from pomona_federation.messages.masks import require_key
 from pomona_federation.messages.message_bodies import (
     Answer,
     CertifiedKey,
@@ -237,6 +238,7 @@ class AnswerReader:
             raise ProtocolError("an answer without a key for the sum of the round")
         said = mask_statement(task, answer.silo, answer.mask.key)
         self.registry.require_signed(place, "mask", said, answer.mask.signature)
+        require_key(answer.mask.key)
         return answer.mask
 
     def _origin(

@@ -99,6 +99,8 @@ class ClientApp:
         self._policy.require(task, provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
         self._policy.require_forms(task, forms := self._policy.forms(initial))
+        if self.silo.agreed.config.secure_aggregation:
+            MaskedPart.require_common(task)
         self.silo.require_affordable(task.run)
         self._require_room(enclosed)
         cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")

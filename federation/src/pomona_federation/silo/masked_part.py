@@ -63,6 +63,21 @@ class MaskedPart:
             logger.info("the change has norm %.3g and is clipped", norm)
         return rest, moved.astype("<f4").tobytes(), norm
 
+    @staticmethod
+    def require_common(task: Task) -> None:
+        """Raise ProtocolError for a starting model that is none of the rows that all silos of a sum
+        have received.
+
+        Masks are bound to these alone; with a starting model of its own each silo could be made to
+        send a change that the server knows.
+        """
+        common = {digest for entry in task.downlink.values() for digest in entry.rows.values()}
+        if task.start and task.start not in common:
+            raise ProtocolError(
+                "a starting model for this silo alone, in a study with secure aggregation; check "
+                "the server's version"
+            )
+
     def key(self, task: Task, secret: str) -> MaskKey:
         """This silo's public key for the sum of a task's round, signed."""
         name, key = self.silo.file.name, public(secret)
@@ -93,15 +108,15 @@ class MaskedPart:
             )
         others = {place: shown for place, shown in request.keys.items() if place != task.place}
         provenance.require_mask_keys(task, others)
-        log.one_sum(request)
-        peers = names(self.silo.agreed, task)
-        audited(self.silo, "sum", round=task.number, silos=[peers[i] for i in sorted(keys)])
         roster = roster_of(task, self.silo.agreed.config)
         weight = weighed(roster, tuple(sorted(keys)))[task.place]
         moved: Numbers = np.frombuffer(kept[1], "<f4")
         words = masked(
             encoded(moved, weight, self.terms), secret, task.place, keys, request.context
         )
+        log.one_sum(request)  # only now: a key that is none spoils no sum without it
+        peers = names(self.silo.agreed, task)
+        audited(self.silo, "sum", round=task.number, silos=[peers[i] for i in sorted(keys)])
         uplink = words.tobytes()
         about = {"agreement": task.agreement, "run": task.run, "number": task.number}
         return Answer(
