@@ -31,6 +31,8 @@ VARIANTS = [
     ("floco", {"region_round": 1}),
     ("fedsa-lora", {"head": "shared"}),
     ("pfedgraph", {"similarity": "models"}),
+    ("fedselect", {"limit": 0.0}),
+    ("pfedfda", {"betas": 2}),
     ("pgfed", {"mixing": "client"}),
     ("pgfedmo", {"mixing": "client", "budget": 1}),
 ]
