@@ -26,15 +26,16 @@ statistics are not changed; ``largest_share`` limits what they do.
 
 With at most half of the clients lying, what one of any size adds to a clipped mean is at most its
 weight times the radius, which is no longer than c times the longest honest change. The results of
-the others do not grow with a liar's size either, for fewer liars than half (geometric and centred:
-than half of the weight), or for up to f (trimmed, krum).
+the others do not grow with a liar's size either, for fewer liars than half (geometric: with less
+than half of the weight), or for up to f (trimmed, krum). Liars that send what they received can
+make a radius 0, at half of the clients: then nothing moves.
 
 Differs from the papers: median, trimmed and krum count every client alike, as printed there;
 clipped, centred and geometric have the method's weights, where Karimireddy et al. print 1 / n.
 Radii are c times a round's median distance; the papers have a constant. Centred clipping starts
 from the model sent, without the momentum and the last round's centre of its theory. m is n - f
 unless set. f is ``robust_liars`` of n, rounded down, and less where n clients do not allow it: f <
-n / 2, and n >= 2 f + 3 for krum. Differs from published code: ByzFL's krum adds one neighbour more.
+n / 2, and n >= 2 f + 3 for krum, which allows for none among four. Differs from published code: ByzFL's krum adds one neighbour more.
 """
 
 from collections.abc import Callable, Mapping
@@ -112,13 +113,25 @@ Named = Callable[[Any, Tensor, Tensor], Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Robust:
-    """A rule: its settings, itself, whom it names, and what it is, as words for a card."""
+    """A rule: its settings, itself, what it is, as words for a card, whom it names, and how many of
+    n clients may lie, if that is a setting.
+    """
 
     settings: type[Settings]
     rule: Rule
     words: str
     source: str
     named: Named = lambda *_: {}
+    allowed: Callable[[Any, int], int] | None = None
+
+    def unguarded(self, settings: Any, n: int) -> str | None:
+        """Return a warning if none of so many clients may lie, though some are said to; or None."""
+        if not self.allowed or not settings.robust_liars or self.allowed(settings, n):
+            return None
+        return (
+            f"of {n} clients this rule allows for no liar, whatever robust_liars says; take another "
+            "rule, or more clients"
+        )
 
 
 def clipped(settings: Clipped, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
@@ -177,10 +190,14 @@ def left_out(settings: Krum, W: Tensor, w: Tensor) -> dict[int, str]:
 
 def _chosen(settings: Krum, W: Tensor, w: Tensor) -> Tensor:
     n = len(W)
-    f = max(0, min(robust_rules.tolerated(n, settings.robust_liars), (n - 3) // 2))
+    f = _liars(settings, n)
     return robust_rules.krum(
         robust_rules.gram(W, w), min(settings.robust_chosen or n - f, n), max(1, n - f - 2)
     )
+
+
+def _liars(settings: Krum, n: int) -> int:
+    return max(0, min(robust_rules.tolerated(n, settings.robust_liars), (n - 3) // 2))
 
 
 def _estimate(W: Tensor, w: Tensor, a: Tensor) -> Tensor:
@@ -195,7 +212,13 @@ RULES: Mapping[str, Robust] = {
         Centred, centred, "models clipped around a centre", "Karimireddy et al., ICML 2021"
     ),
     "median": Robust(Median, median, "the median by coordinate", "Yin et al., ICML 2018"),
-    "trimmed": Robust(Trimmed, trimmed, "the trimmed mean by coordinate", "Yin et al., ICML 2018"),
+    "trimmed": Robust(
+        Trimmed,
+        trimmed,
+        "the trimmed mean by coordinate",
+        "Yin et al., ICML 2018",
+        allowed=lambda settings, n: robust_rules.tolerated(n, settings.robust_liars),
+    ),
     "geometric": Robust(
         Geometric, geometric, "the geometric median", "Pillutla et al., IEEE TSP 2022"
     ),
@@ -205,6 +228,7 @@ RULES: Mapping[str, Robust] = {
         "the models with the closest neighbours",
         "Blanchard et al., NeurIPS 2017",
         left_out,
+        _liars,
     ),
 }
 """Suffixes of a method's name."""
@@ -265,6 +289,11 @@ def robustified(kind: type[base.MethodSettings], rule: str) -> type[base.MethodS
             paper=f"{card.paper}; server: {robust.source}",
             summary=f"{card.summary}; against liars: {robust.words}",
         )
-        return replace(inner, server=guarded(inner.server, robust, settings), card=card)
+
+        def caution(round_: base.Round, n: int) -> str | None:
+            return inner.caution(round_, n) or robust.unguarded(settings, n)
+
+        server = guarded(inner.server, robust, settings)
+        return replace(inner, server=server, card=card, caution=caution)
 
     return with_suffix(kind, rule, robust.settings, method)

@@ -18,6 +18,9 @@ SMALLEST = 1e-12
 from 1."""
 NEAREST = 1e-150
 """Its inverse is finite."""
+FAR = 100.0
+"""Median changes beyond which a change is shortened where Weiszfeld's steps begin: from a mean with
+one of any size they would not arrive."""
 
 
 def gram(W: Tensor, w: Tensor) -> Tensor:
@@ -75,18 +78,28 @@ def centred(G: Tensor, p: Tensor, steps: int, radius: Callable[[Tensor], Tensor]
 
 def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tensor:
     """Return coefficients (n,), which sum to 1, of the geometric median after Weiszfeld's steps
-    from the mean.
+    from the mean, in which changes are at most ``FAR`` median ones.
 
     ``nu``: the smallest distance; a share of the median change if not given.
     """
-    a = p
     if not bool(G.any()):  # nobody has moved
         return p
-    least = max(NEAREST, SMALLEST * float(G.diagonal().sqrt().median()) if nu is None else nu)
+    r = G.diagonal().sqrt()
+    usual = float(weighted_median(r, p))
+    a = p * shortening(r, FAR * usual)
+    least = max(NEAREST, SMALLEST * usual if nu is None else nu)
     for _ in range(steps):
         b = p / distances(G, a).clamp_min(least)
         a = b / b.sum()
     return a
+
+
+def weighted_median(r: Tensor, p: Tensor) -> Tensor:
+    """Return the smallest of numbers r (n,) up to which lies half of the weight p (n,)."""
+    ordered = r.argsort()
+    reached = p[ordered].cumsum(0) >= (0.5 - SMALLEST) * p.sum()
+    found: Tensor = r[ordered][reached.nonzero()[0, 0]]
+    return found
 
 
 def krum(G: Tensor, chosen: int, neighbours: int) -> Tensor:
