@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from federation_in_process import deployed, lost, same
+from pomona.core.errors import QuorumError
 from pomona.core.membership import Membership
 from pomona.record.run_folder import load
 from pomona.storage import checkpoint
@@ -76,6 +77,29 @@ def test_silos_that_come_and_go_leave_the_simulations_models(world):
 
 
 @pytest.mark.slow
+def test_a_silo_that_is_lost_for_good_after_the_sum_was_settled_can_be_left_behind(world):
+    """As the guide says: the server's and the silos' notes of the sum are removed by hand."""
+    federation = world.federation("fedavg", patience=0.5, wait=0.5, **RUN)
+    federation.grid.faults.append(on_answer("sum-request"))
+    with pytest.raises(QuorumError, match="no uplink of round 2"):
+        federation.run()
+    federation.grid.faults.clear()
+    federation.grid.folders.pop(11)
+    with pytest.raises(QuorumError):
+        federation.run()
+    (federation.server / "run" / "sum.json").unlink()
+    with pytest.raises(QuorumError):  # the others have masked for a sum with it
+        federation.run()
+    (federation.server / "run" / "sum.json").unlink()
+    for name in ("silo-0", "silo-2"):
+        (federation.kits / name / "state" / "asked.json").unlink()
+    federation.run()
+    ours = deployed(federation)
+    expected = world.simulated(federation, absent={(2, 1), (3, 1)})
+    assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-0", "silo-2"))
+
+
+@pytest.mark.slow
 def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_round(world):
     """The silo is away for its part; when the server resumes, it has another key."""
     federation = world.federation("fedavg", **RUN)
@@ -88,7 +112,7 @@ def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_ro
         return lost(message, 8) if gone and parsed(SumRequest, sent.body).number == 2 else reply
 
     federation.grid.faults.append(fault)
-    with pytest.raises(Exception, match="no uplink of round 2"):
+    with pytest.raises(QuorumError, match="no uplink of round 2"):
         federation.run()
     away[0] = False
     renewed(federation.kits, "silo-0")
