@@ -253,6 +253,7 @@ def test_a_silo_masks_for_one_sum_a_round_whatever_the_server_says_of_the_others
     with pytest.raises(ProtocolError, match="summed over other silos"):
         server.part(tasks["silo-0"], fewer, "silo-0")
     later, others = server.trained(number=2)
+    assert server.part(tasks["silo-0"], keys, "silo-0") == first  # a server that lost a checkpoint
     server.part(later["silo-0"], others, "silo-0")
     with pytest.raises(ProtocolError, match="round 1 is to be summed"):
         server.part(tasks["silo-0"], keys, "silo-0")

@@ -248,12 +248,16 @@ class TaskLog:
     def one_sum(self, request: SumRequest) -> None:
         """Record a sum, durably, before this silo's part in it is made.
 
+        The same sum may be asked for again.
+
         Raises ProtocolError for a second sum of a round: the difference of two sums of the same
         models is the model of the silo that only one of them has.
         """
         known = self._known(request.task)
-        number, context = known.summed
-        if request.number < number or (request.number == number and request.context != context):
+        number = known.summed[0]
+        if (request.number, request.context) == known.summed:
+            return  # the same bytes, also after a later round: the server may have gone back
+        if request.number <= number:
             raise ProtocolError(
                 f"round {request.number} is to be summed over other silos, after this silo has "
                 f"masked its part in a sum of round {number}; have the silos of that sum started, "
