@@ -131,6 +131,7 @@ class ClientApp:
         part, secret, norm = MaskedPart.of(self.silo) if task.trains else None, "", None
         if part:
             reply, uplink, norm = part.change(reply, down)
+            self._require_sendable(part.size(uplink))
             secret = new_secret() if uplink else ""
         else:
             uplink = self._uplink(reply) if task.trains and not reply.fault else b""
@@ -170,7 +171,7 @@ class ClientApp:
         self._policy.require(request.task, provenance, lambda: self._samples)
         log = TaskLog(self.silo.state / "asked.json")
         answer, uplink = part.answer(request, self._rounds, log, provenance)
-        self._require_sendable(uplink)
+        self._require_sendable(len(uplink))
         return answer, uplink
 
     @property
@@ -180,14 +181,14 @@ class ClientApp:
     def _uplink(self, reply: Reply) -> bytes:
         """The bytes of an uplink. Raises ProtocolError for more than this silo sends."""
         uplink = self._encoding.pack_uplink(reply.uplink)
-        self._require_sendable(uplink)
+        self._require_sendable(len(uplink))
         return uplink
 
-    def _require_sendable(self, uplink: bytes) -> None:
+    def _require_sendable(self, size: int) -> None:
         most = self.silo.file.max_upload_mb
-        if most is not None and len(uplink) > most * 1e6:
+        if most is not None and size > most * 1e6:
             raise ProtocolError(
-                f"an uplink of {len(uplink) / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
+                f"an uplink of {size / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
             )
 
     @property

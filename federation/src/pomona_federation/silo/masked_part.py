@@ -63,6 +63,10 @@ class MaskedPart:
             logger.info("the change has norm %.3g and is clipped", norm)
         return rest, moved.astype("<f4").tobytes(), norm
 
+    def size(self, kept: bytes) -> int:
+        """The bytes of the part in a sum that a kept change becomes."""
+        return len(kept) * self.terms.bits // 32
+
     @staticmethod
     def require_common(task: Task) -> None:
         """Raise ProtocolError for a starting model that is none of the rows that all silos of a sum
