@@ -142,8 +142,8 @@ def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path,
     ("file", "beside", "message"),
     [
         (None, None, "No such file"),
-        ("{", None, "cannot be read"),
-        ("[]", None, "cannot be read"),
+        ("{", None, "cannot be used"),
+        ("[]", None, "cannot be used"),
         ("", "{}", "names a padding token"),
         ("", "[", "no JSON"),
         ("", '{"pad_token": "<nothing>"}', "names a padding token"),
@@ -157,6 +157,19 @@ def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):
             (tmp_path / path).write_text(text or (tmp_path / "good" / path).read_text())
     with pytest.raises(ConfigError, match=message):
         named(str(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["post_processor", "model"])
+def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp_path):
+    made(tmp_path)
+    tree = json.loads((tmp_path / "tokenizer.json").read_text())
+    if part == "model":
+        del tree["model"]["vocab"]["<unk>"]
+    else:
+        tree["post_processor"]["special_tokens"] = {}
+    damaged = Tokenizer(file=json.dumps(tree), padding=1)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        damaged.encode(["what is it"], LENGTH, 0.5)
 
 
 def test_a_models_tokenizer_must_be_that_of_its_network(tmp_path):

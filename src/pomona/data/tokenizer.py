@@ -3,7 +3,8 @@ it. It runs no code of its folder, and reaches no network.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,7 +62,8 @@ class Tokenizer(Settings):
         x[...] = self.padding
         for row, text in enumerate(texts):
             # one at a time: the package's threads and forked workers do not go together
-            ids = np.array(made.encode(text).ids[:length], np.int32)
+            with _said():
+                ids = np.array(made.encode(text).ids[:length], np.int32)
             x[row, : len(ids)] = ids
             x[row] = np.select(
                 [x[row] == self.padding, x[row] == PADDING], [PADDING, self.padding], x[row]
@@ -72,13 +74,24 @@ class Tokenizer(Settings):
         """Return it as the package's object. Raises ConfigError."""
         if not find_spec("tokenizers"):
             raise ConfigError(f"a {FILE} needs tokenizers; {with_extra('transformers')}")
-        try:
+        with _said():
             return import_module("tokenizers").Tokenizer.from_str(self.file)
-        except Exception as fault:  # the package raises no narrower type
-            raise ConfigError(
-                f"the {FILE} cannot be read ({bounds.plain(str(fault))}); save it again with "
-                "tokenizers of this version"
-            ) from fault
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Turn what the package raises, which has no narrower types, into ConfigError: its panics are
+    no Exceptions.
+    """
+    try:
+        yield
+    except BaseException as fault:
+        if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
+            raise
+        raise ConfigError(
+            f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again with "
+            "tokenizers of this version"
+        ) from fault
 
 
 def named(name: str) -> Tokenizer:
