@@ -22,7 +22,7 @@ from pomona.cli import main
 from pomona.config import resolve
 
 FENCE = re.compile(
-    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(.*?)^```$",
+    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(?::tags: [^\n]*\n\n)?(.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("sh", "python", "toml")
