@@ -91,6 +91,14 @@ def test_a_peer_sees_the_mean_or_single_models():
     assert recorder.losses["peer"][-1] == pytest.approx(recorder.losses["server"][-1])
 
 
+def test_with_secure_aggregation_the_server_sees_the_mean():
+    recorder, _ = recorded("fedavg", secure_aggregation={"max_norm": 10})
+    for losses in recorder.sites["server"]:
+        assert losses == pytest.approx(recorder.sites["server"][0])
+    single, _ = recorded("fedavg")
+    assert np.abs(single.sites["server"] - single.sites["server"][0]).max() > 0.1
+
+
 def test_an_empty_place_is_received_by_nobody():
     rows = Rows(torch.zeros(3, 2), torch.tensor([[1, 0], [2, 0]]))
     assert received("cores", rows, (0, 1)) == {

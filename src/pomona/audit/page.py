@@ -9,6 +9,7 @@ from pomona.audit.audit import Audit, Measured
 from pomona.audit.findings import EVERYBODY, FEW_ALARMS, Findings, Membership
 from pomona.audit.pictures import ATTACKS
 from pomona.audit.roc import Estimate
+from pomona.audit.views import Readable
 from pomona.core.table import NOTHING, Table
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.web.page_writer import render, write_page
@@ -86,8 +87,8 @@ def _received(audit: Audit, party: str) -> str:
     if party == "server":
         sums = audit.scenario.config.secure_aggregation
         return "the mean of all clients' models" if sums else "each client's messages"
-    relays = audit.scenario.config.method.method().server.relays
-    return "single messages of others" if relays else "what the server makes of all messages"
+    single = Readable.of(audit.scenario).single
+    return "single clients' models" if single else "what the server makes of all messages"
 
 
 def _row(audit: Audit, each: Membership) -> list[str]:

@@ -1,7 +1,6 @@
 """Pictures of an audit: ROC curves, rebuilt records, epsilon from both sides."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ ATTACKS = {
 }
 STYLES = {"threshold": ":", "lira": "-", "differences": "--"}
 NAMES = {"server": "server", "peer": "another client"}
+Pair = tuple[Rebuilt, int]  # and the number of a record
 LEAST = 1e-3  # share of false alarms where the logarithmic axes begin
 
 
@@ -62,26 +62,8 @@ def curves(found: Findings) -> ReportFigure | None:
 def records(scenario: Scenario, made: Sequence[Rebuilt], name: str, title: str) -> ReportFigure:
     """Draw records beside what was rebuilt of them."""
     pairs = [(one, k) for one in made for k in range(len(one.truth))]
-    flat = made[0].truth.dim() == 2
-    figure, axes = plot.panels(
-        *((7.0, 1.7 * len(pairs)) if flat else (1.25 * len(pairs) + 0.6, 2.9)),
-        *((len(pairs), 1) if flat else (2, len(pairs))),
-    )
-    for place, (one, k) in enumerate(pairs):
-        if flat:
-            _lines(axes[place, 0], one, k, place == 0)
-            axes[place, 0].set_title(scenario.names[one.client])
-        else:
-            for ax, x in zip(axes[:, place], (one.truth[k], one.found[k]), strict=True):
-                ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
-                ax.set(xticks=[], yticks=[])
-                plot.bare(ax)
-            axes[0, place].set_title(scenario.names[one.client], fontsize=8)
-    if flat:
-        axes[-1, 0].set_xlabel("feature")
-    else:
-        axes[0, 0].set_ylabel("record")
-        axes[1, 0].set_ylabel("rebuilt")
+    draw = _tables if made[0].truth.dim() == 2 else _images
+    figure = draw(scenario, pairs)
     recognised = sum(int(one.match.recognised.sum()) for one in made)
     how = "in closed form" if made[0].closed else "by a search"
     return ReportFigure(
@@ -116,14 +98,34 @@ def image(scenario: Scenario, x: Tensor) -> Array:
     return np.asarray(shown if shown.shape[-1] == 3 else shown[..., 0])
 
 
-def _lines(ax: Any, one: Rebuilt, k: int, first: bool) -> None:
-    """Draw a table's record: each column's value, and the rebuilt one."""
-    x = torch.arange(len(one.truth[k]))
-    ax.plot(x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record")
-    ax.plot(x, one.found[k], "x", color=COLOURS["peer"], markersize=5, label="rebuilt")
-    ax.set_ylabel("deviations")
-    if first:
-        ax.legend(ncols=2)
+def _images(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
+    """Draw records as pictures, the rebuilt ones below."""
+    figure, axes = plot.panels(1.25 * len(pairs) + 0.6, 2.9, 2, len(pairs))
+    for column, (one, k) in zip(axes.T, pairs, strict=True):
+        for ax, x in zip(column, (one.truth[k], one.found[k]), strict=True):
+            ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
+            ax.set(xticks=[], yticks=[])
+            plot.bare(ax)
+        column[0].set_title(scenario.names[one.client], fontsize=8)
+    axes[0, 0].set_ylabel("record")
+    axes[1, 0].set_ylabel("rebuilt")
+    return figure
+
+
+def _tables(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
+    """Draw each feature of a table's records, and the rebuilt ones."""
+    figure, axes = plot.panels(7.0, 1.7 * len(pairs), len(pairs))
+    for ax, (one, k) in zip(axes.flat, pairs, strict=True):
+        x = torch.arange(len(one.truth[k]))
+        ax.plot(
+            x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record"
+        )
+        ax.plot(x, one.found[k], "x", color=COLOURS["peer"], label="rebuilt")
+        ax.set_ylabel("deviations")
+        ax.set_title(scenario.names[one.client])
+    axes[0, 0].legend(ncols=2)
+    axes[-1, 0].set_xlabel("feature")
+    return figure
 
 
 def both_sides(found: Sequence[Findings]) -> ReportFigure | None:

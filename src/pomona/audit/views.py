@@ -30,12 +30,12 @@ EXACT = 2**24  # float32 counts as far
 class Readable:
     """Entries of messages that are models: name -> the places (k,) of a row (d,) that it has.
 
-    ``relayed``: entries of the downlink that pass on clients' uplinks unchanged. ``size``: d.
+    ``single``: entries of the downlink whose row j is client j's. ``size``: d.
     """
 
     up: Mapping[str, Tensor]
     down: Mapping[str, Tensor]
-    relayed: frozenset[str]
+    single: frozenset[str]
     size: int
 
     @property
@@ -51,21 +51,24 @@ class Readable:
         marked = initial.instead(torch.arange(len(initial()), dtype=torch.float32))
         state = server.start(marked, roster, scenario.config.seed)
         down = server.down(state, roster.members, roster, round_of(scenario.config, 1))
-        first = {name: rows.bank[rows.index.flatten()[0]] for name, rows in down.items()}
-        relayed = frozenset(server.relays) & down.keys()
-        return cls(_models(server.expects(state)), _models(first), relayed, len(initial()))
+        first = {n: rows.bank[0] for n, rows in down.items()}  # all are alike in the first round
+        size = len(initial())
+        models = _models(first, size)
+        single = frozenset(name for name in models if down[name].index.dim() == 2)
+        return cls(_models(server.expects(state), size), models, single, size)
 
 
-def _models(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the places of a row that entries have, of those that are rows of numbered parameters.
+def _models(entries: Mapping[str, Tensor], size: int) -> dict[str, Tensor]:
+    """Return the places of a row (d,) that entries have, of those that begin with numbered
+    parameters; what they have beyond a model is left out.
 
     Such numbers rise: zeros, counts and masks do not.
     """
-    rows = {name: t.cpu() for name, t in entries.items() if t.dim() == 1 and len(t) > 1}
+    rows = {name: t.cpu()[:size] for name, t in entries.items() if t.dim() == 1 and len(t) > 1}
     return {
         name: t.long()
         for name, t in rows.items()
-        if t.is_floating_point() and len(t) < EXACT and bool((t.diff() >= 1).all()) and t[0] >= 0
+        if t.is_floating_point() and size < EXACT and bool((t.diff() >= 1).all()) and t[0] >= 0
     }
 
 
@@ -159,6 +162,7 @@ class Recorder(NullCallback):
         """Return the part of a model (k,) that an entry is, or makes of the one that was received:
         a change is shorter than a model.
         """
+        sent = sent[: len(places)]
         for name, own in self.readable.down.items():
             rows = down.get(name)
             if rows is not None and rows.index.dim() == 1 and torch.equal(own, places):
@@ -175,18 +179,16 @@ class Recorder(NullCallback):
     def _read_server(self) -> None:
         """Add the losses under what the server has of each client."""
         under: dict[int, Array] = {}
-        for client, readings in self._sent.items():
-            own = self.records.client == client
-            made = [self._losses(row) for row in readings]
-            under[client] = min(made, key=lambda losses: float(losses[own].mean()))
+        for client, models in self._sent.items():
+            under[client] = self._fitting([self._losses(row) for row in models], client)
         if under:
             self._add("server", under)
             self.sites["server"] = self._matrix(under)
 
     def _read_peers(self, ids: Sequence[int], down: Downlink) -> None:
         """Add the losses under the model that tells others most of each client."""
-        names = self.readable.down.keys() & down.keys()
-        who = {key: r for n in sorted(names) for key, r in received(n, down[n], ids).items()}
+        names = sorted(self.readable.down.keys() & down.keys())
+        who = {key: r for n in names for key, r in received(n, down[n], ids).items()}
 
         @cache
         def losses(name: str, v: int, client: int) -> Array:
@@ -195,18 +197,26 @@ class Recorder(NullCallback):
 
         under: dict[int, Array] = {}
         for client in range(self.scenario.config.clients):
-            own = self.records.client == client
-            seen = [
-                losses(name, v, client if self.readable.partial else 0)
-                for (name, v), receivers in who.items()
-                if receivers - {client} and (v == client or name not in self.readable.relayed)
-            ]
+            rest = client if self.readable.partial else 0
+            seen = [losses(*key, rest) for key, r in who.items() if self._tells(client, key, r)]
             if seen:
-                under[client] = min(seen, key=lambda losses: float(losses[own].mean()))
+                under[client] = self._fitting(seen, client)
         if under:
             self._add("peer", under)
-            if self.readable.relayed:
+            if self.readable.single & down.keys():
                 self.sites["peer"] = self._matrix(under)
+
+    def _fitting(self, seen: Sequence[Array], client: int) -> Array:
+        """Return the losses (R,) of those seen that are least on a client's records, whoever of
+        these is a member.
+        """
+        own = self.records.client == client
+        return min(seen, key=lambda losses: float(losses[own].mean()))
+
+    def _tells(self, client: int, key: tuple[str, int], receivers: set[int]) -> bool:
+        """Return whether others receive a row that may depend on a client's records."""
+        name, v = key
+        return bool(receivers - {client}) and (v == client or name not in self.readable.single)
 
     def _losses(self, row: Tensor) -> Array:
         """Return the losses (R,) of all records under a model (d,)."""
