@@ -177,6 +177,22 @@ def test_the_geometric_median_arrives_from_liars_of_any_size_with_less_than_half
     assert float((found[1] - 1).norm()) < 10
 
 
+@pytest.mark.parametrize("far", [1e2, 1e12])
+@pytest.mark.parametrize("off", [0.0, 1e-12, 1e-6])
+def test_a_liar_where_the_steps_begin_does_not_hold_them_there(far, off):
+    """One of two liars lies where the other has drawn the point from which the steps begin."""
+    honest, w = random(8, 30) / 10 + 1, torch.zeros(30, dtype=torch.float64)
+    p, decoy, W = torch.full((10,), 0.1, dtype=torch.float64), honest.mean(0), honest
+    for _ in range(200):
+        W = torch.cat([honest, honest.new_full((1, 30), -far), decoy[None]])
+        r = W.norm(dim=1)
+        usual = robust_rules.FAR * robust_rules.weighted_median(r, p)
+        decoy = (p * robust_rules.shortening(r, usual)) @ W
+    W[-1] = decoy * (1 + off)
+    assert float((decoy - 1).norm()) > 50
+    assert float((mean_of("geometric", W, w) - 1).norm()) < 1
+
+
 @pytest.mark.parametrize("rule", ["trimmed", "krum"])
 def test_a_rule_that_allows_for_no_liar_among_so_few_clients_says_so(rule):
     least = {"trimmed": 3, "krum": 5}[rule]

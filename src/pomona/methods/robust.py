@@ -33,9 +33,11 @@ make a radius 0, at half of the clients: then nothing moves.
 Differs from the papers: median, trimmed and krum count every client alike, as printed there;
 clipped, centred and geometric have the method's weights, where Karimireddy et al. print 1 / n.
 Radii are c times a round's median distance; the papers have a constant. Centred clipping starts
-from the model sent, without the momentum and the last round's centre of its theory. m is n - f
-unless set. f is ``robust_liars`` of n, rounded down, and less where n clients do not allow it: f <
-n / 2, and n >= 2 f + 3 for krum, which allows for none among four. Differs from published code: ByzFL's krum adds one neighbour more.
+from the model sent, without the momentum and the last round's centre of its theory. The steps to
+the geometric median begin with changes of at most 100 medians, and leave a client's model as those
+of Vardi and Zhang (PNAS 2000) do. m is n - f unless set. f is ``robust_liars`` of n, rounded down,
+and less where n clients do not allow it: f < n / 2, and n >= 2 f + 3 for krum, which allows for
+none among four. Differs from published code: ByzFL's krum adds one neighbour more.
 """
 
 from collections.abc import Callable, Mapping

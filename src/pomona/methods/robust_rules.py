@@ -77,8 +77,8 @@ def centred(G: Tensor, p: Tensor, steps: int, radius: Callable[[Tensor], Tensor]
 
 
 def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tensor:
-    """Return coefficients (n,), which sum to 1, of the geometric median after Weiszfeld's steps
-    from the mean, in which changes are at most ``FAR`` median ones.
+    """Return coefficients (n,) of the geometric median after Weiszfeld's steps from the mean, in
+    which changes are at most ``FAR`` median ones.
 
     ``nu``: the smallest distance; a share of the median change if not given.
     """
@@ -89,9 +89,25 @@ def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tens
     a = p * shortening(r, FAR * usual)
     least = max(NEAREST, SMALLEST * usual if nu is None else nu)
     for _ in range(steps):
-        b = p / distances(G, a).clamp_min(least)
-        a = b / b.sum()
+        r = distances(G, a)
+        b, here = p / r.clamp_min(least), r <= least
+        on_some = nu is None and bool(here.any())
+        a = _onward(G, a, b.masked_fill(here, 0), p[here].sum()) if on_some else b / b.sum()
     return a
+
+
+def _onward(G: Tensor, a: Tensor, b: Tensor, own: Tensor) -> Tensor:
+    """Return coefficients after a step from a point on which models of weight ``own`` lie, with b =
+    0: as far as the others' pull is stronger (Vardi, Zhang, PNAS 2000). Weiszfeld's steps stay, and
+    a liar could put its model where they begin.
+    """
+    total = b.sum()
+    if not total:  # all are there
+        return a
+    c = b - total * a
+    pull = (c @ G @ c).clamp_min(0).sqrt()
+    stays = shortening(pull, own)
+    return (1 - stays) * b / total + stays * a
 
 
 def weighted_median(r: Tensor, p: Tensor) -> Tensor:
