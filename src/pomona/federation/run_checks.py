@@ -24,12 +24,7 @@ def require_possible(scenario: Scenario) -> None:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
     require_tracker(config.track)
-    require_sums(config)
-    if (terms := config.secure_aggregation) and terms.minimum > len(scenario.partition.clients):
-        raise ConfigError(
-            f"secure_aggregation.minimum = {terms.minimum}, but there are "
-            f"{len(scenario.partition.clients)} clients; lower it, or take more clients"
-        )
+    require_sums(config, len(scenario.partition.clients))
     if config.cluster and (config.privacy or config.device != "cpu"):
         what = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
         raise ConfigError(f"cluster is for runs without {what}; take it out")

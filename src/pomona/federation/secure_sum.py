@@ -26,10 +26,17 @@ TOLERANCE = 1e-3
 """By how much, relative to the largest norm, roundings may lengthen a mean of clipped changes."""
 
 
-def require_sums(config: Config) -> None:
-    """Raise ConfigError for secure aggregation where a sum of models is not enough."""
-    if not config.secure_aggregation:
+def require_sums(config: Config, clients: int | None = None) -> None:
+    """Raise ConfigError for secure aggregation where a sum of models is not enough, or where there
+    are too few clients for one, if their number is known.
+    """
+    if not (terms := config.secure_aggregation):
         return
+    if clients is not None and terms.minimum > clients:
+        raise ConfigError(
+            f"secure_aggregation.minimum = {terms.minimum}, but there are {clients} clients; lower "
+            "it, or take more clients"
+        )
     if not config.method.method().server.sums:
         able = ", ".join(n for n, kind in METHODS.items() if kind().method().server.sums)
         raise ConfigError(
@@ -95,7 +102,7 @@ def summed(
 
     A client without a finite uplink takes no part in the sum.
     """
-    sound = [a for a in arrivals if a.reply.uplink and not non_finite(a.reply.uplink)]
+    sound = [a for a in arrivals if _usable(a)]
     if not sound:
         return list(arrivals), []
     ids = tuple(a.reply.client for a in sound)
@@ -113,6 +120,10 @@ def summed(
         for a in arrivals
     ]
     return seen, [norm for norm in norms if norm > terms.max_norm]
+
+
+def _usable(arrival: Arrival) -> bool:
+    return bool(arrival.reply.uplink) and not non_finite(arrival.reply.uplink)
 
 
 def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:

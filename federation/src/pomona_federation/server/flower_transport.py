@@ -126,16 +126,27 @@ class FlowerTransport:
 
         stage = f"round {self._round}" if request.trains else "last evaluation"
         self.absent |= self.exchange.send_all(stage, tasks, hear)
-        if self._sums and request.trains:
-            made = self._sums.of_round(arrivals, tasks, request, down)
-            arrivals = {i: replace(a, reply=self._spool.kept(a.reply)) for i, a in made.items()}
-            for one in tasks.values():
-                one.reason = self._sums.absent.get(one.silo, one.reason)
+        arrivals = self._summed(arrivals, tasks, request, down)
         for place, sent in tasks.items():
             if place not in arrivals:
                 self.absent[sent.silo] = sent.reason
                 self.audit.write("absent", silo=sent.silo, round=self._round, reason=sent.reason)
         return [arrivals[i] for i in request.ids if i in arrivals]
+
+    def _summed(
+        self,
+        arrivals: dict[int, Arrival],
+        tasks: Mapping[int, OutgoingTask],
+        request: ClientRequest,
+        down: Downlink,
+    ) -> dict[int, Arrival]:
+        """The arrivals of a round, with the mean as every uplink where silos mask theirs."""
+        if not self._sums or not request.trains:
+            return arrivals
+        made = self._sums.of_round(arrivals, tasks, request, down)
+        for one in tasks.values():
+            one.reason = self._sums.absent.get(one.silo, one.reason)
+        return {i: replace(a, reply=self._spool.kept(a.reply)) for i, a in made.items()}
 
     def commit(self, ids: Sequence[int]) -> None:
         """Count the round for these silos; they learn of it with their next task."""

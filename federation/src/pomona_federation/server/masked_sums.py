@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pydantic import Field
+from torch import Tensor
 
 from pomona.core.bounds import PLACES, Number, Place
 from pomona.core.errors import ProtocolError
@@ -98,13 +99,10 @@ class MaskedSums:
         ready = tuple(sorted(i for i in arrivals if tasks[i].mask))
         places = self._settled(number, ready)
         if not places:
-            faults = {tasks[i].silo: a.reply.fault for i, a in arrivals.items()}
-            self.absent |= {silo: fault for silo, fault in faults.items() if fault}
+            faulty = {i: a.reply.fault for i, a in arrivals.items() if a.reply.fault}
+            self.absent |= {tasks[i].silo: fault for i, fault in faulty.items()}
             return {}
-        came = received(down, request.ids.index(places[0]))
-        came = {name: self.encoding.narrow(row).to(row.dtype) for name, row in came.items()}
-        numbers = sum(t.numel() for t in request.expects.values())
-        sent, total = self._parts(places, tasks, numbers)
+        sent, total = self._parts(places, tasks, sum(t.numel() for t in request.expects.values()))
         if total is None:
             return {}
         if why := excess(total, len(places), self.terms):
@@ -112,14 +110,17 @@ class MaskedSums:
             self.audit.write("refused", silo="all", round=number, reason=why)
             return {}
         self.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
-        uplink = mean(total, came, request.expects, self.terms)
-        made = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
-        for i in places:
-            up = arrivals[i].bytes_up + sent[i].bytes_up
-            made[i] = replace(
-                arrivals[i], reply=replace(arrivals[i].reply, uplink=uplink), bytes_up=up
-            )
-        return made
+        uplink = self._mean(total, places[0], request, down)
+        apart = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
+        return apart | {i: _summed(arrivals[i], uplink, sent[i].bytes_up) for i in places}
+
+    def _mean(
+        self, total: Words, place: int, request: ClientRequest, down: Downlink
+    ) -> dict[str, Tensor]:
+        """The mean uplink from the sum of a round, by what one of its silos received."""
+        came = received(down, request.ids.index(place))
+        came = {name: self.encoding.narrow(row).to(row.dtype) for name, row in came.items()}
+        return mean(total, came, request.expects, self.terms)
 
     def _settled(self, number: int, ready: tuple[int, ...]) -> tuple[int, ...]:
         """The places over which a round is summed, durably before any silo is asked; empty if too
@@ -189,3 +190,9 @@ class MaskedSums:
         self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         part: Words = np.frombuffer(uplink, word(self.terms))
         return part
+
+
+def _summed(arrival: Arrival, uplink: dict[str, Tensor], more: int) -> Arrival:
+    """A silo's arrival with the mean as its uplink, after so many more bytes."""
+    reply = replace(arrival.reply, uplink=uplink)
+    return replace(arrival, reply=reply, bytes_up=arrival.bytes_up + more)

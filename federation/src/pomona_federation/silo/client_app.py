@@ -128,15 +128,9 @@ class ClientApp:
             PrivacyBudget(self.silo.folder).note_spent(
                 task.agreement, task.run, clients.spent(task.place)
             )
-        part, secret, norm = MaskedPart.of(self.silo) if task.trains else None, "", None
-        if part:
-            reply, uplink, norm = part.change(reply, down)
-            self._require_sendable(part.size(uplink))
-            secret = new_secret() if uplink else ""
-        else:
-            uplink = self._uplink(reply) if task.trains and not reply.fault else b""
+        reply, uplink, secret, norm = self._made(task, reply, down)
         about |= disclosed(reply, self.silo.agreed.run_study.shares)
-        if uplink and not part:
+        if uplink and not secret:
             about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
         cache.keep(rows)
         # The duration of private steps reveals how many samples were drawn.
@@ -149,6 +143,20 @@ class ClientApp:
         if not task.trains and not reply.fault:
             self._rounds.keep_evaluation(task, answer)
         return self._again(task, answer, uplink)
+
+    def _made(
+        self, task: Task, reply: Reply, down: Downlink
+    ) -> tuple[Reply, bytes, str, float | None]:
+        """A visit's reply, and the bytes to keep with it: its uplink or, with secure aggregation,
+        its change of the model, beside a new secret for the sum, and the change's norm.
+        """
+        if not task.trains or reply.fault:
+            return reply, b"", "", None
+        if not (part := MaskedPart.of(self.silo)):
+            return reply, self._uplink(reply), "", None
+        reply, change, norm = part.change(reply, down)
+        self._require_sendable(part.size(change))
+        return reply, change, new_secret() if change else "", norm
 
     def _again(self, task: Task, answer: Answer, uplink: bytes) -> tuple[Answer, bytes]:
         """An answer as it is sent: with secure aggregation a key for the sum in place of the
