@@ -94,6 +94,7 @@ def test_help_is_quick_and_loads_no_torch():
         "compare",
         "report",
         "trajectory",
+        "privacy-audit",
         "predict",
         "methods",
         "data list",
