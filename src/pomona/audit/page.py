@@ -48,7 +48,7 @@ def verdict(found: Findings, party: str) -> str:
     """Say in one sentence what a party can tell of who was trained on."""
     name, best = PARTIES[party], found.main(party)
     if best is None:
-        return f"{name} receives no model: no attack of this audit applies."
+        return f"{name} receives nothing that these attacks can read."
     if best.auc.low <= 0.5:
         return f"{name} could not tell training records from others."
     much = "a little" if best.auc.value < SLIGHT else "clearly"

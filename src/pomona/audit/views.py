@@ -124,7 +124,7 @@ class Recorder(NullCallback):
         self._objective: Objective = self.scenario.objective()
         self._start = self.scenario.initial()
         initial = self._start.expand(self.scenario.config.clients, -1)
-        self._rest = initial if self.rest is None else self.rest
+        self._rest = initial if self.rest is None else self.rest.to(initial)
         self._sent: dict[int, list[Tensor]] = {}
 
     def exchanged(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
