@@ -21,6 +21,7 @@ from pomona.methods import METHODS
 from pomona.methods.base import Initial, Rows
 from pomona.results.run_numbers import runs
 from pomona.results.tables.liars import liars, spans
+from pomona.results.text.cautions import cautions
 from pomona.scenario import Scenario
 from problems import a_round, tiny
 from representatives import drawn
@@ -175,6 +176,7 @@ def test_the_record_says_who_was_limited_and_when_and_how_honest_clients_do(tmp_
     table = liars([runs([again])[0]])
     assert [row[-3:] for row in table.rows] == [["scale, strength 50, from round 2", "-", "2-4"]]
     assert "on average over the honest clients" in table.notes[0]
+    assert any("clients that lied" in line for line in cautions(runs([again])))
 
 
 def test_what_is_no_number_is_refused_three_times_and_its_client_asked_no_more():

@@ -7,7 +7,7 @@ import numpy as np
 
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.run_summary import diverging
+from pomona.record.run_summary import attack_of, diverging
 from pomona.results.figures.classification import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
@@ -52,6 +52,7 @@ def cautions(runs: list[Run]) -> list[str]:
         for check in (
             _short,
             _diverging,
+            _lied,
             _undefined,
             _constant,
             _threshold,
@@ -93,6 +94,16 @@ def _diverging(run: Run) -> Iterator[Caution]:
     if why := diverging(run.result):
         ends = f" diverges: {why} before you compare it."
         yield Caution(run.label, ends, ends, before="The training of ")
+
+
+def _lied(run: Run) -> Iterator[Caution]:
+    """Warn that means include clients that lied."""
+    if attack := attack_of(run.result):
+        ends = (
+            f" had clients that lied ({named(run, list(attack.clients))}): means and gains count "
+            "them too; the honest clients' mean stands with the table of those that lied."
+        )
+        yield Caution(run.label, ends, ends)
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
