@@ -1,6 +1,6 @@
 """Print the tables of ``docs/results/liars.md`` from a bench of the suite ``liars``.
 
-python tools/liars_tables.py runs/liars [--cost runs/liars-full]
+python tools/liars_tables.py runs/liars
 """
 
 import argparse
@@ -16,8 +16,16 @@ from pomona.experiments.bench_results import load
 
 HONEST = range(4, 12)
 """Clients that never lie in the suite: every number is theirs, also without liars."""
-LIES = ("scale", "sign", "noise", "collude", "labels")
-RULES = ("", "+clipped", "+centred", "+median", "+trimmed", "+geometric", "+krum")
+LIES = ("scale", "sign", "collude", "labels")
+RULES = (
+    "fedavg",
+    "fedavg+clipped",
+    "fedavg+centred",
+    "fedavg+median",
+    "fedavg+trimmed",
+    "fedavg+geometric",
+    "fedavg+krum",
+)
 OTHERS = ("ditto", "ditto+clipped", "ditto+median", "fedrep", "fedrep+clipped", "fedrep+median")
 MIXTURES = ("fedala", "fedala+clipped", "apple", "fedamp", "fedfomo", "pfedgraph", "separate")
 Values = Mapping[
@@ -26,13 +34,14 @@ Values = Mapping[
 
 
 def values(folder: Path) -> Values:
-    """Return each client's test accuracy in % after the last round."""
+    """Return each client's test accuracy in % after the last round; 0 without a finite model."""
     found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for group in load(folder).results["results"]:
         cells = [c for c in group["cells"] if c["figures"]]
         found[group["scenario"], group["method"]] = {
             c["seed"]: [
-                100 * v for v in c["figures"]["models"][c["figures"]["headline"]]["last"]["value"]
+                100 * (v or 0.0)
+                for v in c["figures"]["models"][c["figures"]["headline"]]["last"]["value"]
             ]
             for c in cells
         }
@@ -59,24 +68,13 @@ def mean(of: Values, scenario: str, method: str) -> str:
     return f"{middle:.1f} +- {half:.1f}"
 
 
-def cost(of: Values, rules: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Return rows (method, cost): accuracy without liars over that without the rule, all clients,
-    paired by seed.
-    """
-    rows = []
-    for method, plain in rules:
-        own, other = of["honest", method], of["honest", plain]
-        each = [float(np.mean(own[s]) - np.mean(other[s])) for s in sorted(own)]
-        middle, half = interval(each)
-        worst = [min(own[s]) - min(other[s]) for s in sorted(own)]
-        rows.append(
-            [
-                f"`{method}`",
-                f"{middle:+.2f} +- {half:.2f}",
-                "{:+.1f} +- {:.1f}".format(*interval(worst)),
-            ]
-        )
-    return rows
+def cost(of: Values, scenario: str, method: str) -> str:
+    """Return accuracy without liars over that without the rule, all clients, paired by seed."""
+    own, other = (of.get((scenario, m)) for m in (method, method.rpartition("+")[0]))
+    if not own or not other:
+        return ""
+    each = [float(np.mean(own[s]) - np.mean(other[s])) for s in sorted(own)]
+    return "{:+.2f} +- {:.2f}".format(*interval(each))
 
 
 def shares(folder: Path, of: Values) -> list[list[str]]:
@@ -108,17 +106,14 @@ def runs(folder: Path, scenario: str, method: str) -> list[Any]:
 
 
 def ratio(run: Any, quantity: str) -> float:
-    """Return the mean weight of clients 0 to 3 over that of other honest clients, in honest
-    clients' last rows.
+    """Return the mean weight of clients 0 to 3 over that of other honest clients, in the last rows
+    of honest clients whose training has not diverged.
     """
     last = run.rounds[-1]
     W = np.abs(np.asarray(last.info[quantity]))
-    place = [last.cohort.index(i) for i in HONEST]
-    liars = W[place][:, :4].mean()
-    others = np.mean(
-        [np.delete(W[k], [0, 1, 2, 3, i]).mean() for k, i in zip(place, HONEST, strict=True)]
-    )
-    return float(liars / others)
+    rows = [(W[k], i) for k, i in enumerate(last.cohort) if i in HONEST]
+    liars = np.mean([row[:4].mean() for row, _ in rows])
+    return float(liars / np.mean([np.delete(row, [0, 1, 2, 3, i]).mean() for row, i in rows]))
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -132,34 +127,19 @@ def main() -> None:
     """Print all tables."""
     asked = argparse.ArgumentParser()
     asked.add_argument("bench", type=Path)
-    asked.add_argument("--cost", type=Path)
-    args = asked.parse_args()
-    of = values(args.bench)
-    numbers = range(1, 5)
-    for lie in LIES:
-        print(f"{lie}\n")
-        heads = ["method", "none lies", *(f"{n} of 12" for n in numbers)]
-        rows = [
-            [
-                f"`fedavg{rule}`",
-                mean(of, "honest", f"fedavg{rule}"),
-                *(mean(of, f"{lie}-{n}", f"fedavg{rule}") for n in numbers),
-            ]
-            for rule in RULES
-        ]
-        table(heads, rows)
-    for n in (2, 4):
-        print(f"{n} of 12\n")
-        rows = [
-            [f"`{m}`", mean(of, "honest", m), *(mean(of, f"{lie}-{n}", m) for lie in LIES)]
-            for m in (*OTHERS, *MIXTURES)
-        ]
+    folder = asked.parse_args().bench
+    of = values(folder)
+    for count, methods in ((2, RULES), (4, (*RULES, *OTHERS, *MIXTURES))):
+        print(f"{count} of 12\n")
+        columns = ("honest", *(f"{lie}-{count}" for lie in LIES))
+        rows = [[f"`{m}`", *(mean(of, column, m) for column in columns)] for m in methods]
         table(["method", "none lies", *LIES], rows)
     print("weights\n")
-    table(["method", "none lies", *LIES], shares(args.bench, of))
-    paired = [(f"fedavg{rule}", "fedavg") for rule in RULES[1:]]
-    paired += [(f"{m}+{rule}", m) for m in ("ditto", "fedrep") for rule in ("clipped", "median")]
-    table(["method", "mean", "worst client"], cost(values(args.cost) if args.cost else of, paired))
+    table(["method", "none lies", *LIES], shares(folder, of))
+    print("cost\n")
+    ruled = [m for m in (*RULES, *OTHERS, *MIXTURES) if "+" in m]
+    both = ("honest", "honest-unequal")
+    table(["method", *both], [[f"`{m}`", *(cost(of, s, m) for s in both)] for m in ruled])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.methods import METHODS, is_known, robust, robust_rules
+from pomona.methods import METHODS, apple, is_known, robust, robust_rules
 from pomona.methods import resolve as method_of
 from pomona.storage.mapped_tensor import filed
 from pomona.testing import conformance
@@ -288,6 +288,39 @@ def test_clipped_and_krum_name_whom_they_count_for_less():
         assert list(found) == [5]
         assert said in found[5]
         assert not server.limited(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
+
+
+def test_an_apple_client_moves_cores_that_are_out_of_reach():
+    cores, known = random(8, 5), torch.tensor([True] * 6 + [False, True])
+    cores[3] *= 1e6
+    cores[6] = 1e9  # not a member
+    near = apple.within_reach(cores, known, 2.0)
+    there = [0, 1, 2, 3, 4, 5, 7]
+    middle = torch.from_numpy(np.median(cores[there].numpy(), 0))
+    far = (cores - middle).norm(dim=1)
+    assert [i for i in range(8) if not torch.equal(near[i], cores[i])] == [3]
+    assert_close((near[3] - middle).norm(), 2 * far[there].sort().values[3])
+    assert_close(near[3] - middle, (cores[3] - middle) * (near[3] - middle).norm() / far[3])
+    each = apple.within_reach(torch.stack([cores, cores]), known, 2.0)
+    assert torch.equal(each, torch.stack([near, near]))  # under a budget every client has its own
+    for c in (None, 1e6):
+        assert torch.equal(apple.within_reach(cores[:3], known[:3], c), cores[:3])
+
+
+@pytest.mark.parametrize("step", ["paper", "local"])
+def test_a_radius_keeps_apple_from_a_liar_and_changes_nothing_without_one(step):
+    lies = {"attack": {"clients": [1], "kind": "scale", "strength": 90.0}, "rounds": 6}
+
+    def loss(settings, **over):
+        run = pomona.run(tiny("apple", {"core_step": step, **settings}, **over))
+        last = run.curve("personal", "trained", "test")[-1]
+        honest = [v for c, v in zip(last.clients, last.loss, strict=True) if c != 1]
+        return max(v if v is not None else np.inf for v in honest)
+
+    assert loss({"core_radius": 1e6}, rounds=6) == loss({}, rounds=6)
+    honest, bounded = loss({}, rounds=6), loss({"core_radius": 2.0}, **lies)
+    assert bounded < 1.5 * honest
+    assert bounded < loss({}, **lies)
 
 
 def test_names_are_made_once_and_in_one_order():

@@ -42,6 +42,11 @@ its mixture, and uploads the change:
 - Rows p_0 and dr_lr = 0: mixtures are FedAvg's model, w_i is FedAvg-local's. One-hot rows and dr_lr
   = 0: Separate.
 
+Extension, not in the paper: ``core_radius`` = c, against clients that lie. A client moves each core
+that it received to at most c median distances from the cores' median by coordinate. Relationships
+turn away from cores that point elsewhere, but not before one that is out of all proportion has
+spoilt the mixture.
+
 Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the
 eps that the text defines. p may be negative and need not sum to 1 (the "convex combination" of the
 text is not enforced anywhere, nor is it in the paper's code). Differs from published code: the
@@ -69,6 +74,7 @@ from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.apple_steps import RULES, Mixing
 from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
+from pomona.methods.robust_rules import clipped, median
 
 EPSILON = 1e-3
 
@@ -106,6 +112,14 @@ class APPLE(base.MethodSettings):
     )
     core_init: Literal["common", "independent"] = Field(
         "common", description="cores start from one model, or each from its own"
+    )
+
+    core_radius: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="longest distance of a received core from the cores' median by coordinate, in "
+        "medians of these distances (an extension, against clients that lie); no limit if not set",
     )
 
     def method(self) -> base.Method:
@@ -285,7 +299,7 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         known = training.roster.known.to(state.dr.device)
         cores, came = mixed(received["cores"])
-        cores = training.mixing_layout(cores)
+        cores = training.mixing_layout(within_reach(cores, known, settings.core_radius))
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
@@ -332,6 +346,20 @@ def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
     return (
         (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
     )
+
+
+def within_reach(cores: Tensor, known: Tensor, c: float | None) -> Tensor:
+    """Return the members' cores (..., N, d) that are farther from their median than c times the
+    median distance moved up to there; the given ones if none are, or without a c.
+    """
+    if c is None:
+        return cores
+    if cores.dim() > 2:
+        return torch.stack([within_reach(own, known, c) for own in cores])
+    there = base.chunked(cores)[known].compute()
+    near = clipped(there, median(there), c)
+    ids = tuple(known.nonzero().squeeze(1).tolist())
+    return cores if near is there else base.replace_rows(cores, ids, near)
 
 
 def choose(
