@@ -15,7 +15,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.files import writing
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
-from pomona.core.training_settings import Adam, Optimizer, Stop
+from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
 from pomona.data.kinds import BundledImages
 from pomona.data.section import groups, names_with, own_keys
 from pomona.data.settings import ClientFiles, DataSettings, Images
@@ -84,6 +84,7 @@ PARTS = (
     Part("privacy", Privacy),
     Part("membership", Membership),
     Part("attack", Attack),
+    Part("secure_aggregation", SecureAggregation),
     *(
         Part("partition", kind, f"partition {name}", left_out={"name"})
         for name, kind in RECIPES.items()
