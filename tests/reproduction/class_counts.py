@@ -19,6 +19,7 @@ PATH = (
     [10407, 10566, 11512, 11557, 8896, 13536, 8763, 10446, 14317],
     [1338, 847, 339, 634, 1035, 592, 741, 421, 1233],
 )
+RETINA = [540, 140, 234, 214, 72], [174, 46, 92, 68, 20]
 # of a letter of EMNIST, whose paper prints no counts: a quarter of the mean of its letters
 LETTERS = (
     1_800,
@@ -37,6 +38,7 @@ COUNTS = {
     "cifar100": ([500] * 100, [100] * 100),
     "organamnist": ORGAN_A,
     "pathmnist": PATH,
+    "retinamnist": RETINA,
     "tiny-imagenet": ([500] * 200, [50] * 200),
     "ag-news": ([30_000] * 4, [1_900] * 4),
 }

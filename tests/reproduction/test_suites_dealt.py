@@ -62,6 +62,7 @@ def test_the_counts_are_those_that_the_sources_print():
         pytest.approx(116_323, abs=10),
     )
     assert totals["digits"][0] == 1797
+    assert totals["retinamnist"] == (1_080 + 120, 400)
 
 
 @pytest.mark.parametrize("size", representatives(SIZES, [SIZES[0]]))
