@@ -34,7 +34,9 @@ def read_tree(path: Path) -> Tree:
     try:
         return read_text(text(path))
     except FileNotFoundError:
-        raise ConfigError(f"no file {path}; give a TOML file, or key=value") from None
+        raise ConfigError(
+            f"no file {path}; give a TOML file, or key=value, such as data=digits"
+        ) from None
     except OSError as fault:
         raise ConfigError(
             f"cannot read {path} ({fault.strerror}); give a TOML file that this account may read"

@@ -164,8 +164,8 @@ def linear_head(row: Initial | LocalTraining) -> Head:
 class Server:
     """The server half.
 
-    start(initial, roster, seed) -> state; down(state, ids, roster, round) -> downlink, receivers in
-    the order of ids; entries, their dtypes and widths are those of the first round;
+    start(initial, roster, seed) -> state, which is None, a tensor or a dataclass of such, all
+    without gradients; down(state, ids, roster, round) -> downlink, receivers in the order of ids; entries, their dtypes and widths are those of the first round;
     aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids,
     ascending. welcome(state, ids, roster) -> state, row: clients join a federation of the members
     on the roster; the state has places for them, and ``row`` (d,) is the model they start from,

@@ -102,7 +102,7 @@ def pooled(
     roster: base.Roster,
     alike: bool = False,
 ) -> ClassMeans:
-    """Return the state after a round."""
+    """Return the state after a round; ``alike``: as for ``shares``."""
     p = shares(uplink["class_counts"], ids, roster, alike).to(state.means)
     each = uplink["class_means"].unflatten(1, state.means.shape)
     seen = p.sum(0) > 0

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from pomona.config import Config, resolve
+from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MethodSettings
@@ -33,7 +34,15 @@ class Check:
 
     def __call__(self) -> None:
         """Run the check, which takes at most some seconds."""
-        self.holds(self.settings)
+        try:
+            self.holds(self.settings)
+        except ConfigError as refusal:
+            if not self.settings.method().card.tasks:
+                refusal.add_note(
+                    "The checks take quadratics, without features or classes, unless the card has "
+                    'tasks, such as ("classes",).'
+                )
+            raise
 
     def __str__(self) -> str:
         return self.name
@@ -129,7 +138,11 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
         for number in (1, 2, 3):
             run.round(passes(settings, number, total=total))
         held.append(states(run))
-    assert same(*held) is not settings.method().card.needs.total_rounds
+    said = settings.method().card.needs.total_rounds
+    assert same(*held) is not said, (
+        f"three rounds of 10 and of 50 in all end {'alike' if said else 'differently'}, the card's "
+        f"needs have total_rounds={said}"
+    )
 
 
 def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -> None:

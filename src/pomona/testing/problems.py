@@ -379,7 +379,16 @@ def states(run: Federation) -> dict[str, Tensor]:
 
 def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
     """Return whether two sets of named tensors are equal to the bit."""
-    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+    return not differing(one, two)
+
+
+def differing(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> list[str]:
+    """Return the names under which two sets of tensors differ, or of which one set has none."""
+    return sorted(
+        k
+        for k in one.keys() | two.keys()
+        if k not in one or k not in two or not torch.equal(one[k], two[k])
+    )
 
 
 def uneven(*sizes: int, d: int = 5) -> Quadratics:

@@ -4,6 +4,7 @@ convergence.
 
 import re
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ from torch.testing import assert_close
 from pomona.core.state import joined
 from pomona.core.training_settings import Adam, Optimizer
 from pomona.federation.exchange import ClientRequest, cut, stack
-from pomona.methods.base import MethodSettings
+from pomona.methods.base import MethodSettings, Rows
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
 from pomona.testing.problems import (
     OBSERVED,
     after,
+    differing,
     passes,
     quadratics,
     same,
@@ -26,23 +28,33 @@ from pomona.testing.problems import (
     uneven,
 )
 
+COMMON = ("personal", "global", "local")
+"""Models that clients of any method may observe."""
 NEAR = 1e-3
 """A loss that counts as the optimum, 0, of points of classes; a computed head may start there."""
+DRAWS = "draw from the seed that start and the round give, never from a global generator"
 PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
-    """Check that states keep the shapes and dtypes of their start."""
+    """Check that states keep the shapes and dtypes of their start, and no history of gradients."""
     run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
-    before = {k: (v.shape, v.dtype) for k, v in states(run).items()}
+    before = {k: (tuple(v.shape), v.dtype) for k, v in states(run).items()}
     for number in (1, 2):
         run.round(passes(settings, number))
-        assert {k: (v.shape, v.dtype) for k, v in states(run).items()} == before
+        held = states(run)
+        tracked = [k for k, v in held.items() if v.requires_grad]
+        assert not tracked, f"{', '.join(tracked)} require gradients; keep them detached"
+        now = {k: (tuple(v.shape), v.dtype) for k, v in held.items()}
+        other = [k for k in now.keys() | before.keys() if now.get(k) != before.get(k)]
+        assert not other, f"round {number} changed the form of a state: " + "; ".join(
+            f"{k} from {before.get(k)} to {now.get(k)}" for k in sorted(other)
+        )
 
 
 def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
-    """Check that downlinks keep the first round's form, as silos require, for one receiver at a
-    time.
+    """Check that downlinks are rows and keep the first round's form, as silos require, for one
+    receiver at a time.
     """
     run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
     seen = set()
@@ -51,6 +63,11 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
             run.method.server.down(run.server, (i,), run.roster, passes(settings, number))
             for i in run.ids
         ]
+        for name, rows in chain.from_iterable(down.items() for down in downs):
+            is_rows = isinstance(rows, Rows) and len(rows.bank.shape) == 2
+            assert is_rows, (
+                f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.same(row, n)"
+            )
         seen |= {
             tuple(
                 sorted(
@@ -61,7 +78,7 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
             for down in downs
         }
         run.round(passes(settings, number))
-    assert len(seen) == 1
+    assert len(seen) == 1, f"downlinks differ in (name, index, dtype, width): {sorted(seen)}"
 
 
 def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSettings) -> None:
@@ -73,10 +90,11 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
     down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
     before = states(run)
     first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
-    assert same(states(run), before)
+    changed = differing(states(run), before)
+    assert not changed, f"training that is not committed changed {', '.join(changed)}"
     for one, two in zip(first, second, strict=True):
-        assert same(one.uplink, two.uplink)
-        assert same(one.info, two.info)
+        other = differing(one.uplink, two.uplink) + differing(one.info, two.info)
+        assert not other, f"{', '.join(other)} differ when a round is repeated: {DRAWS}"
         assert one.scores == two.scores
 
 
@@ -89,8 +107,9 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
         visit, run.method.server.down(run.server, run.ids, run.roster, visit.round)
     )
     run.clients.commit(run.ids)
-    assert same(states(run), before)
-    assert all(reply.loss is None for reply in replies)
+    changed = differing(states(run), before)
+    assert not changed, f"an evaluation changed {', '.join(changed)}"
+    assert all(reply.loss is None for reply in replies), "an evaluation reports a training loss"
 
 
 def absent_clients_are_unchanged(settings: MethodSettings) -> None:
@@ -98,8 +117,8 @@ def absent_clients_are_unchanged(settings: MethodSettings) -> None:
     run = after(settings, suited(settings, quadratics(4, samples=3)), 1)
     before = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
     run.round(passes(settings, 2), ids=(0, 2))
-    now = states(run)
-    assert all(torch.equal(now[k], v) for k, v in before.items())
+    changed = differing({k: v for k, v in states(run).items() if k in before}, before)
+    assert not changed, f"a round of clients 0 and 2 changed {', '.join(changed)}"
     run.round(passes(settings, 3))
 
 
@@ -251,16 +270,27 @@ def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings
 
 
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
-    """Check that batches are drawn from the streams of a run's seed."""
-    one, two = (
-        after(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed) for seed in (0, 1)
+    """Check that batches, and all else that is drawn, come from the run's seed."""
+    one, again, two = (
+        states(after(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed))
+        for seed in (0, 0, 1)
     )
-    assert not same(states(one), states(two))
+    other = differing(one, again)
+    assert not other, f"{', '.join(other)} differ between runs of one seed: {DRAWS}"
+    assert not same(one, two), "two seeds give the same states: take batches from training.steps"
 
 
 def one_client_alone_works(settings: MethodSettings) -> None:
-    """Check that a federation of one client trains, with a finite headline model."""
+    """Check that a federation of one client trains, with a finite headline model, and observes no
+    model that the card does not name.
+    """
     run = after(settings, suited(settings, quadratics(1, samples=4)), 3)
+    card, observed = run.method.card, run.clients.models(0)
+    assert card.headline in observed, (
+        f"the card's headline is {card.headline}, clients observe {sorted(observed)}"
+    )
+    unnamed = {model for model, _ in observed} - {*COMMON, card.headline[0], *card.judges}
+    assert not unnamed, f"clients observe {sorted(unnamed)}: name them in the card's judges"
     assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
 
 
@@ -283,7 +313,9 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
         losses.append(
             float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )
-    assert min(losses[-5:]) < max(0.2 * losses[0], NEAR)
+    assert min(losses[-5:]) < max(0.2 * losses[0], NEAR), (
+        f"the headline models' loss falls from {losses[0]:.3g} to {losses[-1]:.3g} in 30 rounds"
+    )
 
 
 def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) -> None:

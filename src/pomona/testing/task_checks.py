@@ -18,6 +18,7 @@ from pomona.record.result import Result
 from pomona.scenario import Scenario
 from pomona.simulation import run, simulate
 from pomona.testing.problems import same
+from pomona.testing.round_checks import DRAWS
 
 BASE: Tree = {
     "clients": 3,
@@ -157,8 +158,10 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
     assert same(scenario.frozen, before)
     _learnt(federation, settings, result)
     other = simulate(Scenario.prepare(config.model_copy(update={"workers": 2})))
-    assert outcome(other) == outcome(result)
-    assert all(same(other.models[i], model) for i, model in result.models.items())
+    alike = outcome(other) == outcome(result) and all(
+        same(other.models[i], model) for i, model in result.models.items()
+    )
+    assert alike, f"two runs of one seed, on one worker and on two, differ: {DRAWS}"
 
 
 def outcome(result: Result) -> object:
@@ -191,8 +194,12 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
     """
     _everybody_trained(result)
     judged = result.curve(*settings.method().card.headline)
-    losses = [np.mean(np.array(seen.loss, dtype=float)) for seen in judged]
-    assert losses[-1] < losses[0], f"the loss of the headline models does not fall: {losses}"
+    losses = [float(np.mean(np.array(seen.loss, dtype=float))) for seen in judged]
+    assert losses[-1] < losses[0], (
+        f"the loss of the headline models does not fall in {len(losses)} rounds of "
+        f"{federation.settings}: {', '.join(f'{loss:.4g}' for loss in losses)}; if another term "
+        "of the objective outweighs it, check with a smaller weight of that term"
+    )
     assert all(seen.metric == federation.metric for seen in judged)
     values = [value for seen in judged for value in seen.value if value is not None]
     assert values

@@ -1,0 +1,91 @@
+"""Mistakes of a method's author, and the words in which the public checks refuse each."""
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from pomona.core.errors import ConfigError
+from pomona.methods import METHODS, base, class_means, fedavg
+from pomona.testing import conformance
+
+FEDAVG = METHODS["fedavg"]().method()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a method that is given."""
+
+    given: base.Method
+
+    def method(self):
+        return self.given
+
+
+def fails(name, method, error=AssertionError):
+    check = next(check for check in conformance(Settings(method)) if str(check) == name)
+    with pytest.raises(error) as failure:
+        check()
+    return failure.value
+
+
+def server(**halves):
+    return replace(FEDAVG, server=replace(fedavg.server(), **halves))
+
+
+def aggregating(change):
+    mean = fedavg.server().aggregate
+    return server(aggregate=lambda *given: change(mean(*given)))
+
+
+def observing(model):
+    train = FEDAVG.client.train
+
+    def trains(state, received, training, round_):
+        training.observe(model, received["model"], "received")
+        return train(state, received, training, round_)
+
+    return replace(FEDAVG, client=replace(FEDAVG.client, train=trains))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda w: w.float(), r"round 1 changed the form of a state: server from .*64.* to .*32"),
+        (lambda w: w.clone().requires_grad_(), "server require gradients; keep them detached"),
+    ],
+)
+def test_a_state_of_another_form(change, words):
+    assert re.match(words, str(fails("shapes_and_dtypes_are_kept", aggregating(change))))
+
+
+def test_a_global_generator_on_the_server():
+    drawn = aggregating(lambda w: w + torch.randn(w.shape, dtype=w.dtype))
+    said = str(fails("another_seed_gives_other_batches", drawn))
+    assert said.startswith("server differ between runs of one seed: draw from the seed")
+
+
+@pytest.mark.parametrize("entry", [3.0, base.Rows(torch.zeros(1, 2, 3), torch.zeros(1).long())])
+def test_a_downlink_that_is_no_rows(entry):
+    down = fedavg.server().down
+    method = server(down=lambda *given: {**down(*given), "extra": entry})
+    assert "'extra' of a downlink is not Rows" in str(fails("a_downlink_keeps_its_form", method))
+
+
+def test_a_model_that_the_card_does_not_name():
+    said = str(fails("one_client_alone_works", observing("prototypes")))
+    assert said == "clients observe ['prototypes']: name them in the card's judges"
+
+
+def test_a_headline_that_nobody_observes():
+    method = replace(FEDAVG, card=replace(FEDAVG.card, headline=("persnal", "trained")))
+    assert "headline is ('persnal', 'trained'), clients" in str(
+        fails("one_client_alone_works", method)
+    )
+
+
+def test_features_without_tasks_of_the_card():
+    method = server(start=lambda initial, *_: class_means.start(initial).means)
+    refusal = fails("shapes_and_dtypes_are_kept", method, ConfigError)
+    assert 'unless the card has tasks, such as ("classes",)' in refusal.__notes__[0]
