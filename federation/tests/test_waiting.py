@@ -83,7 +83,8 @@ def gathering(tmp_path, monkeypatch):
     clock, members = Clock(), Members(tmp_path, "north", "south")
     monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
-    federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2)
+    config = SimpleNamespace(secure_aggregation=None)
+    federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2, config=config)
     transport = FlowerTransport(
         federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None
     )

@@ -173,8 +173,8 @@ def is_charged(run, row):
         assert len(set(after)) == len(after)
 
 
-APPLE = ("apple", "rounds=4", "workers=1")
-WORKERS = ("apple", "rounds=4", "workers=2")
+APPLE = ("apple", "rounds=4", "workers=1", "engine=torch")  # whose steps can be slowed down
+WORKERS = ("apple", "rounds=4", "workers=2", "engine=torch")
 HIDDEN = (*APPLE, PRIVATE)
 
 
