@@ -4,10 +4,10 @@ convergence.
 
 import re
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from pomona.core.state import joined
@@ -39,17 +39,21 @@ PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
     """Check that states keep the shapes and dtypes of their start, and no history of gradients."""
     run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
-    before = {k: (tuple(v.shape), v.dtype) for k, v in states(run).items()}
+    before = _forms(states(run))
     for number in (1, 2):
         run.round(passes(settings, number))
         held = states(run)
         tracked = [k for k, v in held.items() if v.requires_grad]
         assert not tracked, f"{', '.join(tracked)} require gradients; keep them detached"
-        now = {k: (tuple(v.shape), v.dtype) for k, v in held.items()}
-        other = [k for k in now.keys() | before.keys() if now.get(k) != before.get(k)]
+        now = _forms(held)
+        other = [k for k in sorted(now | before) if now.get(k) != before.get(k)]
         assert not other, f"round {number} changed the form of a state: " + "; ".join(
-            f"{k} from {before.get(k)} to {now.get(k)}" for k in sorted(other)
+            f"{k} from {before.get(k)} to {now.get(k)}" for k in other
         )
+
+
+def _forms(held: dict[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {k: (tuple(v.shape), v.dtype) for k, v in held.items()}
 
 
 def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
@@ -63,22 +67,17 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
             run.method.server.down(run.server, (i,), run.roster, passes(settings, number))
             for i in run.ids
         ]
-        for name, rows in chain.from_iterable(down.items() for down in downs):
-            is_rows = isinstance(rows, Rows) and len(rows.bank.shape) == 2
-            assert is_rows, (
-                f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.same(row, n)"
-            )
-        seen |= {
-            tuple(
-                sorted(
-                    (k, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1])
-                    for k, rows in down.items()
-                )
-            )
-            for down in downs
-        }
+        seen |= {tuple(sorted(_form(*entry) for entry in down.items())) for down in downs}
         run.round(passes(settings, number))
     assert len(seen) == 1, f"downlinks differ in (name, index, dtype, width): {sorted(seen)}"
+
+
+def _form(name: str, rows: object) -> tuple[str, int, str, int]:
+    if isinstance(rows, Rows) and len(rows.bank.shape) == 2:
+        return name, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1]
+    raise AssertionError(
+        f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.same(row, n)"
+    )
 
 
 def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSettings) -> None:
