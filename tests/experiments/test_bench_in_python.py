@@ -1,5 +1,7 @@
 """Benches whose suite and data are in Python."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,8 @@ import pomona
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import from_arrays, from_clients
 from pomona.experiments import load
+from pomona.results.comparison import comparison
+from pomona.results.tables.gains_of_bench import gains_table
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(240, 3))
@@ -96,3 +100,16 @@ def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
         pomona.bench(["aple"], tmp_path / "b", data="digits")
     with pytest.raises(ConfigError, match="unknown key 'rouns'"):
         pomona.bench(["apple"], tmp_path / "b", rouns=3)
+
+
+def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
+    table = gains_table(comparison(made))
+    frame = made.to_frame().set_index("method")
+    assert [row[1] for row in table.rows] == ["FedAvg", "APPLE"]
+    for row in table.rows:
+        own = frame.loc[row[1].lower()]
+        numbers = [
+            f"{100 * own[key]:+.2f}".replace("-", "\u2212") for key in ("gain", "low", "high")
+        ]
+        assert row[2:] == ["1", numbers[0], " to ".join(numbers[1:]), own["verdict"]]
+    assert gains_table(comparison(replace(made, folder=tmp_path))) is None

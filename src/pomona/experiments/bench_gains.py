@@ -20,8 +20,8 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
     """Return a record for each scenario and method: its test value, mean over clients and seeds,
     after the last round, and its mean gain over ``base`` on the same test samples.
 
-    A gain is None for the base itself, where runs lack, and over seeds of which each has other test
-    samples.
+    A gain is None for the base itself, where runs or their folders lack, and over seeds of which
+    each has other test samples.
     """
     own = results["results"]
     bases = {r["scenario"]: r for r in own if r["method"] == base}
@@ -51,7 +51,11 @@ def _row(folder: Path, result: Results, base: Results | None) -> dict[str, Any]:
 def _gain(folder: Path, result: Results, base: Results) -> Gain | None:
     """Return the mean gain over the seeds that both have finished; None if it is undefined."""
     mine, its = (
-        {cell["seed"]: folder / cell["folder"] for cell in each["cells"] if cell["figures"]}
+        {
+            cell["seed"]: folder / cell["folder"]
+            for cell in each["cells"]
+            if cell["figures"] and (folder / cell["folder"]).is_dir()
+        }
         for each in (result, base)
     )
     seeds = sorted(mine.keys() & its.keys())

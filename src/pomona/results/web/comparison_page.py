@@ -16,7 +16,7 @@ from pomona.results import significance
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
-from pomona.results.tables import by_client, comparison_tables, cost
+from pomona.results.tables import by_client, comparison_tables, cost, gains_of_bench
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
@@ -82,6 +82,7 @@ def _tables(made: Comparison, ranked: significance.Ranking | None) -> list[Table
     found = [
         comparison_tables.grid(made),
         comparison_tables.moments(made),
+        gains_of_bench.gains_table(made),
         comparison_tables.rank_table(ranked) if ranked else None,
         significance.wilcoxon_table(made),
         by_client.spread_table(made),
