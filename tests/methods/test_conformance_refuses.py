@@ -75,7 +75,7 @@ def test_a_downlink_that_is_no_rows(entry):
 
 def test_a_model_that_the_card_does_not_name():
     said = str(fails("one_client_alone_works", observing("prototypes")))
-    assert said == "clients observe ['prototypes']: name them in the card's judges"
+    assert said == "clients observe ['prototypes']: name them in the card's models"
 
 
 def test_a_headline_that_nobody_observes():

@@ -40,7 +40,7 @@ class CrossEvaluation(base.MethodSettings):
         """The two halves."""
         if not self.places:
             return base.Method(
-                base.no_server(), base.Client(start, judge_given), replace(CARD, judges=(GIVEN,))
+                base.no_server(), base.Client(start, judge_given), replace(CARD, models=(GIVEN,))
             )
         card = replace(
             CARD,
@@ -49,7 +49,7 @@ class CrossEvaluation(base.MethodSettings):
                 down=f"once, the models that the others sent, {len(self.places)} at most",
                 up="once, its personal model of the study that is evaluated, if it has one",
             ),
-            judges=tuple(map(name, self.places)),
+            models=tuple(map(name, self.places)),
         )
         return base.Method(
             server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card

@@ -218,7 +218,7 @@ CARD = base.Card(
         },
     ),
     headline=("personal", "trained"),
-    judges=tuple(FOUR),
+    models=tuple(FOUR),
     joining="newcomers and unseen clients start all four from the initial model",
     privacy=base.PrivacyCost(gradients=()),
     needs=base.Needs(cohort="any cohort, a validation split", validation=True),

@@ -311,8 +311,8 @@ class Card:
         headline: the (model, when) that its paper reports.
         joining: the effect on the method's numbers of clients that join, leave, or never train.
         exchange, privacy, needs: its parts.
-        judges: models that its clients observe besides the headline one and personal, global and
-            local.
+        models: names of models that its clients observe besides the headline one and personal,
+            global and local.
         tasks: kinds of targets that it is for, e.g. ("classes",); empty for all.
     """
 
@@ -324,7 +324,7 @@ class Card:
     exchange: Exchange
     privacy: PrivacyCost
     needs: Needs = Needs()
-    judges: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     tasks: tuple[Targets, ...] = ()
 
 

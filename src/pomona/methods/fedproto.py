@@ -138,7 +138,7 @@ CARD = base.Card(
         tells=class_means.UP,
     ),
     headline=("personal", "trained"),
-    judges=("prototypes",),
+    models=("prototypes",),
     joining="newcomers and unseen clients start from the initial model, near the standing means",
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(noised=False),), releases=class_means.RELEASES

@@ -288,8 +288,8 @@ def one_client_alone_works(settings: MethodSettings) -> None:
     assert card.headline in observed, (
         f"the card's headline is {card.headline}, clients observe {sorted(observed)}"
     )
-    unnamed = {model for model, _ in observed} - {*COMMON, card.headline[0], *card.judges}
-    assert not unnamed, f"clients observe {sorted(unnamed)}: name them in the card's judges"
+    unnamed = {model for model, _ in observed} - {*COMMON, card.headline[0], *card.models}
+    assert not unnamed, f"clients observe {sorted(unnamed)}: name them in the card's models"
     assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
 
 

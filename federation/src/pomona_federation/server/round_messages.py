@@ -278,7 +278,7 @@ def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreem
         return []
     card = agreed.config.method.method().card
     models, metric = (
-        MODELS | {card.headline[0], *card.judges},
+        MODELS | {card.headline[0], *card.models},
         metric_named(str(agreed.config.metric)),
     )
     found: dict[tuple[str, str, str], Score] = {}
