@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from pomona.config import Config, resolve
+from pomona.config import Config, fitted, resolve
 from pomona.core.bounds import parse
 from pomona.core.errors import DataError, PomonaError, StorageError
 from pomona.core.files import content, publish
@@ -133,7 +133,7 @@ def look(folder: Path, config: Config) -> JobState:
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     """Refuse a finished run that was made with other defaults."""
-    then, now = flat(stored), flat(config.tree())
+    then, now = flat(stored), flat(fitted(config).tree())
     for key in ("lr", "engine"):  # the run has the values found
         if now[key] == "auto":
             then[key] = "auto"
