@@ -11,8 +11,10 @@ from typing import Any, get_type_hints
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-sys.path.insert(0, str(ROOT / "src"))
-os.environ["PYTHONPATH"] = str(ROOT / "src")  # of the notebooks' processes
+# where pomona-federation is installed, its commands are those of pomona as well
+SOURCES = [str(ROOT / "src"), str(ROOT / "federation/src")]
+sys.path[:0] = SOURCES
+os.environ["PYTHONPATH"] = os.pathsep.join(SOURCES)  # of the notebooks' processes
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REPOSITORY = PYPROJECT["project"].get("urls", {}).get("Repository")
 

@@ -29,11 +29,11 @@ class ParameterSlice:
     stop: int
 
     def view(self, rows: Tensor) -> Tensor:
-        """View this tensor in rows (..., d), with shape (..., *shape)."""
+        """View this tensor in rows (..., d), in its shape behind the leading axes."""
         return self.shaped(rows[..., self.start : self.stop])
 
     def shaped(self, part: Tensor) -> Tensor:
-        """View its own elements (..., stop - start) of rows, with shape (..., *shape)."""
+        """View its own elements (..., stop - start) of rows, in its shape behind those axes."""
         if len(self.shape) == 4:
             o, i, h, w = self.shape
             return part.view(*part.shape[:-1], o, h, w, i).movedim(-1, -3)
