@@ -191,3 +191,17 @@ def test_its_vocabulary_is_its_own(tmp_path):
     assert "SHA-256" in read(data_settings(**reviews(tmp_path))).notes[0]
     with pytest.raises(ConfigError, match=r"data\.tokenizer has its own vocabulary"):
         data_settings(**reviews(tmp_path, vocabulary_size=99))
+
+
+@pytest.mark.parametrize(("times", "refused"), [(3, False), (12, True)])
+def test_replacements_that_lengthen_a_text_without_end_are_refused(times, refused, tmp_path):
+    made(tmp_path)
+    file = json.loads((tmp_path / "tokenizer.json").read_text())
+    double = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}  # counts as 3
+    file["normalizer"] = {"type": "Sequence", "normalizers": [double] * times}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file))
+    if refused:
+        with pytest.raises(ConfigError, match="1000 times as long"):
+            named(str(tmp_path))
+    else:
+        assert named(str(tmp_path)).encode(["a"], LENGTH, 0.25).shape == (1, LENGTH)

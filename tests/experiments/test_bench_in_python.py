@@ -108,8 +108,11 @@ def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
     assert [row[1] for row in table.rows] == ["FedAvg", "APPLE"]
     for row in table.rows:
         own = frame.loc[row[1].lower()]
-        numbers = [
+        gain, low, high = (
             f"{100 * own[key]:+.2f}".replace("-", "\u2212") for key in ("gain", "low", "high")
-        ]
-        assert row[2:] == ["1", numbers[0], " to ".join(numbers[1:]), own["verdict"]]
+        )
+        assert row[2:] == ["1", f"{gain} percentage points", f"{low} to {high}", own["verdict"]]
     assert gains_table(comparison(replace(made, folder=tmp_path))) is None
+    lying = [{**r, "settings": {**r["settings"], "attack": {}}} for r in made.results["results"]]
+    beside_liars = replace(made, results={**made.results, "results": lying})
+    assert gains_table(comparison(beside_liars)) is None

@@ -3,10 +3,12 @@ it. It runs no code of its folder, and reaches no network.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from pomona.storage.mapped_array import allocate
 FILE, BESIDE = "tokenizer.json", "tokenizer_config.json"
 MOST = 2**24  # bytes of a tokenizer.json: a model's file holds it
 MOST_TOKENS = 10**7
+MOST_GROWTH = 1000  # how many times longer its replacements may make a text
 PADDING = 0  # in all data
 
 
@@ -75,6 +78,10 @@ class Tokenizer(Settings):
         if not find_spec("tokenizers"):
             raise ConfigError(f"a {FILE} needs tokenizers; {with_extra('transformers')}")
         with _said():
+            if _growth(json.loads(self.file)) > MOST_GROWTH:
+                raise ConfigError(
+                    f"its replacements can make a text more than {MOST_GROWTH} times as long"
+                )
             return import_module("tokenizers").Tokenizer.from_str(self.file)
 
 
@@ -92,6 +99,19 @@ def _said() -> Iterator[None]:
             f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again with "
             "tokenizers of this version"
         ) from fault
+
+
+def _growth(part: Any) -> float:
+    """Return how many times longer all replacements in a part of a file can make a text: each puts
+    its content in the place of one character, or of none.
+    """
+    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    own = len(str(part.get("content", ""))) + 1 if _replaces(part) else 1
+    return prod((own, *map(_growth, parts)))
+
+
+def _replaces(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "Replace"
 
 
 def named(name: str) -> Tokenizer:

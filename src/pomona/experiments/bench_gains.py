@@ -10,6 +10,7 @@ from typing import Any
 from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING
 from pomona.experiments.bench_table import metric
+from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import Gain, gains
 from pomona.record.run_folder import load
 
@@ -20,8 +21,9 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
     """Return a record for each scenario and method: its test value, mean over clients and seeds,
     after the last round, and its mean gain over ``base`` on the same test samples.
 
-    A gain is None for the base itself, where runs or their folders lack, and over seeds of which
-    each has other test samples.
+    A gain is None for the base itself, where runs or their folders lack, over seeds of which each
+    has other test samples, and where clients lie: a bench's values are of the honest ones, gains of
+    all.
     """
     own = results["results"]
     bases = {r["scenario"]: r for r in own if r["method"] == base}
@@ -59,12 +61,19 @@ def _gain(folder: Path, result: Results, base: Results) -> Gain | None:
         for each in (result, base)
     )
     seeds = sorted(mine.keys() & its.keys())
-    if not seeds or metric(result) != metric(base):
+    lies = any("attack" in (each["settings"] or {}) for each in (result, base))
+    if not seeds or lies or metric(result) != metric(base):
         return None
     try:
         return gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])[1]
     except ConfigError:
         return None
+
+
+def shown(row: Mapping[str, Any], judge: Metric) -> list[str]:
+    """Return a record's gain, its interval and its verdict as text."""
+    ends = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
+    return [judge.gap(row["gain"]), " to ".join(ends) or NOTHING, row["verdict"] or NOTHING]
 
 
 def html(folder: Path, results: Results, base: str) -> str:
@@ -73,12 +82,9 @@ def html(folder: Path, results: Results, base: str) -> str:
     judges = [metric(r) for r in results["results"]]
     body = []
     for row, judge in zip(rows(folder, results, base), judges, strict=True):
-        ends = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
-        if row["metric"] is None:
-            cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * 4]
-        else:
-            shown = judge.text(row["test"]), judge.gap(row["gain"]), " to ".join(ends) or NOTHING
-            cells = [row["scenario"], row["method"], judge.title, *shown, row["verdict"] or NOTHING]
+        cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * 4]
+        if row["metric"] is not None:
+            cells[2:] = [judge.title, judge.text(row["test"]), *shown(row, judge)]
         body.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     caption = f"<caption>{escape(results['title'])}: test values after the last round</caption>"

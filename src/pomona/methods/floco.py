@@ -16,7 +16,8 @@ Named models: ``global`` is (phi, h_a) at the centre of the simplex, ``personal`
 region, as received and trained; up to round tau they are one. Clients that have no part in round tau
 stay with the whole simplex. With one corner this is FedAvg, to the bit.
 
-Differs from the paper: Floco+, Ditto beside it, is left out. Differs from published code: that sends
+The equations are those of the published code; the paper's text was not at hand. Differs from the
+paper: Floco+, Ditto beside it, is left out. Differs from published code: that sends
 every client's model once more at round tau for the centres; draws points of a region that may lie
 outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
 here a corner is a whole layer. From the same models the centres are those of that code, to the bit
