@@ -51,7 +51,7 @@ class Size:
     turns: int
 
 
-FULL = Size(49_152, {}, 50, 5)
+FULL = Size(12_288, {}, 50, 5)
 QUICK = Size(200, {"clients": 3, "batch_size": 10, "model": {"name": "mlp"}}, 2, 1)
 
 
