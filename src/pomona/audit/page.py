@@ -49,15 +49,15 @@ def verdict(found: Findings, party: str) -> str:
     name, best = PARTIES[party], found.main(party)
     if best is None:
         return f"{name} receives nothing that these attacks can read."
-    if best.auc.low <= 0.5:
-        return f"{name} could not tell training records from others."
-    much = "a little" if best.auc.value < SLIGHT else "clearly"
     value, low, high = (f"{100 * part:.0f}" for part in best.auc)
-    return (
-        f"{name} can tell training records from others {much} better than by guessing: of two "
-        f"records, one of each kind, it names the right one in {value} of 100 cases ({low} to "
-        f"{high}; guessing: 50)."
+    cases = (
+        f"of two records, one of each kind, it names the right one in {value} of 100 cases "
+        f"({low} to {high}; guessing: 50)."
     )
+    if best.auc.low <= 0.5:
+        return f"{name} was not shown to tell training records from others: {cases}"
+    much = "a little" if best.auc.value < SLIGHT else "clearly"
+    return f"{name} can tell training records from others {much} better than by guessing: {cases}"
 
 
 def party_table(audit: Audit, found: Findings, party: str) -> Table:
