@@ -339,7 +339,7 @@ def suites() -> dict[str, Path]:
 def suite_file(named: str) -> Path:
     """Return a file's path, or the file of a bundled suite. Raises ConfigError if it is neither."""
     path, known = Path(named), suites()
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path.is_file():
         return path
     if named not in known:
         raise ConfigError(
