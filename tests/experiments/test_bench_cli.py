@@ -11,11 +11,13 @@ from rich.console import Console
 
 from pomona.cli import bench as command
 from pomona.cli import main
+from pomona.core.errors import ConfigError
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import at_the_edge
 from pomona.experiments.grid import plan
 from pomona.experiments.job import Failure, JobState
 from pomona.experiments.suite import read_suite, suites
+from pomona.experiments.suite import suite_file as found
 from pomona.results.web.comparison_page import TEXT
 from pomona.results.web.comparison_page import write as write_page
 from pomona.storage.run_status import Status, write_status
@@ -205,6 +207,15 @@ def test_an_unknown_suite_is_named_with_those_like_it(call):
     code, _, err = call("digit")
     assert code == 2
     assert "no file and no suite 'digit'; did you mean digits" in err
+
+
+def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert found("digits") == suites()["digits"]
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ConfigError, match="no file and no suite 'other'"):
+        found("other")
 
 
 def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):

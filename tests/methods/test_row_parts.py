@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
@@ -100,6 +101,12 @@ def test_a_head_is_what_stands_above_the_shared_layers_and_a_foot_below():
     for wrong in (-1, 4):
         with pytest.raises(ConfigError, match="set it to 3 or less"):
             partly_shared.head(ROW, wrong)
+
+
+def test_true_is_no_number_of_layers():
+    assert TypeAdapter(partly_shared.Shared).validate_python(1) == 1
+    with pytest.raises(ValidationError):
+        TypeAdapter(partly_shared.Shared).validate_python(True)
 
 
 def test_globs_share_what_they_match_and_keep_the_rest_in_as_few_pieces_as_can_be():
