@@ -18,7 +18,7 @@ Named models: ``personal, received`` is the received phi under the client's h_i,
 
 Differs from published code: that aligns by plain SGD at 0.01 in batches of 16, here with the run's
 optimizer, rate and batches; measures t_i in evaluation mode, here as in training; and lets absent
-clients measure theirs, which nobody uses. Where shares of a mean are limited, so is that of t_i.
+clients measure theirs, which nobody uses. In full batches PFLlib's models are these. Where shares of a mean are limited, so is that of t_i.
 """
 
 from dataclasses import dataclass, replace

@@ -22,9 +22,11 @@ and no R.
 Named models: ``personal`` is (phi, h_i), as received with the mixed head, and trained. Under full
 participation lambda = 0 without mixing (``mix = false``) is FedRep, to the bit.
 
-Differs from published code: that sets eigenvalues of Q below 0.01 to 0, and weights below 0.001; takes
-0.1 as the rate of the head, and pulls a class without a mean to the client's own. PFLlib counts
-clients alike in C. Here an s_i is taken to be no less than the client's means allow.
+Differs from published code: that sets weights below 0.001 to 0, and eigenvalues below 0.01 if rounding
+has made one of Q negative; takes 0.1 as the rate of the head, and pulls a class without a mean to the
+client's own. PFLlib counts clients alike in C. It receives models in a random order and gives each
+client the head of another one's statistics; and heads that were mixed already are mixed into those
+of the next clients. Without these three its models are these. Here an s_i is taken to be no less than the client's means allow.
 """
 
 from dataclasses import dataclass, replace
