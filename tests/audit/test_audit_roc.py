@@ -88,8 +88,22 @@ def randomised_response(epsilon, delta, runs=40, records=200, seed=0):
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_the_proven_epsilon_is_near_the_true_one_and_not_above(epsilon, delta):
     score, member = randomised_response(epsilon, delta)
-    proven = roc.least_epsilon(score, member, delta)
+    proven = roc.least_epsilon([score], member, delta)
     assert 0.6 * epsilon < proven <= epsilon  # a ledger that promised half would be caught
+
+
+def test_the_attack_is_chosen_before_it_is_judged():
+    """One that knows everything of the runs that judge, and another that led before: the better
+    result is no proof, since one of many that know nothing may have it by chance.
+    """
+    draw = stream(0, "chosen")
+    member = draw.random((8, 60)) < 0.5
+    lots, nearly = draw.random(member.shape) < 0.5, member ^ (draw.random(member.shape) < 0.4)
+    first = np.arange(8)[:, None] < 4
+    early, late = np.where(first, member, lots) * 1.0, np.where(first, nearly, member) * 1.0
+    assert roc.least_epsilon([late], member, 0.0) > log(10)
+    assert roc.least_epsilon([late, early], member, 0.0) == 0.0
+    assert roc.least_epsilon([early, late], member, 0.0) == 0.0
 
 
 def test_both_sides_prove():
@@ -98,8 +112,8 @@ def test_both_sides_prove():
     member = draw.random((20, 200)) < 0.5
     score = np.where(member & (draw.random(member.shape) < 0.5), 1.0, 0.0)
     for turned in (score, -score):
-        assert roc.least_epsilon(turned, member if turned is score else ~member, 0.0) > log(50)
+        assert roc.least_epsilon([turned], member if turned is score else ~member, 0.0) > log(50)
 
 
 def test_without_others_nothing_is_proven():
-    assert roc.least_epsilon(np.zeros((4, 3)), np.ones((4, 3), bool), 0.0) == 0.0
+    assert roc.least_epsilon([np.zeros((4, 3))], np.ones((4, 3), bool), 0.0) == 0.0

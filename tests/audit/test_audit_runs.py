@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import log
 from shutil import copytree
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from pomona.audit import roc
 from pomona.audit.audit import audit
 from pomona.audit.budgets import at_epsilon
-from pomona.audit.findings import assess
+from pomona.audit.findings import EVERYBODY, assess
 from pomona.audit.page import write
-from pomona.audit.shadows import Plan, drawn, run_all, watched
+from pomona.audit.shadows import Plan, Shadows, drawn, run_all, watched
+from pomona.audit.views import Records
 from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
@@ -69,10 +71,25 @@ def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
     for seed in range(10):
         draw = stream(seed, "lots")
         lots = draw.permuted(shadows.member.ravel()).reshape(shadows.member.shape)
-        for each in assess(replace(shadows, member=lots), 0.0).membership:
-            covered.append(each.auc.low <= 0.5 <= each.auc.high)
-            assert each.proven < 1
+        found = assess(replace(shadows, member=lots), 0.0)
+        covered += [each.auc.low <= 0.5 <= each.auc.high for each in found.membership]
+        assert max(found.proven.values()) < 1
     assert np.mean(covered) > 0.85  # of intervals at 95 %
+
+
+def test_what_is_proven_holds_for_all_clients_together():
+    """Four runs judge scores that separate ten records of a client's twenty from ten others:
+    Clopper and Pearson's ends of n hits of n and 0 of n. Two clients and all together are three
+    claims, each end at 5 % / 3 / 2.
+    """
+    member = np.tile(np.arange(40) % 2 == 0, (8, 1))
+    member[::2] = ~member[::2]
+    records = Records(np.arange(40), np.repeat([0, 1], 20))
+    seen = {"server": np.where(member, 1.0, -1.0)}
+    found = assess(Shadows(records, member, seen, {}, {}, np.full((8, 2), np.nan)), 0.0).proven
+    tail = 0.05 / 3 / 2
+    for client, n in ((0, 40), (1, 40), (EVERYBODY, 80)):
+        assert found[client] == pytest.approx(log(tail ** (1 / n)) - log(1 - tail ** (1 / n)))
 
 
 def test_single_records_are_rebuilt_exactly(audited):
@@ -156,7 +173,7 @@ def test_no_attack_beats_the_ledger(tmp_path):
     plan = Plan.of(result, resolve(result.config), tmp_path / "shadows")
     found = assess(run_all(plan, 8), 1e-3)
     assert all(10 < ledger < 1000 for ledger in found.ledger)
-    assert all(found.proven(i) <= found.ledger[i] for i in range(2))
+    assert all(found.proven[i] <= found.ledger[i] for i in range(2))
 
 
 @pytest.mark.slow
@@ -164,7 +181,7 @@ def test_at_three_budgets_less_noise_hides_less(run, tmp_path):
     pytest.importorskip("opacus")
     found = [m.findings for m in audit(load(run), tmp_path, RUNS, (1.0, 8.0, 1000.0)).measured[1:]]
     for each in found:
-        assert all(each.proven(i) <= each.ledger[i] for i in range(2))
+        assert all(each.proven[i] <= each.ledger[i] for i in range(2))
     assert found[0].main("server").auc.low < 0.53 < found[2].main("server").auc.low
 
 

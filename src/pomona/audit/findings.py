@@ -27,7 +27,6 @@ class Membership:
         members, others: pairs of a record and a run with and without it.
         auc: how often a member scores above another record.
         hits: members found at each of ``FEW_ALARMS``, None where there are too few others.
-        proven: the epsilon that the attack proves at least.
         curve: false alarms and hits at each threshold.
     """
 
@@ -38,7 +37,6 @@ class Membership:
     others: int
     auc: Estimate
     hits: tuple[Estimate | None, ...]
-    proven: float
     curve: tuple[Array, Array]
 
 
@@ -61,6 +59,8 @@ class Findings:
     Attributes:
         runs: how many were attacked.
         ledger: each client's epsilon by its ledger, the largest of the runs; None without bound.
+        proven: the epsilon that the attacks on each client prove at least, and under ``EVERYBODY``
+            those on all together: at 95 % none of these is too high.
         budget: the epsilon that was asked for; None for the run's own settings.
         unseen: parties that receive no model.
     """
@@ -69,6 +69,7 @@ class Findings:
     membership: list[Membership]
     sites: list[Site]
     ledger: list[float | None]
+    proven: Mapping[int, float]
     budget: float | None = None
     unseen: list[str] = field(default_factory=list)
 
@@ -83,16 +84,16 @@ class Findings:
         own = [e for e in self.of(party) if e.client == EVERYBODY and e.attack != "threshold"]
         return own[0] if own else None
 
-    def proven(self, client: int) -> float:
-        """Return the largest epsilon that any attack on a client proves."""
-        return max((e.proven for e in self.membership if e.client == client), default=0.0)
-
     def record(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
         return {
             "runs": self.runs,
             "budget": self.budget,
             "ledger": self.ledger,
+            "epsilon_at_least": {
+                "all" if client == EVERYBODY else str(client): epsilon
+                for client, epsilon in self.proven.items()
+            },
             "membership": [
                 {
                     "party": e.party,
@@ -102,7 +103,6 @@ class Findings:
                     "others": e.others,
                     "auc": e.auc,
                     "hits": dict(zip(map(str, FEW_ALARMS), e.hits, strict=True)),
-                    "epsilon_at_least": e.proven,
                 }
                 for e in self.membership
             ],
@@ -113,26 +113,45 @@ class Findings:
 
 def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findings:
     """Attack all runs of an audit; ``delta`` as in the ledger, 0 without one."""
-    found = [each for party in ("server", "peer") for each in _attacks(shadows, party, delta)]
+    scored = {party: _scored(shadows, party) for party in ("server", "peer")}
     worst = shadows.epsilon.max(0)
     return Findings(
         len(shadows.member),
-        found,
+        [each for party, scores in scored.items() for each in _attacks(shadows, party, scores)],
         [site for party in shadows.sites for site in _sites(shadows, party)],
         [float(e) if isfinite(e) else None for e in worst],
+        _proven(shadows, [s for scores in scored.values() for s in scores.values()], delta),
         budget,
-        [p for p in ("server", "peer") if p not in {each.party for each in found}],
+        [party for party, scores in scored.items() if not scores],
     )
 
 
-def _attacks(shadows: Shadows, party: str, delta: float) -> Iterator[Membership]:
-    clients = [*np.unique(shadows.records.client).tolist(), EVERYBODY]
-    for name, scores in _scored(shadows, party).items():
-        for client in clients:
-            own = (shadows.records.client == client) | (client == EVERYBODY)
-            made = measured(scores[:, own], shadows.member[:, own], delta)
-            if made:
+def _whose(shadows: Shadows) -> dict[int, Mask]:
+    """Return the records (R,) of each client, and all of them under ``EVERYBODY``."""
+    client = shadows.records.client
+    own = {int(i): client == i for i in np.unique(client)}
+    return own | {EVERYBODY: np.ones(len(client), bool)}
+
+
+def _attacks(shadows: Shadows, party: str, scored: Mapping[str, Array]) -> Iterator[Membership]:
+    for name, scores in scored.items():
+        for client, own in _whose(shadows).items():
+            if made := measured(scores[:, own], shadows.member[:, own]):
                 yield Membership(party, name, client, **made)
+
+
+def _proven(shadows: Shadows, attacks: list[Array], delta: float) -> dict[int, float]:
+    """Return the epsilon that attacks (M, R) prove, by client: all together at 95 %, since each has
+    its share of the 5 % (Bonferroni).
+    """
+    whose = _whose(shadows)
+    trust = 1 - (1 - roc.TRUST) / len(whose)
+    return {
+        client: roc.least_epsilon(
+            [scores[:, own] for scores in attacks], shadows.member[:, own], delta, trust
+        )
+        for client, own in whose.items()
+    }
 
 
 def _scored(shadows: Shadows, party: str) -> Mapping[str, Array]:
@@ -160,7 +179,7 @@ def _beside_others(seen: Array, client: NDArray[np.int64]) -> Array:
     return centred
 
 
-def measured(score: Array, member: Mask, delta: float) -> dict[str, Any]:
+def measured(score: Array, member: Mask) -> dict[str, Any]:
     """Return the figures of scores (M, R); empty without members or without others."""
     pairs = Pairs.of(score, member)
     if not pairs.both:
@@ -170,7 +189,6 @@ def measured(score: Array, member: Mask, delta: float) -> dict[str, Any]:
         "others": int((~pairs.member).sum()),
         "auc": roc.auc(pairs),
         "hits": tuple(roc.hits_at(pairs, share) for share in FEW_ALARMS),
-        "proven": roc.least_epsilon(score, member, delta),
         "curve": roc.curve(pairs),
     }
 

@@ -139,7 +139,7 @@ def epsilon_table(audit: Audit) -> Table | None:
                     [
                         asked,
                         audit.scenario.names[client],
-                        f"{each.proven(client):.2f}",
+                        f"{each.proven[client]:.2f}",
                         f"{ledger:.2f}",
                     ]
                 )
@@ -147,7 +147,7 @@ def epsilon_table(audit: Audit) -> Table | None:
         return None
     note = (
         "At most: the ledger, valid against any attack. At least: what the attacks of this page "
-        "prove at 95 % confidence. The truth lies between."
+        "prove; of all clients together, at 95 % confidence. The truth lies between."
     )
     header = ["epsilon asked for", "client", "at least", "at most"]
     return Table("epsilon", "Epsilon from both sides", [note], header, rows, words=(0, 1))

@@ -136,7 +136,7 @@ def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
     figure, axes = plot.panels(5.2, 3.2)
     ax, x = axes[0, 0], np.arange(len(known))
     upper = [ledger for _, ledger in known]
-    lower = [max(each.proven(EVERYBODY), LEAST) for each, _ in known]
+    lower = [max(each.proven[EVERYBODY], LEAST) for each, _ in known]
     ax.vlines(x, lower, upper, color=plot.FRAME)
     ax.plot(x, upper, "v", color=plot.INK, label="at most, by the ledger")
     ax.plot(x, lower, "^", color=COLOURS["peer"], label="at least, by the attacks")
@@ -153,7 +153,7 @@ def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
         + "; ".join(f"{low:.2g} to {high:.3g}" for low, high in zip(lower, upper, strict=True)),
         figure,
         [
-            {"asked": f.budget, "at most": high, "at least": f.proven(EVERYBODY)}
+            {"asked": f.budget, "at most": high, "at least": f.proven[EVERYBODY]}
             for f, high in known
         ],
     )

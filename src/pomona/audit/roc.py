@@ -4,6 +4,7 @@ A pair is a record in an audited run; its score is higher if the attack takes th
 member.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,26 +126,33 @@ def curve(pairs: Pairs) -> tuple[Array, Array]:
     return fpr, tpr
 
 
-def least_epsilon(score: Array, member: Mask, delta: float) -> float:
-    """Return a lower bound on epsilon, at 95 %, that scores (M, R) of M runs prove.
+def least_epsilon(
+    attacks: Sequence[Array], member: Mask, delta: float, trust: float = TRUST
+) -> float:
+    """Return a lower bound on epsilon, at ``trust``, that attacks' scores (M, R) of M runs prove.
 
     Under (epsilon, delta) differential privacy TPR <= exp(epsilon) FPR + delta, and the same of the
-    records taken for others (Kairouz, Oh, Viswanath, ICML 2015). The threshold and the side are
+    records taken for others (Kairouz, Oh, Viswanath, ICML 2015). Attack, threshold and side are
     chosen on the first half of the runs, the bound comes from the second, with Clopper-Pearson ends
-    (Jagielski et al., NeurIPS 2020; Nasr et al., IEEE S&P 2021). Pairs count as independent: a
-    record's membership is drawn anew for each run.
+    (Jagielski et al., NeurIPS 2020; Nasr et al., IEEE S&P 2021): that the best of many was chosen
+    does not raise it. Pairs count as independent: a record's membership is drawn anew for each run.
     """
-    half = len(score) // 2
-    choice, judge = (Pairs.of(score[p], member[p]) for p in (slice(half), slice(half, None)))
-    if not (choice.both and judge.both):
-        return 0.0
-    steps = np.unique(np.quantile(choice.score, np.linspace(0, 1, 400)))
-    bounds = _proven(choice, steps, delta)
-    side, place = np.unravel_index(int(bounds.argmax()), bounds.shape)
-    return max(float(_proven(judge, steps[[place]], delta)[side, 0]), 0.0)
+    half = len(member) // 2
+    best, proven = -np.inf, 0.0
+    for score in attacks:
+        choice, judge = (Pairs.of(score[p], member[p]) for p in (slice(half), slice(half, None)))
+        if not (choice.both and judge.both):
+            continue
+        steps = np.unique(np.quantile(choice.score, np.linspace(0, 1, 400)))
+        bounds = _proven(choice, steps, delta, trust)
+        if bounds.max() > best:
+            best = float(bounds.max())
+            side, place = np.unravel_index(int(bounds.argmax()), bounds.shape)
+            proven = float(_proven(judge, steps[[place]], delta, trust)[side, 0])
+    return max(proven, 0.0)
 
 
-def _proven(pairs: Pairs, thresholds: Array, delta: float) -> Array:
+def _proven(pairs: Pairs, thresholds: Array, delta: float, trust: float) -> Array:
     """Return the bound (2, k) at each threshold: from those at or above, and from those below."""
     ins, outs = np.sort(pairs.score[pairs.member]), np.sort(pairs.score[~pairs.member])
     under, over = (np.searchsorted(part, thresholds, "left") for part in (ins, outs))
@@ -152,6 +160,6 @@ def _proven(pairs: Pairs, thresholds: Array, delta: float) -> Array:
     sides = [((m - under), m, (n - over), n), (over, n, under, m)]
     found = []
     for right, of, wrong, total in sides:
-        low, high = clopper_pearson(right, of)[0], clopper_pearson(wrong, total)[1]
+        low, high = clopper_pearson(right, of, trust)[0], clopper_pearson(wrong, total, trust)[1]
         found.append(np.log(np.maximum(low - delta, 1e-12)) - np.log(high))
     return np.stack(found)
