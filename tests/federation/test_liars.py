@@ -19,6 +19,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
 from pomona.methods import METHODS
 from pomona.methods.base import Initial, Rows
+from pomona.personal.model import PersonalModel
 from pomona.results.run_numbers import runs
 from pomona.results.tables.liars import liars, spans
 from pomona.results.text.cautions import cautions
@@ -242,6 +243,21 @@ def test_a_backdoor_is_counted_on_honest_clients(tmp_path):
     assert "1" not in found["clients"]
     alone = pomona.run(tiny("separate", attack=said, **deep)).summary["backdoor"]
     assert alone["mean"] < 0.2 < found["mean"]  # nothing of a liar reaches a client that is alone
+
+
+def test_a_backdoors_share_is_that_of_stamped_test_images_of_other_classes(tmp_path):
+    said = {"clients": [1], "kind": "backdoor"}
+    config = tiny("fedavg-ft", attack=said, rounds=8, lr=0.2, local_epochs=3)
+    found, made = pomona.run(config, tmp_path).summary["backdoor"], Scenario.prepare(config)
+    images, labels = made.dataset.x.copy(), made.dataset.y
+    images[:, 6:, 6:] = images.max()
+    for client, share in found["clients"].items():
+        test = made.partition.clients[int(client)].test
+        others = images[test[labels[test] != 0]]
+        model = PersonalModel.load(tmp_path / "models" / f"client-0{client}.safetensors")
+        answers = [one["class"] for one in model.predict(others)]
+        assert share == pytest.approx(np.mean([a == made.dataset.classes[0] for a in answers]))
+    assert found["mean"] == pytest.approx(np.mean([*found["clients"].values()]))
 
 
 # what cannot be asked for
