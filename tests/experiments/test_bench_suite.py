@@ -96,6 +96,15 @@ def test_a_part_has_the_pairs_of_its_names_that_the_size_has():
             suite.pairs(size, *names)
 
 
+def test_columns_and_sizes_name_rows_by_patterns():
+    scenarios = {"a-1": {"methods": ["app*"]}, "a-2": {"methods": ["apple", "*ate"]}, "b": {}}
+    size = {"smoke": {"scenarios": ["a-*"], "methods": ["*p*e"]}}
+    suite = read_suite(changed(scenario=scenarios, size=size))
+    both = [("a-1", "apple"), ("a-2", "separate"), ("a-2", "apple")]
+    assert suite.pairs("smoke") == both
+    assert suite.pairs("cpu") == [*both, ("b", "separate"), ("b", "apple")]
+
+
 def tried(suite, size):
     """Method -> the points that a size tries."""
     return {g.method: [dict(p) for p in g.points] for g in plan(read_suite(suite), size)}
@@ -187,6 +196,7 @@ def test_a_row_may_have_a_name_of_its_own():
             {"scenario": {"a": {"methods": ["appel"]}}},
             "no method 'appel' in this suite; did you mean apple?",
         ),
+        ({"scenario": {"a": {"methods": ["fed*"]}}}, "no method 'fed*' in this suite"),
         (
             {"size": {"cpu": {"scenarios": ["x"]}}},
             "no scenario 'x' in this suite; known: dirichlet",

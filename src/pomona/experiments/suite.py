@@ -28,6 +28,7 @@ key=value`` writes them).
 
 import re
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -101,7 +102,9 @@ class Part(Settings):
 class ScenarioPart(Part):
     """A column of the table."""
 
-    methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
+    methods: tuple[str, ...] = Field(
+        default=(), description="Rows it has, by names or patterns (fedavg*); all if empty."
+    )
     title: str = Field(
         default="", description="Its name in tables, and in a file of reference numbers."
     )
@@ -132,8 +135,12 @@ class SizePart(Part):
     search_of: dict[str, Space] = Field(
         default={}, description="A method's own keys and values, where not its row's."
     )
-    scenarios: tuple[str, ...] = Field(default=(), description="Columns it has; all if empty.")
-    methods: tuple[str, ...] = Field(default=(), description="Rows it has; all if empty.")
+    scenarios: tuple[str, ...] = Field(
+        default=(), description="Columns it has, by names or patterns; all if empty."
+    )
+    methods: tuple[str, ...] = Field(
+        default=(), description="Rows it has, by names or patterns; all if empty."
+    )
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
 
 
@@ -176,12 +183,12 @@ class Suite(Settings):
         """Check that names used in other parts exist."""
         scenarios, methods = list[str](), list(self.own)
         for size in self.size.values():
-            scenarios += [*size.at, *size.scenarios]
-            methods += [*size.methods, *size.search_of]
+            scenarios += [*size.at, *_matchless(size.scenarios, self.scenario)]
+            methods += [*_matchless(size.methods, self.method), *size.search_of]
         for row in self.method.values():
             scenarios += row.at
         for column in self.scenario.values():
-            methods += column.methods
+            methods += _matchless(column.methods, self.method)
         if fault := _unknown(scenarios, self.scenario, "scenario", "in this suite"):
             raise ValueError(fault)
         if fault := _unknown(methods, self.method, "method", "in this suite"):
@@ -221,12 +228,11 @@ class Suite(Settings):
 
     def _pairs(self, size: Size) -> list[tuple[str, str]]:
         part = self.sized(size)
-        columns, rows = part.scenarios or self.scenario, part.methods or self.method
+        rows = _matching(part.methods, self.method)
         return [
             (s, m)
-            for s, column in self.scenario.items()
-            for m in self.method
-            if s in columns and m in rows and m in (column.methods or self.method)
+            for s in _matching(part.scenarios, self.scenario)
+            for m in _matching(self.scenario[s].methods, rows)
         ]
 
     def space(self, size: Size, method: str) -> dict[str, tuple[Any, ...]]:
@@ -280,6 +286,15 @@ class Suite(Settings):
             return config
         except ConfigError as fault:
             raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
+
+
+def _matching(patterns: Collection[str], known: Collection[str]) -> list[str]:
+    """Return the known names that match a pattern, in their order; all if there is none."""
+    return [k for k in known if not patterns or any(fnmatchcase(k, p) for p in patterns)]
+
+
+def _matchless(patterns: Collection[str], known: Collection[str]) -> list[str]:
+    return [pattern for pattern in patterns if not _matching([pattern], known)]
 
 
 def _unknown(names: Collection[str], known: Collection[str], kind: str, where: str) -> str:
