@@ -61,6 +61,50 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
         assert abs((words >> 31).mean() - 0.5) < 0.1  # a change alone has small integers
 
 
+SUMMED = {
+    "largest_share": 1.0,
+    "local_steps": 1,
+    "batch_size": 300,
+    "secure_aggregation": {"max_norm": 20.0, "minimum": 3},
+}
+NOISED = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "honest": 2,
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+}
+
+
+def test_with_noise_that_adds_up_deployed_models_and_ledgers_are_the_simulations(world):
+    run = {**SUMMED, "privacy": {**NOISED, "seed": 1}}
+    federation = world.federation("fedavg", run=run, insecure=True)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+    for name in federation.names:
+        (ledger,) = (federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl")
+        assert ledger.read_text().count('"honest": 2') == 3
+    scores = (federation.server / "run" / "events.jsonl").read_text()
+    assert '"received"' in scores
+    assert '"local"' not in scores
+
+
+def test_a_silo_check_has_both_figures(world):
+    pytest.importorskip("opacus")
+    federation = world.federation("fedavg", run={**SUMMED, "privacy": NOISED})
+    _, leaves, _ = checked(federation.kits / "silo-0")
+    scenario = Scenario.prepare(federation.simulation)
+    assert f"{scenario.epsilons()[0]:.3g} at" in leaves["epsilon"]
+    assert "of which up to 1 may be with them" in leaves["epsilon"]
+    assert f"{scenario.epsilons(alone=True)[0]:.3g} at" in leaves["alone"]
+    assert "clipped" not in leaves["sum"]
+
+
+def test_a_federation_refuses_what_a_simulation_refuses_of_noise_in_sums(world):
+    with pytest.raises(ConfigError, match="set largest_share = 1"):
+        world.federation("fedavg", run={**SUMMED, "largest_share": 0.5, "privacy": NOISED})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("clients", [4, 50])
 def test_so_are_those_of_more_silos(clients, world):

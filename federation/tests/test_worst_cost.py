@@ -11,7 +11,7 @@ import pytest
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
-from pomona.privacy.settings import RELEASES, Release
+from pomona.privacy.settings import RELEASES, Privacy, Release
 from pomona_federation.silo import preflight
 from pomona_federation.silo.noise_stores import Restored, lost
 from pomona_federation.silo.privacy_budget import PrivacyBudget
@@ -172,6 +172,9 @@ def test_a_run_that_is_begun_anew_fits_into_both_reservations(world):
     assert reserved["ab"] < spent(server.kit()) <= sum(reserved.values()) * (1 + 1e-9)
 
 
+SETTINGS = Privacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5)
+
+
 def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
     """Of rounds 3 and 4 and the closing visit: a beginning in each round, evaluations with training
     and without.
@@ -182,7 +185,9 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
         Gradients(purpose="finetuning", epochs=1, evaluates=True),
     )
     n, size, epochs, rounds = 40, 10, 2, 4
-    made = list(lost(Restored(token="ab", after=2), 1.0, asked, n, size, Passes(epochs), rounds))
+    made = list(
+        lost(Restored(token="ab", after=2), SETTINGS, asked, n, size, Passes(epochs), rounds)
+    )
     steps = n // size
     count = {
         (r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made)

@@ -262,22 +262,24 @@ class Scenario:
         parts = (part for _, part in active(self._common))
         return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in parts)
 
-    def private(self, folder: Path) -> PrivateObjective:
+    def private(self, folder: Path, run: str = "") -> PrivateObjective:
         """Return the objective with private gradients; each client's key and ledger are in the
-        folder.
+        folder, which runs may share.
         """
         assert self.config.privacy
         module, space = self._seen_network()
-        return PrivateObjective(self.objective(), module, space, self.config.privacy, folder)
+        settings = self.config.privacy
+        return PrivateObjective(self.objective(), module, space, settings, folder, run=run)
 
-    def epsilons(self) -> list[float]:
-        """Return upper bounds of each client's epsilon for the whole run.
+    def epsilons(self, alone: bool = False) -> list[float]:
+        """Return upper bounds of each client's epsilon for the whole run; ``alone``: by its own
+        noise alone.
 
         Raises ConfigError without accountants.
         """
         c = self.config
-        settings = c.privacy
-        assert settings
+        assert c.privacy
+        settings = c.privacy.alone if alone else c.privacy
         asked, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
         cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.passes, r))
         sizes = [len(rows.train) for rows in self.partition.clients]

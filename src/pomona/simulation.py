@@ -32,6 +32,7 @@ from pomona.federation.exchange import Groups
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.liars import Lying
 from pomona.federation.loop import Loop
+from pomona.federation.noise_in_sums import against, noise_adds_up
 from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.scoring import Scoring
@@ -225,7 +226,10 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
         watcher.note(note)
     if config.privacy:
         worst, delta = max(scenario.epsilons()), config.privacy.delta
-        watcher.note(f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}")
+        line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
+        if whom := against(config):
+            line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+        watcher.note(line)
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
@@ -433,6 +437,8 @@ def _collected(
         for each in metrics:
             record.event("final", **each)
     spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
+    added = noise_adds_up(config)
+    alone = transport.collect(ClientRuntime.spent_alone, everybody) if added else None
     filed = sum(transport.collect(ClientRuntime.filed, everybody)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
@@ -441,17 +447,26 @@ def _collected(
         if config.attack and config.attack.kind == "backdoor"
         else {}
     )
-    return {"state_files_bytes": filed, **busy, **privacy(config, spent), **answered}
+    return {"state_files_bytes": filed, **busy, **privacy(config, spent, alone), **answered}
 
 
-def privacy(config: Config, spent: Sequence[float] | None) -> dict[str, Any]:
-    """Return the summary's privacy section: each client's epsilon, None if unbounded."""
+def privacy(
+    config: Config, spent: Sequence[float] | None, alone: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Return the summary's privacy section: each client's epsilon, None if unbounded; where others'
+    noise counts, also by its own noise alone.
+    """
     if not config.privacy or spent is None:
         return {}
-    bounded = [e if isfinite(e) else None for e in spent]
+    bounded = _bounded(spent)
     worst = None if None in bounded else max(spent)
     p = config.privacy
-    return {"privacy": {"epsilon": worst, "delta": p.delta, "clients": bounded, "void": p.void}}
+    said = {"epsilon": worst, "delta": p.delta, "clients": bounded, "void": p.void}
+    return {"privacy": said | ({"alone": _bounded(alone)} if alone else {})}
+
+
+def _bounded(spent: Sequence[float]) -> list[float | None]:
+    return [e if isfinite(e) else None for e in spent]
 
 
 def _settings(scenario: Scenario, out: Path) -> None:

@@ -49,6 +49,18 @@ def test_no_sum_of_clipped_changes_overflows_with_the_most_clients(bits, most, s
     assert found / scale(terms) == pytest.approx(sign * most, rel=1e-4)
 
 
+@given(
+    TERMS,
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),
+    st.floats(1e-6, 1),
+)
+def test_a_change_out_of_range_wraps_and_never_saturates(terms, numbers, weight):
+    """Whole numbers of any size modulo 2^b, in Python's exact integers."""
+    change = np.array(numbers, np.float32)
+    whole = np.rint(change.astype(np.float64) * (weight * scale(terms)))
+    assert encoded(change, weight, terms).tolist() == [int(x) % 2**terms.bits for x in whole]
+
+
 def test_a_change_is_clipped_to_the_norm_and_no_shorter_one_is_touched():
     change = np.array([3.0, 4.0], np.float32)
     kept, norm = clipped(change, 5.0)

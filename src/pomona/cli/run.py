@@ -300,6 +300,9 @@ def _spent(privacy: Mapping[str, Any]) -> str:
     bound = (
         "no bound" if epsilon is None else f"epsilon {epsilon:.3g} at delta {privacy['delta']:g}"
     )
+    if alone := privacy.get("alone"):
+        most = "no bound" if None in alone else f"{max(alone):.3g}"
+        bound += f" with others' noise in the sums, {most} by its own alone"
     return f"privacy: the client that spent most has {bound}" + (f"; {void}" if void else "")
 
 

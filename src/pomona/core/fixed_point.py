@@ -18,6 +18,7 @@ from pomona.core.training_settings import SecureAggregation
 
 Numbers = NDArray[np.float32]
 Words = NDArray[np.unsignedinteger[Any]]
+HALF = 2.0**32
 
 
 def scale(terms: SecureAggregation) -> float:
@@ -44,9 +45,15 @@ def clipped(change: Numbers, most: float) -> tuple[Numbers, float]:
 
 
 def encoded(change: Numbers, weight: float, terms: SecureAggregation) -> Words:
-    """Return a clipped change (d,) with its weight as integers modulo 2^b (d,)."""
-    whole = np.rint(change.astype(np.float64) * (weight * scale(terms))).astype(np.int64)
-    return whole.astype(word(terms))
+    """Return a change (d,) with its weight as integers modulo 2^b (d,).
+
+    Exact for any finite change: conversions of floats that no integer type holds may saturate, so
+    that halves of 32 bits are taken before.
+    """
+    whole = np.rint(change.astype(np.float64) * (weight * scale(terms)))
+    low = np.mod(whole, HALF)
+    high = np.mod((whole - low) / HALF, HALF)
+    return (high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)).astype(word(terms))
 
 
 def decoded(total: Words, terms: SecureAggregation) -> NDArray[np.float64]:

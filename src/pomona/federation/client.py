@@ -191,6 +191,10 @@ class ClientRuntime:
         """Return a client's epsilon so far."""
         return self.objective.spent(client)
 
+    def spent_alone(self, client: int) -> float:
+        """Return a client's epsilon so far by its own noise alone."""
+        return self.objective.spent_alone(client)
+
     def position(self, client: int) -> list[Any]:
         """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""
         return list(self.objective.position(client))

@@ -325,7 +325,7 @@ class Loop:
         arrivals, number = self.transport.visit(visit, down), visit.round.number
         terms = self.config.secure_aggregation
         if terms and self.transport.run == SIMULATION:  # silos mask and sum by themselves
-            arrivals, longer = summed(arrivals, visit, down, terms)
+            arrivals, longer = summed(arrivals, visit, down, self.config)
             if longer and not self._clipped:
                 self.watcher.note(
                     f"round {number}: {len(longer)} of {len(arrivals)} clients' changes are longer "

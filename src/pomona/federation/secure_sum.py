@@ -7,6 +7,7 @@ A simulation adds the clients' integers in the open; in a federation silos mask 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from pomona.core.fixed_point import Numbers, Words, clipped, decoded, encoded, e
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
+from pomona.federation.noise_in_sums import coarse, noise_adds_up, require_honest
 from pomona.methods import METHODS
 from pomona.methods.base import Downlink
 from pomona.storage.tensor_validation import non_finite
@@ -28,8 +30,10 @@ TOLERANCE = 1e-3
 
 def require_sums(config: Config, clients: int | None = None) -> None:
     """Raise ConfigError for secure aggregation where a sum of models is not enough, or where there
-    are too few clients for one, if their number is known.
+    are too few clients for one, if their number is known; and for ``privacy.honest`` where sums do
+    not have the noise of several clients.
     """
+    require_honest(config)
     if not (terms := config.secure_aggregation):
         return
     if clients is not None and terms.minimum > clients:
@@ -56,16 +60,18 @@ def received(down: Downlink, k: int) -> dict[str, Tensor]:
 
 
 def change(
-    uplink: Mapping[str, Tensor], came: Mapping[str, Tensor], terms: SecureAggregation
+    uplink: Mapping[str, Tensor], came: Mapping[str, Tensor], config: Config
 ) -> tuple[Numbers, float]:
-    """Return a client's clipped change (d,) from what it received, and its norm before clipping.
+    """Return a client's change (d,) from what it received, clipped unless its noise counts for
+    others, and its norm before clipping.
 
     The tensors of its uplink come in the order of their names.
     """
+    assert config.secure_aggregation
     moved = np.concatenate(
         [_flat(uplink[name]) - _flat(_start(came, name, uplink[name])) for name in sorted(uplink)]
     )
-    return clipped(moved, terms.max_norm)
+    return clipped(moved, inf if noise_adds_up(config) else config.secure_aggregation.max_norm)
 
 
 def mean(
@@ -88,20 +94,24 @@ def excess(total: Words, clients: int, terms: SecureAggregation) -> str:
     most = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
     return (
         f"the sum has norm {norm:.3g}, clipped changes have at most {terms.max_norm:g}: a client "
-        "did not clip, or did not mask as the others did"
+        "did not clip (with privacy.honest none does; raise max_norm), or did not mask as the "
+        "others did"
         if norm > most
         else ""
     )
 
 
 def summed(
-    arrivals: Sequence[Arrival], visit: ClientRequest, down: Downlink, terms: SecureAggregation
+    arrivals: Sequence[Arrival], visit: ClientRequest, down: Downlink, config: Config
 ) -> tuple[list[Arrival], list[float]]:
     """Return a simulation's arrivals as a server sees them, every usable uplink being the mean of
     all, and the norms of the changes that were clipped.
 
-    A client without a finite uplink takes no part in the sum.
+    A client without a finite uplink, or with numbers too coarse, takes no part in the sum.
     """
+    terms = config.secure_aggregation
+    assert terms
+    arrivals = [_checked(a, visit, down, config) for a in arrivals]
     sound = [a for a in arrivals if _usable(a)]
     if not sound:
         return list(arrivals), []
@@ -111,15 +121,31 @@ def summed(
     total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), word(terms))
     norms, spec = [], sound[0].reply.uplink
     for arrival in sound:
-        moved, norm = change(arrival.reply.uplink, came, terms)
+        moved, norm = change(arrival.reply.uplink, came, config)
         total += encoded(moved, weights[arrival.reply.client], terms)
         norms.append(norm)
+    if noise_adds_up(config) and (why := excess(total, len(ids), terms)):
+        return [_faulty(a, why) for a in arrivals], []
     row = {k: t.to(spec[k].device) for k, t in mean(total, came, spec, terms).items()}
     seen = [
         replace(a, reply=replace(a.reply, uplink=row)) if a.reply.client in ids else a
         for a in arrivals
     ]
-    return seen, [norm for norm in norms if norm > terms.max_norm]
+    cut = [] if noise_adds_up(config) else [norm for norm in norms if norm > terms.max_norm]
+    return seen, cut
+
+
+def _checked(a: Arrival, visit: ClientRequest, down: Downlink, config: Config) -> Arrival:
+    if not a.reply.uplink:
+        return a
+    client = a.reply.client
+    came, samples = received(down, visit.ids.index(client)), visit.roster.sizes[client]
+    why = coarse(came, samples, visit.roster, visit.round.lr, config)
+    return _faulty(a, why) if why else a
+
+
+def _faulty(a: Arrival, why: str) -> Arrival:
+    return replace(a, reply=replace(a.reply, uplink={}, fault=a.reply.fault or why))
 
 
 def _usable(arrival: Arrival) -> bool:

@@ -223,6 +223,8 @@ class Client:
     ones.
     ``rate``: the setting of a rate, besides lr, that may be too large if a client's training
     diverges.
+    ``sends_step``: a round of one step of SGD sends the received model after that step, and nothing
+    else: w less lr times one gradient at w, and what w alone determines.
     """
 
     start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
@@ -233,6 +235,7 @@ class Client:
     constant: bool = False
     reads_alike: bool = False
     rate: str | None = None
+    sends_step: bool = False
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def client(mu: float) -> base.Client:
         training.observe("local", local, "trained")
         return None, {"model": local}, {}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.no_state, train, sends_step=True)
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
@@ -165,7 +165,7 @@ def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 
-    return base.Client(inner.start, train, inner.private)
+    return base.Client(inner.start, train, inner.private, sends_step=inner.sends_step)
 
 
 CARD = base.Card(

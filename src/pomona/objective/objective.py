@@ -226,6 +226,7 @@ class Objective(GradientSource, Protocol):
     shows_losses: bool = (
         True  # whether ``gradient`` returns real losses; otherwise it returns zeros
     )
+    shows_trained: bool = True  # whether models that a client has trained may be scored
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:
         """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the samples with
@@ -289,3 +290,7 @@ class Objective(GradientSource, Protocol):
     def spent(self, client: int) -> float:  # noqa: ARG002
         """Return a client's epsilon so far; infinite without privacy."""
         return inf
+
+    def spent_alone(self, client: int) -> float:
+        """Return a client's epsilon so far by its own noise alone; infinite without privacy."""
+        return self.spent(client)

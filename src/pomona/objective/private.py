@@ -46,6 +46,7 @@ class PrivateObjective(Objective):
         folder: of the clients' key stores; each is opened when the client first trains.
         chunk: number of samples whose gradients are held at a time; determined by memory if not
             set.
+        run: id of the run, if several share the key stores.
 
     Raises:
         ConfigError: a layer stores batch statistics or mixes samples.
@@ -59,6 +60,7 @@ class PrivateObjective(Objective):
         settings: Privacy,
         folder: Path,
         chunk: int | None = None,
+        run: str = "",
     ) -> None:
         refuse_statistics(module)
         self.inner, self.data = inner, inner.data
@@ -66,7 +68,8 @@ class PrivateObjective(Objective):
         self.parameters = inner.parameters
         self.least_batch = 1
         self.shows_losses = "training-loss" in settings.acknowledge
-        self._space, self._settings, self._folder = space, settings, folder
+        self.shows_trained = settings.honest == 1
+        self._space, self._settings, self._folder, self._run = space, settings, folder, run
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
         self._key_stores: dict[int, KeyStore] = {}
         self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
@@ -82,7 +85,7 @@ class PrivateObjective(Objective):
     def key_store(self, client: int) -> KeyStore:
         """Return a client's noise key and ledger. Raises as ``KeyStore.open`` does."""
         if client not in self._key_stores:
-            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings)
+            self._key_stores[client] = self._open(client)
         return self._key_stores[client]
 
     def position(self, client: int) -> Position:
@@ -97,11 +100,18 @@ class PrivateObjective(Objective):
         if client in self._key_stores:
             self._key_stores[client].ledger.require(stored)
         else:
-            self._key_stores[client] = KeyStore.open(self._folder, client, self._settings, stored)
+            self._key_stores[client] = self._open(client, stored)
 
     def spent(self, client: int) -> float:
         """Return a client's epsilon so far."""
         return self.key_store(client).spent()
+
+    def spent_alone(self, client: int) -> float:
+        """Return a client's epsilon so far by its own noise alone."""
+        return self.key_store(client).spent_alone()
+
+    def _open(self, client: int, since: Position | None = None) -> KeyStore:
+        return KeyStore.open(self._folder, client, self._settings, since, self._run)
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches

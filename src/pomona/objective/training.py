@@ -283,8 +283,10 @@ class LocalTraining:
         return torch.stack(means), torch.stack(counts)
 
     def watches(self, when: When) -> bool:
-        """Return whether models observed at this moment will be evaluated."""
-        return when in self.watched
+        """Return whether models observed at this moment will be evaluated: never those after
+        training where only sums of them may be seen.
+        """
+        return when in self.watched and (when == "received" or self.objective.shows_trained)
 
     def observe(self, model: str, W: Tensor, when: When) -> None:
         """Set the rows W (n, d) to evaluate under a name; this determines which models are

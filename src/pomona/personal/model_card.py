@@ -23,6 +23,7 @@ from pomona.core import bounds, files
 from pomona.core.bounds import SPLITS
 from pomona.core.files import publish
 from pomona.data.dataset import Dataset
+from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
@@ -237,7 +238,9 @@ def _privacy(scenario: Scenario, epsilon: float | None) -> str:
         return f"Void: {privacy.void}."
     if epsilon is None or not isfinite(epsilon):
         return "No bound: noise was added, but epsilon is not finite."
-    return f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for one sample of this client."
+    whom = f", {said}" if (said := against(scenario.config)) else ""
+    bound = f"epsilon {epsilon:.4g} at delta {privacy.delta:g}"
+    return f"{bound}, for one sample of this client{whom}."
 
 
 def _learnt(method: str, sources: Sources) -> str:

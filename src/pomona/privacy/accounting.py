@@ -125,6 +125,17 @@ def combined(sigmas: Iterable[float]) -> float:
     return float(sum(s**-2 for s in each) ** -0.5) if all(each) else 0.0
 
 
+def effective(sigma: float, q: float, honest: int) -> float:
+    """Return the noise multiplier of a client's release in a weighted sum with others' releases.
+
+    A client's step has noise sigma C / L, L = min(B, n), and weight n / N in the mean, so that its
+    noise there is sigma C / (N q) with its own q = L / n: another's is q / q' times as large, at
+    least q, since q' is at most 1. ``honest``: how many releases in the sum, this one included,
+    have noise that nobody else knows.
+    """
+    return sigma * math.sqrt(1 + (honest - 1) * q * q)
+
+
 @dataclass
 class Budget:
     """Budget check that avoids running the accountant at every release.
@@ -207,9 +218,9 @@ def projected(
     kinds = defaultdict(list)
     for g in asked if n else ():
         batches = g.batches_in_all(passes, steps(n, size), rounds)
-        kinds[g.purpose].append(
-            (batches, [settings.noise_multiplier if g.noised else 0.0] * g.per_batch)
-        )
+        sigma = settings.noise_multiplier if g.noised else 0.0
+        sigma = effective(sigma, rate(n, size), settings.counted(g.purpose))
+        kinds[g.purpose].append((batches, [sigma] * g.per_batch))
     for same in kinds.values():
         before = 0
         for batches in sorted({batches for batches, _ in same}):

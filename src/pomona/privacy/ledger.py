@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
 from pomona.core.files import LONG, content, sync
-from pomona.privacy.accounting import Event, combined, rate
+from pomona.privacy.accounting import Event, combined, effective, rate
 from pomona.storage.hash_chain import START, chained, parsed
 
 
@@ -41,23 +41,31 @@ class Draw:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One release: its batch, its noise multiplier (0: none), and its unique name (hex)."""
+    """One release: its batch, its noise multiplier (0: none), its unique name (hex), and of how
+    many clients the noise counts, if it is made in a sum.
+    """
 
     draw: Draw
     sigma: float
     release: str
+    honest: int = 1
+
+    @property
+    def effective(self) -> float:
+        """Its noise multiplier with that of others in the sum."""
+        return effective(self.sigma, rate(self.draw.n, self.draw.size), self.honest)
 
     def line(self) -> dict[str, Any]:
         """Return the fields of its line, by name, in alphabetical order."""
-        return dict(
-            sorted({**asdict(self.draw), "sigma": self.sigma, "release": self.release}.items())
-        )
+        in_a_sum = {"honest": self.honest} if self.honest > 1 else {}
+        fields = {**asdict(self.draw), "sigma": self.sigma, "release": self.release, **in_a_sum}
+        return dict(sorted(fields.items()))
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "LedgerEntry":
         """Create an entry from the fields of a line, the inverse of ``line``."""
         draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
-        return cls(draw, float(line["sigma"]), str(line["release"]))
+        return cls(draw, float(line["sigma"]), str(line["release"]), int(line.get("honest", 1)))
 
 
 class Position(NamedTuple):
@@ -85,7 +93,7 @@ class Ledger:
     _handle: int
     _chains: list[str] = field(default_factory=list)
     _releases: set[str] = field(default_factory=set)
-    _batches: dict[Draw, list[float]] = field(default_factory=dict)
+    _batches: dict[Draw, list[LedgerEntry]] = field(default_factory=dict)
     _events: Counter[Event] = field(default_factory=Counter)
 
     @classmethod
@@ -153,6 +161,13 @@ class Ledger:
             self._events if also is None or also.release in self._releases else self.planned([also])
         )
 
+    def alone(self) -> Counter[Event]:
+        """Return all releases so far as events with the client's own noise alone."""
+        return Counter(
+            Event(combined(entry.sigma for entry in entries), rate(draw.n, draw.size))
+            for draw, entries in self._batches.items()
+        )
+
     def planned(self, entries: Iterable[LedgerEntry]) -> Counter[Event]:
         """Return the events of all releases so far and of further planned ones; repeated releases
         count once.
@@ -161,11 +176,12 @@ class Ledger:
         for entry in entries:
             if entry.release in self._releases:
                 continue
-            sigmas = batches.setdefault(entry.draw, list(self._batches.get(entry.draw, ())))
+            known = self._batches.get(entry.draw, ())
+            sigmas = batches.setdefault(entry.draw, [e.effective for e in known])
             q = rate(entry.draw.n, entry.draw.size)
             if sigmas:
                 events[Event(combined(sigmas), q)] -= 1
-            sigmas.append(entry.sigma)
+            sigmas.append(entry.effective)
             events[Event(combined(sigmas), q)] += 1
         return +events
 
@@ -187,7 +203,7 @@ class Ledger:
         self._events = self.history(entry)
         self._chains.append(chain)
         self._releases.add(entry.release)
-        self._batches.setdefault(entry.draw, []).append(entry.sigma)
+        self._batches.setdefault(entry.draw, []).append(entry)
 
     def _read(self) -> None:
         text = content(self.path, LONG)

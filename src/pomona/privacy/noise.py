@@ -9,7 +9,8 @@ denominator, as its analysis requires. The address of the noise ends with the re
 keyed hash of everything that the release depends on: the batch, the model, the settings, and the
 clipped sum itself. Repeating a release gives the same noise and reveals nothing new; any other
 release has independent noise, also if a server asks twice about one round, so that no differences
-can be formed.
+can be formed. A release that leaves in sums alone is another one in each run: in two sums over
+different clients the same noise would cancel.
 """
 
 import hashlib
@@ -69,6 +70,7 @@ class KeyStore:
     settings: Privacy
     ledger: Ledger
     _key: bytes
+    run: str = ""
     _budget: Budget = field(init=False)
     _whole: Budget | None = None  # upper bound of the run's cost
 
@@ -77,7 +79,12 @@ class KeyStore:
 
     @classmethod
     def open(
-        cls, folder: Path, client: int, settings: Privacy, since: Position | None = None
+        cls,
+        folder: Path,
+        client: int,
+        settings: Privacy,
+        since: Position | None = None,
+        run: str = "",
     ) -> "KeyStore":
         """Open a client's key store; create it if missing.
 
@@ -87,6 +94,7 @@ class KeyStore:
             settings: the run's privacy.
             since: the ledger's position in a checkpoint; the ledger must then exist and continue
                 from it.
+            run: id of the run, if several share the store.
 
         Raises:
             PrivacyError: key or ledger is missing, damaged, or readable by others, or they do not
@@ -121,7 +129,7 @@ class KeyStore:
             )
         if since:
             account.require(since)
-        return cls(client, settings, account, secret)
+        return cls(client, settings, account, secret, run)
 
     def within(self, most: float) -> None:
         """Limit epsilon to the projected cost of the whole run; further releases are refused."""
@@ -153,7 +161,8 @@ class KeyStore:
             StorageError: the ledger cannot be written.
         """
         name = self._name(draw, question, total)
-        self._spend(LedgerEntry(draw, self.settings.noise_multiplier, name))
+        honest = self.settings.counted(draw.purpose)
+        self._spend(LedgerEntry(draw, self.settings.noise_multiplier, name, honest))
         noise = gaussian(len(total), self._stream("noise", int(name, 16))).to(total.device)
         return total + self.settings.noise_multiplier * self.settings.max_grad_norm * noise
 
@@ -180,6 +189,10 @@ class KeyStore:
         """Return epsilon so far."""
         return epsilon(self.settings, self.ledger.history())
 
+    def spent_alone(self) -> float:
+        """Return epsilon so far by the client's own noise alone."""
+        return epsilon(self.settings, self.ledger.alone())
+
     def position(self) -> Position:
         """Current position of the ledger."""
         return self.ledger.position()
@@ -205,10 +218,10 @@ class KeyStore:
         return stream(int.from_bytes(self._key, "little"), purpose, *address)
 
     def _name(self, draw: Draw, *tensors: Tensor) -> str:
-        name = hashlib.blake2b(key=self._key, digest_size=32)
-        name.update(
-            repr((draw, self.settings.noise_multiplier, self.settings.max_grad_norm)).encode()
-        )
+        settings, name = self.settings, hashlib.blake2b(key=self._key, digest_size=32)
+        name.update(repr((draw, settings.noise_multiplier, settings.max_grad_norm)).encode())
+        if settings.counted(draw.purpose) > 1 and settings.seed is None:
+            name.update(self.run.encode())
         for tensor in tensors:
             name.update(tensor.detach().cpu().contiguous().numpy().data)
         return name.hexdigest()

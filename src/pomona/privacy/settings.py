@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from pomona.core.bounds import Label
+from pomona.core.bounds import PLACES, Label
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
 
@@ -36,6 +36,13 @@ class Privacy(Settings):
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
     )
+    honest: int = Field(
+        1,
+        ge=1,
+        le=PLACES,
+        description="clients in every sum, this one included, whose noise counts; below "
+        "secure_aggregation.minimum, as the others may collude with the server; 1: its own alone",
+    )
     acknowledge: tuple[Label, ...] = Field(
         (), max_length=100, description="names of the releases outside the bound that are accepted"
     )
@@ -59,6 +66,17 @@ class Privacy(Settings):
             )
         return sigma
 
+    def counted(self, purpose: str) -> int:
+        """Return of how many clients the noise counts in releases of a purpose: of ``honest`` in
+        the training step, which leaves in sums alone.
+        """
+        return self.honest if purpose == "training" else 1
+
+    @property
+    def alone(self) -> "Privacy":
+        """The settings with a client's own noise alone."""
+        return self.model_copy(update={"honest": 1})
+
     @property
     def void(self) -> str | None:
         """Explain for the record why these settings give no privacy; None if they give some."""
@@ -67,6 +85,14 @@ class Privacy(Settings):
         if not self.noise_multiplier:
             return "no privacy: noise_multiplier = 0"
         return None
+
+
+def in_sums(honest: int, least: int) -> str:
+    """Return, as an apposition, whom epsilon is a bound against where others' noise counts."""
+    return (
+        f"against those who see sums of {least} clients or more alone, of which up to "
+        f"{least - honest} may be with them"
+    )
 
 
 @dataclass(frozen=True)

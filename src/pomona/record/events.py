@@ -201,6 +201,7 @@ class _Spent(Kind):
     delta: Figure
     clients: list[Figure]
     void: Line | None = None
+    alone: list[Figure] | None = None
 
 
 class _Summary(Kind):

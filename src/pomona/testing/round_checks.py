@@ -268,6 +268,25 @@ def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings
         assert_close(downs[1][name].bank, rows.bank)
 
 
+def a_client_that_sends_its_step_sends_nothing_else(settings: MethodSettings) -> None:
+    """Check that a client with ``sends_step`` keeps nothing, and sends the received model after one
+    step of plain SGD, where a decay shrinks it besides.
+    """
+    run = after(settings, suited(settings, uneven(4, 6, 8)), 1)
+    if not run.method.client.sends_step:
+        return
+    assert not [name for name in states(run) if not name.startswith("server")]
+    once = passes(settings, 2, batch_size=10**6, epochs=1, steps=1, weight_decay=0.1)
+    down = run.method.server.down(run.server, run.ids, run.roster, once)
+    replies = run.clients.visit(ClientRequest(once, run.roster, run.ids, True), down)
+    for k, reply in enumerate(replies):
+        (rows,), (sent,) = down.values(), reply.uplink.values()
+        w = rows.bank[rows.index[k]]
+        whole = torch.tensor(run.problem.rows[k])
+        _, G = run.problem.gradient(w.unsqueeze(0), [whole])
+        assert_close(sent, w - once.lr * (G[0] + once.weight_decay * w))
+
+
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches, and all else that is drawn, come from the run's seed."""
     one, again, two = (
@@ -347,6 +366,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     the_order_of_clients_does_not_matter,
     the_server_treats_clients_alike,
     a_server_that_needs_sums_only_gets_by_with_the_mean,
+    a_client_that_sends_its_step_sends_nothing_else,
     another_seed_gives_other_batches,
     one_client_alone_works,
     the_loss_falls_towards_the_known_optimum,

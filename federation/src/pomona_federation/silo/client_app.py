@@ -154,7 +154,7 @@ class ClientApp:
             return reply, b"", "", None
         if not (part := MaskedPart.of(self.silo)):
             return reply, self._uplink(reply), "", None
-        reply, change, norm = part.change(reply, down)
+        reply, change, norm = part.change(reply, task, down)
         self._require_sendable(part.size(change))
         return reply, change, new_secret() if change else "", norm
 
@@ -232,7 +232,7 @@ class ClientApp:
         config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
         objective = (
-            private_objective(scenario, stores, place, silo.file)
+            private_objective(scenario, stores, place, silo.file, task.run)
             if config.privacy
             else scenario.objective()
         )

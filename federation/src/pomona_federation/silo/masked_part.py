@@ -13,6 +13,8 @@ from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import Numbers, encoded
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
+from pomona.federation.noise_in_sums import coarse, noise_adds_up
+from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import change, received, weighed
 from pomona.methods.base import Downlink
 from pomona.storage.tensor_validation import non_finite
@@ -47,19 +49,24 @@ class MaskedPart:
         terms = silo.agreed.config.secure_aggregation
         return cls(silo, terms) if terms else None
 
-    def change(self, reply: Reply, down: Downlink) -> tuple[Reply, bytes, float]:
-        """A reply as the server gets it, the change to keep for the sum, and its norm before
-        clipping.
+    def change(self, reply: Reply, task: Task, down: Downlink) -> tuple[Reply, bytes, float]:
+        """A reply to a task as the server gets it, the change to keep for the sum, and its norm
+        before clipping.
 
-        The server gets no uplink, and a fault in place of one that is not finite.
+        The server gets no uplink, and a fault in place of one that is not finite, or of numbers too
+        coarse for its noise.
         """
+        config, came = self.silo.agreed.config, received(down, 0)
         rest = replace(reply, uplink={})
         if reply.fault or not reply.uplink:
             return rest, b"", 0.0
         if why := non_finite(reply.uplink):
             return replace(rest, fault=f"diverged: {why}"), b"", 0.0
-        moved, norm = change(reply.uplink, received(down, 0), self.terms)
-        if norm > self.terms.max_norm:
+        roster, lr = roster_of(task, config), round_of(config, task.number).lr
+        if why := coarse(came, roster.sizes[task.place], roster, lr, config):
+            return replace(rest, fault=why), b"", 0.0
+        moved, norm = change(reply.uplink, came, config)
+        if norm > self.terms.max_norm and not noise_adds_up(config):
             logger.info("the change has norm %.3g and is clipped", norm)
         return rest, moved.astype("<f4").tobytes(), norm
 

@@ -22,6 +22,7 @@ from pomona.core.training_settings import Passes
 from pomona.objective.private import PrivateObjective
 from pomona.privacy.accounting import Gradients, epsilon, steps
 from pomona.privacy.ledger import Draw, LedgerEntry
+from pomona.privacy.settings import Privacy
 from pomona.scenario import Scenario
 from pomona.storage.run_status import last_round
 from pomona_federation.json_store import read_json, write_json
@@ -119,7 +120,7 @@ def charge(
                 config.method.method().card.privacy.gradients,
             )
             about = (
-                store.settings.noise_multiplier,
+                store.settings,
                 asked,
                 n,
                 config.batch_size,
@@ -137,7 +138,7 @@ def charge(
 
 def lost(
     restored: Restored,
-    sigma: float,
+    settings: Privacy,
     asked: Iterable[Gradients],
     n: int,
     size: int,
@@ -152,7 +153,7 @@ def lost(
 
     Args:
         restored: which rounds.
-        sigma: noise multiplier.
+        settings: the run's privacy.
         asked: the gradients that the method asks for.
         n: training samples.
         size: of a batch.
@@ -165,13 +166,13 @@ def lost(
             if number <= rounds or gradients.evaluates:
                 times = 2 if gradients.evaluates and number <= rounds else 1
                 yield from _round(
-                    f"{restored.token} {kind}", number, gradients, sigma, n, size, passes, times
+                    f"{restored.token} {kind}", number, gradients, settings, n, size, passes, times
                 )
 
 
 def to_come(
     restored: Restored,
-    sigma: float,
+    settings: Privacy,
     asked: Iterable[Gradients],
     n: int,
     size: int,
@@ -187,7 +188,7 @@ def to_come(
                 number == restored.after + 1 or not gradients.once
             ):
                 yield from _round(
-                    f"{restored.token} to come {kind}", number, gradients, sigma, n, size, passes
+                    f"{restored.token} to come {kind}", number, gradients, settings, n, size, passes
                 )
 
 
@@ -195,7 +196,7 @@ def _round(
     name: str,
     number: int,
     gradients: Gradients,
-    sigma: float,
+    settings: Privacy,
     n: int,
     size: int,
     passes: Passes,
@@ -206,4 +207,5 @@ def _round(
         draw = Draw(number, gradients.purpose, step, n, size)
         for k in range(times * gradients.per_batch):
             release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
-            yield LedgerEntry(draw, sigma if gradients.noised else 0.0, release)
+            sigma = settings.noise_multiplier if gradients.noised else 0.0
+            yield LedgerEntry(draw, sigma, release, settings.counted(draw.purpose))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
+from pomona.config import Config
 from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DataError, PomonaError, StorageError
-from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
+from pomona.federation.noise_in_sums import noise_adds_up
 from pomona.methods.base import Card
 from pomona.metrics.metric import Score
 from pomona.privacy.settings import Privacy, Release, acknowledged
@@ -108,7 +109,7 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
         "bytes_per_model": each,
         "models_down": _received(card, agreed.federation.places, each),
         "models_up": card.exchange.up,
-        "sum": _summed(config.secure_aggregation),
+        "sum": _summed(config),
         "stays": card.exchange.private,
         "tells": "; ".join(card.exchange.tells.values()) or None,
         "trials": f"{len(agreed.trials)} settings are tried, each for all rounds"
@@ -174,13 +175,15 @@ def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
     return words or None
 
 
-def _summed(terms: SecureAggregation | None) -> str | None:
+def _summed(config: Config) -> str | None:
     """What secure aggregation makes of the models that a silo sends."""
+    terms = config.secure_aggregation
     if terms is None:
         return None
+    cut = "" if noise_adds_up(config) else f" clipped to {terms.max_norm:g},"
     return (
-        f"the change of the model, clipped to {terms.max_norm:g}, leaves masked, only in a sum "
-        f"with those of {terms.minimum - 1} other silos or more; loss and scores are not summed"
+        f"the change of the model,{cut} leaves masked, only in a sum with those of "
+        f"{terms.minimum - 1} other silos or more; loss and scores are not summed"
     )
 
 
@@ -221,6 +224,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "most": "never more than",
         "stays": "stays in the silo",
         "epsilon": "privacy loss epsilon",
+        "alone": "by its own noise alone",
         "total": "of all on this data",
     }
     for key, word in words.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from pomona.core.errors import DataError, PomonaError, ProtocolError
 from pomona.core.registry import importable
+from pomona.federation.noise_in_sums import against
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json
@@ -241,6 +242,9 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
         leaves["epsilon"] = _whole_run(worst_cost(own))
+        if whom := against(own.config):
+            leaves["epsilon"] += f", {whom}"
+            leaves["alone"] = _whole_run(worst_cost(own, alone=True))
         leaves["total"] = str(found.total)
     work.require_affordable()
     sizes = (

@@ -98,9 +98,9 @@ def roster_of(task: Task, config: Config) -> Roster:
     return Roster(task.sizes, config.largest_share)
 
 
-def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
+def worst_cost(own: Scenario, before: Collection[float] = (), alone: bool = False) -> Cost:
     """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released
-    without noise.
+    without noise. ``alone``: by the silo's own noise alone, if others' counts.
 
     ``before``: epsilons of earlier runs of the same study. A further run draws the same batches
     again, so its cost is what raises their sum to the epsilon of that many releases in place of
@@ -115,7 +115,7 @@ def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
     ):
         return Cost(inf)
     if not before:
-        return Cost(max(own.epsilons()), privacy.delta)
+        return Cost(max(own.epsilons(alone)), privacy.delta)
     less = privacy.model_copy(
         update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))}
     )
@@ -125,10 +125,10 @@ def worst_cost(own: Scenario, before: Collection[float] = ()) -> Cost:
 
 
 def private_objective(
-    scenario: Scenario, folder: Path, place: int, own: SiloFile
+    scenario: Scenario, folder: Path, place: int, own: SiloFile, run: str
 ) -> PrivateObjective:
-    """The private objective with the key stores in a folder, within the smaller of the agreed and
-    the accepted budget.
+    """The private objective of a run with the key stores in a folder, within the smaller of the
+    agreed and the accepted budget.
 
     Raises PrivacyError if the key store belongs to another place: what was spent there would not
     count.
@@ -140,7 +140,7 @@ def private_objective(
     bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
     return replace(
         scenario, config=scenario.config.model_copy(update={"privacy": bounded})
-    ).private(folder)
+    ).private(folder, run)
 
 
 @dataclass(frozen=True)

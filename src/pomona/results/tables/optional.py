@@ -14,6 +14,7 @@ from pomona.core.table import NOTHING, Table
 from pomona.metrics.intervals import CONFIDENCE, blocks, stratified
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import Array, mean_of_known
+from pomona.privacy.settings import in_sums
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, headline, leader, spoken
 from pomona.results.wording import capital, listing
@@ -197,7 +198,7 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
 def privacy(runs: list[Run]) -> Table:
     """Return the epsilon of each client of a private run."""
     private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
-    several = len(private) > 1
+    several, added = len(private) > 1, any("alone" in spent for _, spent in private)
     return Table(
         "privacy",
         "What privacy was spent",
@@ -206,12 +207,18 @@ def privacy(runs: list[Run]) -> Table:
             "less they reveal about any one training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
-        ["Client", *(["Run"] if several else []), "ε"],
+        [
+            "Client",
+            *(["Run"] if several else []),
+            "ε",
+            *(["ε by its own noise alone"] if added else []),
+        ],
         [
             [
                 run.client(client),
                 *([run.label] if several else []),
-                "no bound" if e is None else f"{e:.3f}",
+                _figure(e),
+                *([_figure(spent.get("alone", spent["clients"])[client])] if added else []),
             ]
             for run, spent in private
             for client, e in enumerate(spent["clients"])
@@ -220,15 +227,21 @@ def privacy(runs: list[Run]) -> Table:
     )
 
 
+def _figure(epsilon: float | None) -> str:
+    return "no bound" if epsilon is None else f"{epsilon:.3f}"
+
+
 def _terms(run: Run, delta: float, void: str | None) -> str:
     """Describe the conditions of a run's ε."""
     if void:
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
+    honest, least = run.setting("privacy.honest"), run.setting("secure_aggregation.minimum")
     return (
         f"{run.label}: δ = {delta:g}, noise multiplier "
         f"{run.setting('privacy.noise_multiplier'):g}, gradients clipped "
         f"at {run.setting('privacy.max_grad_norm'):g}"
         f"{f', a budget of ε = {budget:g}' if budget else ''}"
+        f"{f'; {in_sums(honest, least)}' if honest and honest > 1 else ''}"
         f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
     )

@@ -1,0 +1,110 @@
+"""Noise that adds up in secure sums: when other clients' noise counts (``privacy.honest``).
+
+What a client sends has to be a fixed linear function of its one noised sum of clipped gradients: a
+step of SGD from the received model, not clipped after the noise, of numbers so fine that rounding
+each client's change is like rounding the sum (Kairouz, Liu and Steinke, The distributed discrete
+Gaussian mechanism, ICML 2021, for integers). What the noise then counts for is ``effective`` in
+``privacy.accounting``.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from pomona.config import Config
+from pomona.core.errors import ConfigError
+from pomona.core.fixed_point import scale
+from pomona.core.round import Roster
+from pomona.privacy.settings import in_sums
+
+
+def require_honest(config: Config) -> None:
+    """Raise ConfigError for ``privacy.honest`` where sums do not have the noise of several
+    clients.
+    """
+    if not noise_adds_up(config):
+        return
+    assert config.privacy
+    terms, method, honest = config.secure_aggregation, config.method.method(), config.privacy.honest
+    most = terms.minimum - 1 if terms else 1
+    faults = (
+        (terms is None, "only a sum hides one client's noise in others': set secure_aggregation"),
+        (
+            honest > most,
+            "some client in a sum knows its own noise: set at most "
+            f"secure_aggregation.minimum - 1 = {most}",
+        ),
+        (
+            not method.client.sends_step or method.share,
+            f"{config.method.name} sends more, or something else, than one step from the received "
+            "model: take fedavg, fedprox, or one of these with a server optimizer",
+        ),
+        (
+            method.card.headline[1] == "trained",
+            f"{config.method.name} is judged by models that a client has trained, whose scores its "
+            "own noise alone protects: take fedavg",
+        ),
+        (
+            config.local_steps != 1,
+            "a second step starts from what a client's own noise has made: set local_steps = 1",
+        ),
+        (
+            not config.optimizer.plain,
+            "a sum of steps is a step of the sum for sgd without clipping: leave section optimizer "
+            "out",
+        ),
+        (
+            config.largest_share < 1,
+            "where shares are limited, others' noise may weigh next to nothing: set "
+            "largest_share = 1",
+        ),
+    )
+    for wrong, why in faults:
+        if wrong:
+            raise ConfigError(f"privacy.honest = {honest}: {why}")
+
+
+def noise_adds_up(config: Config) -> bool:
+    """Return whether the noise of several clients in a sum counts."""
+    return bool(config.privacy and config.privacy.honest > 1)
+
+
+def against(config: Config) -> str:
+    """Return, as an apposition, whom a client's epsilon is a bound against, if others' noise
+    counts; else "".
+    """
+    if not noise_adds_up(config):
+        return ""
+    assert config.privacy
+    assert config.secure_aggregation
+    return in_sums(config.privacy.honest, config.secure_aggregation.minimum)
+
+
+def coarse(
+    came: Mapping[str, Tensor], samples: int, roster: Roster, lr: float, config: Config
+) -> str:
+    """Return why a client's change cannot be sent, where others' noise counts: numbers of its model
+    or of the sum are too coarse for its noise; "" if it can.
+
+    The noise in a change has standard deviation s = lr sigma C / L. A sum of Gaussians rounded to
+    multiples of h is a rounded Gaussian but for e^(-(pi s / h)^2), which is 1e-17 at h = s / 2; an
+    h of s / 4 leaves room for numbers that the step makes longer.
+    """
+    if not noise_adds_up(config):
+        return ""
+    privacy, terms = config.privacy, config.secure_aggregation
+    assert privacy
+    assert terms
+    step = lr * privacy.max_grad_norm
+    noise = step * privacy.noise_multiplier / min(config.batch_size, samples)
+    longest = step + max(float(row.abs().max()) for row in came.values() if row.numel())
+    of_model = float(np.spacing(np.float32(longest)))
+    of_sum = sum(roster.sizes) / (samples * scale(terms))
+    if max(of_model, of_sum) <= noise / 4 or not noise:  # without noise there is no bound
+        return ""
+    raised = "set secure_aggregation.bits = 64, or lower max_norm" if of_sum > of_model else ""
+    return (
+        f"numbers of {max(of_model, of_sum):.2g} are too coarse for noise of {noise:.2g}, so that "
+        f"privacy.honest does not hold; {raised or 'raise lr, or lower batch_size'}"
+    )

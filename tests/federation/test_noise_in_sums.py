@@ -1,0 +1,237 @@
+"""Noise of several clients in a sum: what it counts for, and where it does not."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pomona
+from pomona.config import merge, resolve
+from pomona.core.errors import ConfigError, DivergedError
+from pomona.core.round import Roster
+from pomona.federation.noise_in_sums import coarse
+from pomona.federation.secure_sum import require_sums
+from pomona.methods import METHODS
+from pomona.privacy.accounting import effective
+from pomona.privacy.ledger import Draw, Ledger
+from pomona.privacy.noise import KeyStore
+from pomona.record.run_folder import load
+from pomona.scenario import Scenario
+from pomona.testing.conformance import small
+
+SIGMA, C, LR, CLIENTS, HONEST, ROUNDS = 2.0, 0.5, 0.1, 4, 3, 3
+PRIVACY = {
+    "noise_multiplier": SIGMA,
+    "max_grad_norm": C,
+    "delta": 1e-4,
+    "honest": HONEST,
+    "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon"],
+}
+TERMS = {"max_norm": 50.0, "minimum": CLIENTS}
+
+
+def config(method="fedavg", **over):
+    tree = {"privacy": {**PRIVACY}, "secure_aggregation": {**TERMS}, "local_steps": 1}
+    merge(tree, {"rounds": ROUNDS, "batch_size": 240, **over})
+    return small({"name": method}, **tree)
+
+
+@given(
+    st.lists(st.integers(1, 500), min_size=2, max_size=8),
+    st.integers(1, 600),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_noise_in_any_sum_is_at_least_what_counts(sizes, batch, seed):
+    """By the weights that a sum has: a sample moves it by p_k C / L_k, a client's noise in it is
+    p_i sigma C / L_i.
+    """
+    rng = np.random.default_rng(seed)
+    ids = tuple(sorted(rng.choice(len(sizes), rng.integers(2, len(sizes) + 1), False).tolist()))
+    weights = dict(zip(ids, Roster(tuple(sizes)).weights(ids).tolist(), strict=True))
+    part = {i: weights[i] / min(batch, sizes[i]) for i in ids}
+    honest = rng.choice(ids, rng.integers(1, len(ids) + 1), False).tolist()
+    k, q = honest[0], min(1.0, batch / sizes[honest[0]])
+    noise = SIGMA * math.sqrt(sum(part[i] ** 2 for i in honest)) / part[k]
+    assert noise >= effective(SIGMA, q, len(honest)) * (1 - 1e-12)
+    if batch >= max(sizes):
+        assert noise == pytest.approx(SIGMA * math.sqrt(len(honest)))
+
+
+def test_epsilon_is_that_of_an_accountant_for_the_noise_of_the_honest():
+    opacus = pytest.importorskip("opacus.accountants")
+    scenario = Scenario.prepare(config())
+    for said, sigma in (
+        (scenario.epsilons(), SIGMA * math.sqrt(HONEST)),
+        (scenario.epsilons(alone=True), SIGMA),
+    ):
+        accountant = opacus.RDPAccountant()
+        accountant.history = [(sigma, 1.0, ROUNDS)]
+        assert said == pytest.approx([accountant.get_epsilon(PRIVACY["delta"])] * CLIENTS)
+
+
+def model(folder):
+    from safetensors.numpy import load_file
+
+    read = load_file(folder / "models" / "client-00.safetensors")
+    return np.concatenate([t.reshape(-1) for _, t in sorted(read.items())])
+
+
+def test_the_models_noise_is_that_of_all_clients(tmp_path):
+    """Full batches: each sum of gradients has noise sigma C, and the mean divides by all samples.
+
+    Of 610 numbers the standard deviation is known to 1 / sqrt(2 * 610) = 3 %.
+    """
+    once = {"rounds": 1, "local_steps": 1}
+    pomona.run(config(**once, privacy={"seed": 1}), tmp_path / "noised")
+    pomona.run(config(**once, privacy={"seed": 1, "noise_multiplier": 0.0}), tmp_path / "clipped")
+    noise = model(tmp_path / "noised") - model(tmp_path / "clipped")
+    n = sum(len(c.train) for c in Scenario.prepare(config()).partition.clients)
+    assert len(noise) == 610
+    assert noise.std() == pytest.approx(LR * SIGMA * C * math.sqrt(CLIENTS) / n, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ({"privacy": {"honest": CLIENTS}}, "knows its own noise: .* = 3"),
+        ({"local_steps": 2}, "set local_steps = 1"),
+        ({"method": "ditto"}, "ditto sends more"),
+        ({"method": "fedala"}, "fedala sends more"),
+        ({"method": "fedrep"}, "fedrep sends more"),
+        ({"method": "fedavg-local"}, "has trained"),
+        ({"method": "fedavg+median"}, "works on the clients' single models"),
+        ({"optimizer": {"max_grad_norm": 1.0}}, "without clipping"),
+        ({"optimizer": {"name": "adam"}}, "without clipping"),
+        ({"largest_share": 0.5}, "set largest_share = 1"),
+    ],
+)
+def test_where_noise_does_not_add_up_it_does_not_count(over, said):
+    with pytest.raises(ConfigError, match=said):
+        require_sums(config(**over))
+
+
+def test_without_sums_it_does_not_count():
+    tree = config().tree()
+    del tree["secure_aggregation"]
+    with pytest.raises(ConfigError, match="set secure_aggregation"):
+        require_sums(resolve(tree))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg-ft", "fedprox", "fedadam", "fedprox+momentum"])
+def test_methods_that_send_their_step_are_taken(name):
+    require_sums(config(method=name, momentum=0.9, weight_decay=1e-4))
+
+
+def test_few_methods_send_their_step():
+    """A new one has to be thought of."""
+    assert {n for n, kind in METHODS.items() if kind().method().client.sends_step} == {
+        *("fedavg", "fedavg-local", "fedavg-ft", "fedavg-data", "fedprox", "fedprox-ft"),
+        *("fedavgm", "fedadagrad", "fedyogi", "fedadam", "ffa-lora"),
+    }
+
+
+def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
+    found = pomona.run(config(privacy={"epsilon_budget": 1e3}), tmp_path / "run")
+    spent, scenario = found.summary["privacy"], Scenario.prepare(config())
+    assert spent["clients"] == pytest.approx(scenario.epsilons())
+    assert spent["alone"] == pytest.approx(scenario.epsilons(alone=True))
+    assert {(e.model, e.when) for e in found.evaluations} == {("global", "received")}
+    card = (tmp_path / "run/models/client-00.card.md").read_text()
+    assert "sums of 4 clients or more alone, of which up to 1 may be with them" in card
+
+
+def test_a_budget_counts_the_noise_of_the_honest():
+    """It is exceeded by the own noise alone."""
+    scenario = Scenario.prepare(config())
+    shared, own = max(scenario.epsilons()), max(scenario.epsilons(alone=True))
+    assert own > shared
+    result = pomona.run(config(privacy={"epsilon_budget": (shared + own) / 2}))
+    assert len(result.rounds) == ROUNDS
+
+
+def test_fine_tuning_counts_its_own_noise_alone():
+    """Its models leave no client, but their scores do."""
+    tuned = Scenario.prepare(config(method="fedavg-ft", data={"validation_share": 0.0}))
+    once = Scenario.prepare(config(rounds=ROUNDS + 1))
+    assert tuned.epsilons()[0] > once.epsilons(alone=True)[0]
+
+
+def test_a_resumed_run_has_the_same_ledgers(tmp_path):
+    seeded = {"seed": 3}
+    pomona.run(config(privacy=seeded), tmp_path / "whole")
+    pomona.run(config(privacy=seeded, rounds=2), tmp_path / "part")
+    pomona.run(config(privacy=seeded), tmp_path / "part", resume=True)
+    for i in range(CLIENTS):
+        one, two = (
+            (tmp_path / name / f"private/dp/client-{i:02d}/ledger.jsonl").read_text()
+            for name in ("whole", "part")
+        )
+        assert one == two
+        assert one.count('"honest": 3') == ROUNDS
+    whole, part = (load(tmp_path / name).summary["privacy"] for name in ("whole", "part"))
+    assert whole == part
+
+
+def test_changes_are_not_clipped_and_a_sum_that_is_too_long_ends_the_run(tmp_path):
+    """Noise in a client's change is as long as LR SIGMA C sqrt(610) / n_i, 0.05 for 50 samples; in
+    the sum as 2 LR SIGMA C sqrt(610) / n, 0.026 for 192.
+    """
+    for name, most, honest in (("wide", 50.0, 3), ("narrow", 0.06, 3), ("clipped", 0.06, 1)):
+        terms, privacy = {"max_norm": most, "bits": 64}, {"seed": 1, "honest": honest}
+        run = config(rounds=1, privacy=privacy, secure_aggregation=terms)
+        pomona.run(run, tmp_path / name)
+    wide, narrow, clipped = (model(tmp_path / name) for name in ("wide", "narrow", "clipped"))
+    assert narrow == pytest.approx(wide, abs=1e-6)
+    assert np.abs(clipped - wide).max() > 1e-4
+    with pytest.raises(DivergedError, match="raise max_norm"):
+        pomona.run(config(rounds=1, secure_aggregation={"max_norm": 0.01}))
+
+
+@pytest.mark.parametrize(
+    ("size", "bits", "most", "said"),
+    [
+        (1.0, 32, 50.0, ""),
+        (2.0**20, 32, 50.0, "numbers of 0.12 .* raise lr"),
+        (1.0, 32, 1e6, "bits = 64"),
+        (1.0, 64, 1e6, ""),
+    ],
+)
+def test_a_model_of_large_numbers_cannot_round_the_noise_away(size, bits, most, said):
+    """A server could otherwise see by the steps of float32 which changes are 0."""
+    terms = {"max_norm": most, "bits": bits}
+    why = coarse(
+        {"model": torch.tensor([0.0, -size])},
+        60,
+        Roster((60, 60, 60, 60)),
+        LR,
+        config(secure_aggregation=terms),
+    )
+    assert re.search(said, why) if said else not why
+
+
+def test_runs_that_share_a_key_have_other_noise_each(tmp_path):
+    """The same noise in two sums, of which one lacks a client, would tell that client's change."""
+    settings = config().privacy
+    draw, row, total = Draw(1, "training", 0, 20, 20), torch.ones(5), torch.zeros(5)
+
+    def made(run, folder, privacy=settings, draw=draw):
+        store = KeyStore.open(tmp_path / folder, 0, privacy, run=run)
+        return store.release(draw, row, total.double())
+
+    first, again, other = made("ab", "one"), made("ab", "one"), made("ef", "one")
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    # two releases of one batch, each of the noise of three
+    history = Ledger.open(tmp_path / "one/client-00/ledger.jsonl").history()
+    ((event, count),) = history.items()
+    assert (event.q, count) == (1.0, 1)
+    assert event.sigma == pytest.approx(SIGMA * math.sqrt(HONEST) / math.sqrt(2))
+    tuning = replace(draw, purpose="finetuning")
+    alone, same = (made(run, "one", draw=tuning) for run in ("ab", "ef"))
+    assert torch.equal(alone, same)
