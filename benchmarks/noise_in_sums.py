@@ -62,7 +62,7 @@ def compared(title: str, federation: tuple[Any, ...], epsilons: Any, seeds: int)
     largest = max(len(c.train) for c in scenario.partition.clients)
     plain = np.array([reached(tree, seed) for seed in range(seeds)])
     rows: dict[str, dict[str, object]] = {
-        "no noise": {"sigma": 0.0, "accuracy": float(plain.mean()), "more": "", "error": ""}
+        "without privacy": {"sigma": 0.0, "accuracy": float(plain.mean()), "more": "", "error": ""}
     }
     for epsilon in epsilons:
         alone = None

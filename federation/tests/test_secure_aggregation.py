@@ -72,7 +72,7 @@ NOISED = {
     "max_grad_norm": 1.0,
     "delta": 1e-3,
     "honest": 2,
-    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon", "noise-of-others"],
 }
 
 

@@ -30,7 +30,7 @@ PRIVACY = {
     "max_grad_norm": C,
     "delta": 1e-4,
     "honest": HONEST,
-    "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon"],
+    "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon", "noise-of-others"],
 }
 TERMS = {"max_norm": 50.0, "minimum": CLIENTS}
 

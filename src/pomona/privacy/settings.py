@@ -134,11 +134,16 @@ _WORDS = {
         "the names of the classes, found in all clients' rows, those for testing included"
     ),
     "unlimited-epsilon": "as much privacy as the rounds take: epsilon_budget is not set",
+    "noise-of-others": (
+        "what others' noise hides, to all who see more than sums, and to more clients together "
+        "than secure_aggregation.minimum - honest"
+    ),
 }
 
 _REMEDIES = {
     "class-names": "name them in data.classes",
     "unlimited-epsilon": "set privacy.epsilon_budget",
+    "noise-of-others": "set privacy.honest = 1",
 }
 # The others reveal nothing about training records (counts are public), or were fixed before the run
 # by an agreement.
@@ -175,6 +180,7 @@ def uncovered(
         "vocabulary": kind == "text",
         "class-names": classes_found,
         "unlimited-epsilon": settings.epsilon_budget is None,
+        "noise-of-others": settings.honest > 1,
     }
     found = [RELEASES[name] for name, made in general.items() if made]
     return (*found[:2], *own, *found[2:])
