@@ -35,7 +35,7 @@ from pomona.core.round import Roster
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.round_plan import round_of
-from pomona.methods import class_means, fedpac
+from pomona.methods import class_means, fedpac, pfedfda
 from pomona.scenario import Scenario
 
 ROUNDS, DATA, LAMBDA, KAPPA, MU = 3, "Digits", 3.0, 5.0, 0.3
@@ -60,10 +60,11 @@ Vectors = dict[str, Tensor]  # what is compared of one round, by name
 
 
 class Ours:
-    """A method on the task, as Pomona runs it."""
+    """A method on the task, as Pomona runs it; ``over``: other settings."""
 
-    def __init__(self, name: str) -> None:
-        self.config = resolve(SETTINGS, {"method": {"name": name, **METHODS[name]}})
+    def __init__(self, name: str, over: Mapping[str, Any] | None = None) -> None:
+        method = {"name": name, **METHODS.get(name, {})}
+        self.config = resolve(SETTINGS, {"method": method, **(over or {})})
         self.scenario = Scenario.prepare(self.config)
         self.data = self.scenario.objective().data
         self.classes = len(self.scenario.dataset.classes)
@@ -97,6 +98,9 @@ def held(state: Any) -> Vectors:
         return {"class means": state.means.flatten()}
     if isinstance(state, fedpac.BodyAndHeads):
         return {"shared": state.body, "heads": state.heads.flatten(), **held(state.means)}
+    if isinstance(state, pfedfda.BodyAndGaussians):
+        means, covariance = state.means.flatten(), state.covariance.flatten()
+        return {"shared": state.body, "class means": means, "covariance": covariance}
     if isinstance(state, Tensor):
         return {"shared": state}
     return {"shared": state.model, "mean feature": state.mean}
@@ -299,13 +303,15 @@ def compare(name: str) -> None:
         for k in range(len(CHANGES[name]) + 1):
             changes = CHANGES[name][:k]
             found = Theirs(name, ours, changes).rounds()
-            print(f"{name}, {k}: {changes[-1].__doc__ if changes else 'As it is.'}")
-            for part in expected[0]:
-                apart = [
-                    float((one[part] - two[part]).abs().max())
-                    for one, two in zip(expected, found, strict=True)
-                ]
-                print(f"    {part:13}" + "".join(f"{each:10.1e}" for each in apart))
+            show(name, changes, expected, found)
+
+
+def show(name: str, changes: tuple[Any, ...], ours: list[Vectors], theirs: list[Vectors]) -> None:
+    """Print the differences in each round of what both have under a name."""
+    print(f"{name}, {len(changes)}: {changes[-1].__doc__ if changes else 'As it is.'}")
+    for part in ours[0]:
+        apart = [float((a[part] - b[part]).abs().max()) for a, b in zip(ours, theirs, strict=True)]
+        print(f"    {part:13}" + "".join(f"{each:10.1e}" for each in apart))
 
 
 def main() -> None:

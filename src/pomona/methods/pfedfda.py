@@ -24,8 +24,8 @@ and with phi_i. The f^2 numbers of a covariance go up and down.
 Differs from published code: that adds I, and 1e-4 to every number, to C_i (``ridge = 1``), and takes
 the nearest matrix without negative eigenvalues; here there are none. It minimises by ten steps of
 ``L-BFGS`` from 1/2, draws folds, takes the features of C_i and m_i as they were while phi moved, and
-starts mu at random numbers from 0 to 1. Compared with its code; the paper's algorithm was not at
-hand.
+starts mu at random numbers from 0 to 1; where it evaluates, a class of one or two samples has mu_k.
+Without these its models are these in training, to rounding. The paper's algorithm was not at hand.
 """
 
 from dataclasses import dataclass
