@@ -1,14 +1,18 @@
-"""Print the tables of ``docs/results/liars.md`` from a bench of the suite ``liars``.
+"""Print the tables of ``docs/results/liars.md`` from a bench of the suite ``liars``, and draw its
+figure.
 
-python tools/liars_tables.py runs/liars
+``python tools/liars_tables.py runs/liars`` writes docs/images/liars.png.
 """
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import pyplot as plt
+from PIL import Image
 from scipy.stats import t as student
 
 import pomona
@@ -16,7 +20,32 @@ from pomona.experiments.bench_results import load
 
 HONEST = range(4, 12)
 """Clients that never lie in the suite: every number is theirs, also without liars."""
-LIES = ("scale", "sign", "collude", "labels")
+LIES = ("scale", "sign", "noise", "collude", "labels", "backdoor")
+TRIGGERED = "triggered"
+"""In place of a lie: what its backdoor does."""
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "liars.png"
+PANELS = {
+    "scale": "scale: 50 times the change",
+    "sign": "sign: minus 4 times the change",
+    TRIGGERED: "backdoor: triggered samples",
+    "collude": "collude: within the honest spread",
+    "labels": "labels: class 9 - y",
+}
+LOOKS = dict(
+    zip(
+        ("none", "clipped", "centred", "median", "trimmed", "geometric", "krum"),
+        (
+            ("#000000", "o"),
+            ("#0072b2", "s"),
+            ("#56b4e9", "D"),
+            ("#e69f00", "^"),
+            ("#f0e442", "v"),
+            ("#009e73", "P"),
+            ("#d55e00", "X"),
+        ),
+        strict=True,
+    )
+)
 RULES = (
     "fedavg",
     "fedavg+clipped",
@@ -34,22 +63,20 @@ Values = Mapping[
 
 
 def values(folder: Path) -> Values:
-    """Return each client's test accuracy in % after the last round; 0 without a finite model."""
+    """Return each client's test accuracy in % after the last round, 0 without a finite model; and
+    of ``triggered-LIARS`` the share of other classes' test samples that get the backdoor's class.
+    """
     found: dict[tuple[str, str], dict[int, list[float]]] = {}
     for group in load(folder).results["results"]:
-        cells = [c for c in group["cells"] if c["figures"]]
-        found[group["scenario"], group["method"]] = {
-            c["seed"]: [
-                100 * (v or 0.0)
-                for v in c["figures"]["models"][c["figures"]["headline"]]["last"]["value"]
-            ]
-            for c in cells
-        }
-    return found
-
-
-def _last(figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = figures["models"][figures["headline"]]["last"]
+        scenario, method = group["scenario"], group["method"]
+        for cell in (c for c in group["cells"] if c["figures"]):
+            figures, seed = cell["figures"], cell["seed"]
+            last = figures["models"][figures["headline"]]["last"]["value"]
+            found.setdefault((scenario, method), {})[seed] = [100 * (v or 0.0) for v in last]
+            if shares := figures.get("backdoor", {}).get("clients"):
+                place = scenario.replace("backdoor", TRIGGERED)
+                each = [100 * (shares.get(str(i)) or 0.0) for i in range(12)]
+                found.setdefault((place, method), {})[seed] = each
     return found
 
 
@@ -59,13 +86,46 @@ def interval(each: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(each)), float(student.ppf(0.975, n - 1) * np.std(each, ddof=1) / n**0.5)
 
 
+def honest(of: Values, scenario: str, method: str) -> list[float]:
+    """Return the honest clients' mean by seed; empty if there is none."""
+    seeds = of.get((scenario, method), {})
+    return [float(np.mean([v[i] for i in HONEST])) for v in seeds.values()]
+
+
 def mean(of: Values, scenario: str, method: str) -> str:
-    """Return a cell of a table: the honest clients' mean accuracy."""
-    seeds = of.get((scenario, method))
-    if not seeds:
-        return ""
-    middle, half = interval([float(np.mean([v[i] for i in HONEST])) for v in seeds.values()])
-    return f"{middle:.1f} +- {half:.1f}"
+    """Return a cell of a table: the mean over honest clients, and its interval over seeds."""
+    each = honest(of, scenario, method)
+    return "{:.1f} +- {:.1f}".format(*interval(each)) if each else ""
+
+
+def figure(of: Values) -> None:
+    """Draw FedAvg's rules: a panel a lie, means over honest clients and seeds against liars."""
+    drawn, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), sharex=True, layout="constrained")
+    for ax, (lie, title) in zip(axes.flat, PANELS.items(), strict=False):
+        for method, (colour, marker) in zip(RULES, LOOKS.values(), strict=True):
+            each = [honest(of, "honest" if k == 0 else f"{lie}-{k}", method) for k in range(5)]
+            start = lie == TRIGGERED  # nobody has seen a trigger where nobody lies
+            y = [np.mean(e) if e else np.nan for e in each]
+            ax.plot(range(start, 5), y[start:], color=colour, marker=marker, markersize=5)
+        alone = honest(of, f"{lie}-4", "separate")
+        ax.axhline(np.mean(alone), color="0.6", linestyle="--", zorder=0)
+        ax.set_title(title, fontsize=10)
+        ticks = range(80, 96, 5) if lie in ("collude", "labels") else range(0, 101, 20)
+        ax.set(ylim=(ticks[0], 1.02 * ticks[-1]), yticks=ticks)
+        ax.grid(color="0.92")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_xticks(range(5))
+        ax.set_ylabel("share in %" if lie == TRIGGERED else "accuracy in %")
+    for ax in axes.flat[2:5]:
+        ax.set_xlabel("liars of 12")
+        ax.tick_params(labelbottom=True)
+    axes[1, 2].set_axis_off()
+    lines = [*axes[0, 0].lines]
+    names = ["fedavg", *(f"+{rule}" for rule in [*LOOKS][1:]), "separate"]
+    axes[1, 2].legend(lines, names, loc="center", frameon=False)
+    drawn.savefig(whole := BytesIO(), dpi=100)
+    picture = Image.open(whole).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    picture.save(FIGURE, optimize=True)
 
 
 def cost(of: Values, scenario: str, method: str) -> str:
@@ -85,7 +145,6 @@ def shares(folder: Path, of: Values) -> list[list[str]]:
     for method, quantity in (
         ("apple", "dr"),
         ("fedamp", "attention"),
-        ("fedfomo", "weights"),
         ("pfedgraph", "graph"),
     ):
         cells = []
@@ -129,11 +188,17 @@ def main() -> None:
     asked.add_argument("bench", type=Path)
     folder = asked.parse_args().bench
     of = values(folder)
-    for count, methods in ((2, RULES), (4, (*RULES, *OTHERS, *MIXTURES))):
-        print(f"{count} of 12\n")
-        columns = ("honest", *(f"{lie}-{count}" for lie in LIES))
+    figure(of)
+    columns = ("honest", *(f"{lie}-4" for lie in (*LIES, TRIGGERED)))
+    for title, methods in (("rules", RULES), ("others", (*OTHERS, *MIXTURES))):
+        print(f"{title}, four liars\n")
         rows = [[f"`{m}`", *(mean(of, column, m) for column in columns)] for m in methods]
-        table(["method", "none lies", *LIES], rows)
+        table(["method", "none lies", *LIES, TRIGGERED], rows)
+    print("rules, one to three liars\n")
+    for lie in PANELS:
+        counts = [f"{lie}-{k}" for k in (1, 2, 3)]
+        rows = [[f"`{m}`", *(mean(of, column, m) for column in counts)] for m in RULES]
+        table([lie, "1", "2", "3"], rows)
     print("weights\n")
     table(["method", "none lies", *LIES], shares(folder, of))
     print("cost\n")
