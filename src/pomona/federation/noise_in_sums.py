@@ -42,7 +42,7 @@ def require_honest(config: Config) -> None:
         ),
         (
             method.card.headline[1] == "trained",
-            f"{config.method.name} is judged by models that a client has trained, whose scores its "
+            f"{config.method.name} reports models that a client has trained, whose scores its "
             "own noise alone protects: take fedavg",
         ),
         (
