@@ -29,6 +29,7 @@ def sums(local):
     return [line for line in read(path) if line["event"] == "sum"] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_two_real_silos_have_the_simulations_models(tmp_path):
     """In the gate; the others take minutes."""
     terms = {**TERMS, "minimum": 2}

@@ -57,6 +57,7 @@ def test_it_has_the_bits_of_one_process(name, settings, tmp_path, machine):
     assert heard == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_it_has_the_same_liars(tmp_path, machine):
     as_one("fedavg", None, tmp_path, attack={"clients": [1], "kind": "noise", "from_round": 2})
 

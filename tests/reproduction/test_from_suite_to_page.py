@@ -38,6 +38,7 @@ def pomona(*words):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not DATA, reason="needs MNIST: set POMONA_DATA to the folder with the data sets"
 )
