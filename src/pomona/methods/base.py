@@ -165,14 +165,15 @@ class Server:
     """The server half.
 
     start(initial, roster, seed) -> state, which is None, a tensor or a dataclass of such, all
-    without gradients; down(state, ids, roster, round) -> downlink, receivers in the order of ids; entries, their dtypes and widths are those of the first round;
-    aggregate(state, uplink, ids, roster, round) -> state, the uplink's leading axis being ids,
-    ascending. welcome(state, ids, roster) -> state, row: clients join a federation of the members
-    on the roster; the state has places for them, and ``row`` (d,) is the model they start from,
-    None for the run's initial one. expects(state) -> examples of one client's uplink, by name: only
-    uplinks with exactly these shapes and dtypes are accepted. flaw(uplink) -> a phrase on why a
-    client's valid and finite uplink cannot be used, if so. limited(state, uplink, ids, roster,
-    round) -> for each client whose weight ``aggregate`` limits, the reason, as a phrase.
+    without gradients; down(state, ids, roster, round) -> downlink, receivers in the order of ids;
+    entries, their dtypes and widths are those of the first round; aggregate(state, uplink, ids,
+    roster, round) -> state, the uplink's leading axis being ids, ascending. welcome(state, ids,
+    roster) -> state, row: clients join a federation of the members on the roster; the state has
+    places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
+    expects(state) -> examples of one client's uplink, by name: only uplinks with exactly these
+    shapes and dtypes are accepted. flaw(uplink) -> a phrase on why a client's valid and finite
+    uplink cannot be used, if so. limited(state, uplink, ids, roster, round) -> for each client
+    whose weight ``aggregate`` limits, the reason, as a phrase.
     ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a
     client whose results are not used by others.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with
@@ -212,8 +213,8 @@ class Client:
     may be changed.
     ``adapt``: train for a client whose results are not used by others, if it differs. ``private``
     names the tensors of the state that never leave the client and that the record stores
-    separately; a state that is one tensor is called "state". Info is for a simulation's record; in
-    a deployment it stays with the client.
+    separately; a state that is one tensor is called "state". Uplink and info are tensors (n, ...)
+    by name; info is for a simulation's record, in a deployment it stays with the client.
     ``keeps``: entries of the downlink, with an index (n, M), of which a client keeps the last row
     from every client: they are received as ``Copies``, with 0 for clients that are not members.
     keeps[name](initial, roster) -> Rows with an index (N,): the initial rows; of no clients if such

@@ -289,7 +289,7 @@ class LocalTraining:
         return when in self.watched and (when == "received" or self.objective.shows_trained)
 
     def observe(self, model: str, W: Tensor, when: When) -> None:
-        """Set the rows W (n, d) to evaluate under a name; this determines which models are
+        """Copy the rows W (n, d), to evaluate them under a name; this determines which models are
         evaluated for a method.
 
         The global model is evaluated with the statistics that it was sent with, any other with the
