@@ -286,7 +286,9 @@ def a_round(number: int = 1, **over: Any) -> Round:
 
 
 class Federation:
-    """A method on a problem, run round by round, with access to its halves' states."""
+    """A method on a problem, run round by round, with access to its halves' states: ``server`` is
+    the server's, ``state(i)`` client i's.
+    """
 
     def __init__(
         self,

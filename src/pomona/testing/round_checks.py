@@ -313,8 +313,8 @@ def one_client_alone_works(settings: MethodSettings) -> None:
 
 
 def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
-    """Check that headline models reduce the mean distance to each client's own optimum, for similar
-    clients.
+    """Check that headline models reduce the mean distance to each client's own optimum to a fifth,
+    for similar clients.
 
     The head is one number of twenty, and need not be trained.
     """
@@ -331,8 +331,11 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
         losses.append(
             float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )
-    assert min(losses[-5:]) < max(0.2 * losses[0], NEAR), (
-        f"the headline models' loss falls from {losses[0]:.3g} to {losses[-1]:.3g} in 30 rounds"
+    enough = max(0.2 * losses[0], NEAR)
+    assert min(losses[-5:]) < enough, (
+        f"the headline models' loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in 30 rounds, "
+        f"not below {enough:.3g}; if another term of the objective outweighs it, check with a "
+        "smaller weight of that term"
     )
 
 
