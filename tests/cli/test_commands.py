@@ -497,7 +497,7 @@ def nan_pixel(folder):
 
 BAD = {
     "unknown data set": (None, ["run", "fedavg", "--data", "mnits"], 2, ["mnits", "mnist"]),
-    "unknown method": (None, ["run", "aple"], 2, ["aple", "apple"]),
+    "unknown method": (None, ["run", "aple"], 2, ["aple", "apple", "module:Class"]),
     "unknown partition": (None, ["run", "apple", "--partition", "practicl"], 2, ["practical"]),
     "unknown key": (None, ["run", "apple", "method.lamda=1"], 2, ["method.lamda"]),
     "value out of range": (None, ["run", "apple", "rounds=0"], 2, ["rounds = 0"]),

@@ -162,7 +162,8 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
             return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
         case "union_tag_invalid":
             name = plain(error["ctx"]["tag"], 80)
-            return f"unknown {key} {name!r}; {near(name, choices.get(key, {}))}"
+            own = " (one of your own: module:Class)" * (key == "method")
+            return f"unknown {key} {name!r}{own}; {near(name, choices.get(key, {}))}"
         case "model_type" | "model_attributes_type":
             return (
                 f"{key} = {shown(error['input'])}: give a table of "

@@ -91,6 +91,8 @@ class Part(Settings):
             return given
         own = cls.model_fields.keys() - {"run"}
         unknown = [key for key in given if key not in own and key not in Config.model_fields]
+        if unknown and unknown[0] in Suite.model_fields:
+            raise ValueError(f"the key {unknown[0]!r} belongs at the top of the suite")
         if unknown:
             raise ValueError(
                 f"unknown key {unknown[0]!r}; {near(unknown[0], [*own, *Config.model_fields])}"
