@@ -194,23 +194,29 @@ def test_changes_are_not_clipped_and_a_sum_that_is_too_long_ends_the_run(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("size", "bits", "most", "said"),
+    ("size", "bits", "most", "decay", "said"),
     [
-        (1.0, 32, 50.0, ""),
-        (2.0**20, 32, 50.0, "numbers of 0.12 .* raise lr"),
-        (1.0, 32, 1e6, "bits = 64"),
-        (1.0, 64, 1e6, ""),
+        (1.0, 32, 50.0, 0.0, ""),
+        (2.0**20, 32, 50.0, 0.0, "numbers of 0.12 .* raise lr"),
+        (1.0, 32, 1e6, 0.0, "bits = 64"),
+        (1.0, 64, 1e6, 0.0, ""),
+        (1.0, 32, 50.0, 1.0, ""),
+        (16.0, 32, 50.0, 2.0**16 / LR, "numbers of 0.12 .* lower weight_decay"),
+        (math.inf, 32, 50.0, 0.0, "numbers of inf"),
     ],
 )
-def test_a_model_of_large_numbers_cannot_round_the_noise_away(size, bits, most, said):
-    """A server could otherwise see by the steps of float32 which changes are 0."""
+def test_a_model_of_large_numbers_cannot_round_the_noise_away(size, bits, most, decay, said):
+    """A server could otherwise see by the steps of float32 which changes are 0.
+
+    They are 2^-23 of a number, 0.125 at 2^20; of a decay they are those of lr weight_decay w.
+    """
     terms = {"max_norm": most, "bits": bits}
     why = coarse(
         {"model": torch.tensor([0.0, -size])},
         60,
         Roster((60, 60, 60, 60)),
         LR,
-        config(secure_aggregation=terms),
+        config(secure_aggregation=terms, weight_decay=decay),
     )
     assert re.search(said, why) if said else not why
 

@@ -7,9 +7,9 @@ Gaussian mechanism, ICML 2021, for integers). What the noise then counts for is 
 ``privacy.accounting``.
 """
 
+import math
 from collections.abc import Mapping
 
-import numpy as np
 from torch import Tensor
 
 from pomona.config import Config
@@ -89,7 +89,8 @@ def coarse(
 
     The noise in a change has standard deviation s = lr sigma C / L. A sum of Gaussians rounded to
     multiples of h is a rounded Gaussian but for e^(-(pi s / h)^2), which is 1e-17 at h = s / 2; an
-    h of s / 4 leaves room for numbers that the step makes longer.
+    h of s / 4 leaves room for numbers that the step makes longer. A step with weight decay also
+    rounds lr weight_decay w, which may be longer than the model w.
     """
     if not noise_adds_up(config):
         return ""
@@ -98,13 +99,14 @@ def coarse(
     assert terms
     step = lr * privacy.max_grad_norm
     noise = step * privacy.noise_multiplier / min(config.batch_size, samples)
-    longest = step + max(float(row.abs().max()) for row in came.values() if row.numel())
-    of_model = float(np.spacing(np.float32(longest)))
+    largest = max(float(row.abs().max()) for row in came.values() if row.numel())
+    longest = step + (1 + lr * config.weight_decay) * largest
+    of_model = math.ulp(longest) * 2**29  # float32 has 29 bits less than float64
     of_sum = sum(roster.sizes) / (samples * scale(terms))
     if max(of_model, of_sum) <= noise / 4 or not noise:  # without noise there is no bound
         return ""
     raised = "set secure_aggregation.bits = 64, or lower max_norm" if of_sum > of_model else ""
     return (
         f"numbers of {max(of_model, of_sum):.2g} are too coarse for noise of {noise:.2g}, so that "
-        f"privacy.honest does not hold; {raised or 'raise lr, or lower batch_size'}"
+        f"privacy.honest does not hold; {raised or 'raise lr, or lower weight_decay or batch_size'}"
     )
