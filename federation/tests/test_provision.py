@@ -223,6 +223,30 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     )
     assert f"\n    {digits}\n" in text
     assert "Accuracy" not in text
+
+
+def test_the_readme_says_whom_a_sum_and_its_noise_protect_from(tmp_path):
+    privacy = {
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+        "delta": 1e-5,
+        "honest": 3,
+        "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon", "noise-of-others"],
+    }
+    run = {
+        "method": "fedavg",
+        "lr": 0.1,
+        "local_steps": 1,
+        "largest_share": 1.0,
+        "privacy": privacy,
+        "secure_aggregation": {"max_norm": 10.0, "minimum": 4},
+    }
+    path = written(tmp_path, {"name": "north"}, run=run)
+    provision(path, tmp_path / "kits")
+    text = (tmp_path / "kits/north/README.md").read_text()
+    assert "only sums over 4 silos or more" in text
+    assert "The server sees all this" not in text
+    assert "the larger one against those who see more than sums" in text
     assert "{" not in text
 
 

@@ -12,7 +12,7 @@ from pomona.audit import roc
 from pomona.audit.audit import audit
 from pomona.audit.budgets import at_epsilon
 from pomona.audit.findings import EVERYBODY, assess
-from pomona.audit.page import write
+from pomona.audit.page import epsilon_table, write
 from pomona.audit.shadows import Plan, Shadows, drawn, run_all, watched
 from pomona.audit.views import Records
 from pomona.cli import main
@@ -152,6 +152,25 @@ def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
     assert low <= share <= high
     corr = np.corrcoef(np.array(inside).T)
     assert abs(corr[np.triu_indices(len(corr), 1)].mean()) < 0.01  # no record speaks for another
+
+
+def test_the_ledger_of_noise_in_sums_bounds_attacks_on_sums_alone(audited):
+    bounds = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "honest": 2}
+    over = {"secure_aggregation": {"max_norm": 1.0, "minimum": 3}}
+    (measured,) = audited[0].measured
+    findings = replace(measured.findings, ledger=[1.0, 1.0])
+    for config, said in (
+        (leaking(privacy=bounds, **over), "against those who see sums of 3 clients or more alone"),
+        (leaking(privacy={**bounds, "honest": 1}, **over), "against any attack"),
+    ):
+        table = epsilon_table(
+            replace(
+                audited[0],
+                scenario=replace(audited[0].scenario, config=config),
+                measured=[replace(measured, findings=findings)],
+            )
+        )
+        assert f"a bound {said}" in table.notes[0]
 
 
 def test_two_rounds_are_read_besides_the_last():

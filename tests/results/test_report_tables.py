@@ -63,6 +63,13 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
     ):
         assert said in terms
     assert "budget" not in terms
+    assert "against anyone who sees a client's uplinks" in terms
+    summed = guarded()
+    config = {**summed.config, "secure_aggregation": {"max_norm": 1.0, "minimum": 4}}
+    config["privacy"] = {**config["privacy"], "honest": 3}
+    terms = privacy(runs([replace(summed, config=config)])).notes[1]
+    assert "against those who see sums of 4 clients or more alone, of which up to 1 may" in terms
+    assert "anyone" not in terms
     void = privacy(runs([guarded(void="no privacy: noise_multiplier = 0"), guarded("apple")]))
     assert void.notes[1] == "FedAvg-FT: no privacy: noise_multiplier = 0."
     assert [row[1] for row in void.rows] == ["FedAvg-FT"] * 4 + ["APPLE"] * 4

@@ -11,6 +11,7 @@ from pomona.audit.pictures import ATTACKS
 from pomona.audit.roc import Estimate
 from pomona.audit.views import Readable
 from pomona.core.table import NOTHING, Table
+from pomona.federation.noise_in_sums import against
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.web.page_writer import render, write_page
 
@@ -146,8 +147,9 @@ def epsilon_table(audit: Audit) -> Table | None:
     if not rows:
         return None
     note = (
-        "At most: the ledger, valid against any attack. At least: what the attacks of this page "
-        "prove; of all clients together, at 95 % confidence. The truth lies between."
+        f"At most: the ledger, a bound {against(audit.scenario.config) or 'against any attack'}. "
+        "At least: what the attacks of this page prove; of all clients together, at 95 % "
+        "confidence. The truth lies between."
     )
     header = ["epsilon asked for", "client", "at least", "at most"]
     return Table("epsilon", "Epsilon from both sides", [note], header, rows, words=(0, 1))

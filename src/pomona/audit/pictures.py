@@ -148,7 +148,8 @@ def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
     return ReportFigure(
         "epsilon",
         "What was promised, and what could be proven",
-        "The ledger's epsilon bounds what anybody can learn; the attacks show how much they did.",
+        "The ledger's epsilon bounds what parties can learn from what they receive; the attacks "
+        "show how much they did.",
         "Epsilon from above and below: "
         + "; ".join(f"{low:.2g} to {high:.3g}" for low, high in zip(lower, upper, strict=True)),
         figure,

@@ -203,8 +203,8 @@ def privacy(runs: list[Run]) -> Table:
         "privacy",
         "What privacy was spent",
         [
-            "Differential privacy against anyone who sees a client's uplinks: the smaller ε, the "
-            "less they reveal about any one training sample.",
+            "Differential privacy: the smaller ε, the less a client's uplinks reveal about any one "
+            "training sample.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
         [
@@ -237,11 +237,12 @@ def _terms(run: Run, delta: float, void: str | None) -> str:
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
     honest, least = run.setting("privacy.honest"), run.setting("secure_aggregation.minimum")
+    summed = honest and honest > 1
+    whom = in_sums(honest, least) if summed else "against anyone who sees a client's uplinks"
     return (
-        f"{run.label}: δ = {delta:g}, noise multiplier "
+        f"{run.label}: {whom}; δ = {delta:g}, noise multiplier "
         f"{run.setting('privacy.noise_multiplier'):g}, gradients clipped "
         f"at {run.setting('privacy.max_grad_norm'):g}"
         f"{f', a budget of ε = {budget:g}' if budget else ''}"
-        f"{f'; {in_sums(honest, least)}' if honest and honest > 1 else ''}"
         f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
     )
