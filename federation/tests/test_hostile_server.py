@@ -320,6 +320,21 @@ def test_a_silo_works_for_one_run(server):
     assert (again.run, same_uplink) == ("ef", uplink)
 
 
+def test_a_run_that_was_left_is_not_continued(server):
+    """Noise in sums is another in each run: a server that gave two runs one name would have two
+    sums of one round, with the same noise, and of their difference a silo's own change.
+    """
+    task, enclosed = server.task()
+    for run in ("ab", "ef"):
+        server.ask(task.model_copy(update={"run": run}), enclosed)
+        (server.kit() / "state" / "agreement.json").unlink()
+    for number in (1, 2):
+        with pytest.raises(ProtocolError, match="goes back to run ab, .* left for run ef"):
+            server.ask(task.model_copy(update={"number": number}), enclosed)
+    (server.kit() / "state" / "asked.json").unlink()
+    server.ask(task, enclosed)
+
+
 def test_a_silo_is_counted_as_it_is(server):
     task, enclosed = server.task()
     sizes = list(task.sizes)

@@ -32,8 +32,8 @@ def test_a_memory_with_one_field_of_another_kind_is_named(name, server):
     whole = json.loads(path.read_text())
     for field in whole:
         for value in WRONG:
-            if (name, field, value) == ("seen", "rounds", {"a": 1}):
-                continue  # a silo called a, last seen in round 1
+            if (name, field, value) in (("seen", "rounds", {"a": 1}), ("asked", "left", [])):
+                continue  # a silo called a, last seen in round 1; no earlier run
             path.write_text(json.dumps({**whole, field: value}))
             with pytest.raises(StorageError, match=rf"{name}\.json cannot be read"):
                 server.ask(*server.task(2))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from pomona.core.bounds import Number, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
@@ -30,6 +32,7 @@ from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import InitialDownlink
 from pomona_federation.versions import own, require_begun
 
+MOST = 10_000  # most runs of a study
 START_OVER = "if that is meant, remove state/agreement.json"
 
 
@@ -202,10 +205,11 @@ class LastTasks(Settings):
     """The last task of each kind in a run: its round, and its question.
 
     ``settled``: the newest of this silo's rounds that a task continued from. ``summed``: the round
-    and context of the last sum.
+    and context of the last sum. ``left``: earlier runs, whose rounds are no longer known.
     """
 
     run: Token
+    left: tuple[Token, ...] = Field((), max_length=MOST)
     settled: Number = 0
     training: tuple[Number, Sha256 | Literal[""]] = (0, "")
     summed: tuple[Number, Sha256 | Literal[""]] = (0, "")
@@ -273,9 +277,19 @@ class TaskLog:
         )
 
     def _known(self, task: Task) -> LastTasks:
-        """The last tasks in the task's run."""
-        known = read_json(LastTasks, self.path)
-        return known if known and known.run == task.run else LastTasks(run=task.run)
+        """The last tasks in the task's run.
+
+        Raises ProtocolError for a run that was left for another: its rounds would be asked again.
+        """
+        known = read_json(LastTasks, self.path) or LastTasks(run=task.run)
+        if task.run in known.left:
+            raise ProtocolError(
+                f"the server goes back to run {task.run}, which this silo has left for run "
+                f"{known.run}; if that is on purpose, remove state/asked.json"
+            )
+        if known.run == task.run:
+            return known
+        return LastTasks(run=task.run, left=(*known.left, known.run))
 
 
 def _worded(form: EntryForm) -> str:
