@@ -329,7 +329,7 @@ def test_a_run_that_was_left_is_not_continued(server):
         server.ask(task.model_copy(update={"run": run}), enclosed)
         (server.kit() / "state" / "agreement.json").unlink()
     for number in (1, 2):
-        with pytest.raises(ProtocolError, match="goes back to run ab, .* left for run ef"):
+        with pytest.raises(ProtocolError, match=r"goes back to run ab, .* left for run ef"):
             server.ask(task.model_copy(update={"number": number}), enclosed)
     (server.kit() / "state" / "asked.json").unlink()
     server.ask(task, enclosed)
