@@ -26,6 +26,7 @@ from pomona_federation.messages.message_pieces import packed
 from pomona_federation.silo import node, worker
 from pomona_federation.silo.node import Node
 from pomona_federation.silo.worker import Worker
+from representatives import in_turn
 
 PINNED = "a" * 64
 READY = """
@@ -53,6 +54,7 @@ def said(text):
 # The worker.
 
 
+@in_turn
 def test_what_is_loaded_beforehand_starts_neither_threads_nor_cuda():
     """With a thread of anyone's it must not be forked, and ends before it takes a message."""
     code, out = said(
@@ -72,6 +74,7 @@ Forker(socket.socketpair()[0], list).serve()
     assert code == 1
 
 
+@in_turn
 def test_a_process_that_has_started_cuda_is_not_forked():
     code, out = said(
         """

@@ -28,6 +28,7 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.silo.study_facts import facts
 from pomona_federation.study import read_study, weights_file
+from representatives import in_turn
 from test_studies import decided, heard, own_models, study_file
 
 
@@ -221,6 +222,7 @@ def trials(folder):
     return json.loads((folder / "search.json").read_text())
 
 
+@in_turn
 def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, world):
     folder = ran(federation, search_file(federation))
     found = trials(folder)

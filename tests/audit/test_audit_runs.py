@@ -22,6 +22,7 @@ from pomona.core.rng import stream
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
+from representatives import in_turn
 
 RUNS = 16
 
@@ -178,6 +179,7 @@ def test_two_rounds_are_read_besides_the_last():
     assert watched(9) == {3, 6}
 
 
+@in_turn
 def test_no_attack_beats_the_ledger(tmp_path):
     """With noise that hides little of few records."""
     pytest.importorskip("opacus")
@@ -211,6 +213,7 @@ def test_what_cannot_be_audited_is_said(run, tmp_path):
         at_epsilon(Scenario.prepare(leaking(method="fedproto")), 8.0)
 
 
+@in_turn
 def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
     folder = copytree(run, tmp_path / "run")
     with pytest.raises(SystemExit) as ended:

@@ -17,6 +17,7 @@ from pomona.cli.progress import Lines
 from pomona.config import resolve
 from pomona.federation.progress import Standing, clock, judged, line
 from pomona.record.rows import Evaluation, RoundRow
+from representatives import in_turn
 
 SMALL = (
     "--data",
@@ -145,6 +146,7 @@ def environment():
     }
 
 
+@in_turn
 def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
     """What stands on the terminal in the end, once control sequences are taken out."""
     ours, theirs = pty.openpty()

@@ -29,6 +29,7 @@ from pomona.methods import METHODS
 from pomona.models import ModelSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
+from representatives import in_turn
 
 ROOT = Path(__file__).parents[2]
 RUNS = [
@@ -160,6 +161,7 @@ def one_value(draw):
 
 @settings(deadline=None, max_examples=300)
 @given(one_value())
+@in_turn
 def test_schema_and_config_agree_on_types_ranges_and_choices(tree):
     """What depends on several keys, or on a text's meaning, is Config's alone to refuse."""
     fits = validator().is_valid(tree)

@@ -8,6 +8,7 @@ import pytest
 from pdflatex import compiled
 from pomona.core.latex import CELL, ROOM, escaped, latex, width
 from pomona.core.table import Table
+from representatives import in_turn
 
 NAMES = [
     "CHASE_DB1 & 50 %", r"\input{x} $a^b$ #1 {~}", "[1] *", ("Zürich, Genève, Łódź, Ångström, "
@@ -32,6 +33,7 @@ TABLE = Table(
 )
 
 
+@in_turn
 def test_every_sign_becomes_ascii_with_its_braces_closed():
     for sign in map(chr, range(sys.maxunicode)):
         text = escaped(sign)

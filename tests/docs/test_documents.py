@@ -20,6 +20,7 @@ from method_pages import EXAMPLE, pages
 from pomona.config import resolve
 from pomona.methods import METHODS
 from pomona.personal import PersonalModel
+from representatives import drawn
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "docs/guides/first-steps.md"
@@ -39,12 +40,9 @@ DOCUMENTS = sorted(
     ]
 )
 LONG = {
-    "add-a-method",
-    "first-steps",
-    "gallery",
-    "read-a-report",
-    "suites",
-}  # half a minute of computing each
+    *("SKILL", "add-a-method", "first-steps", "four-hospitals", "gallery", "own-data"),
+    *("own-method", "privacy-audit", "python", "read-a-report", "suites", "three-scanners"),
+}  # 10 to 70 seconds each: two of them in the gate
 RUNNABLE = [path for path in DOCUMENTS if blocks(path)]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PICTURE = re.compile(r"!\[([^\]]*)\]\(")
@@ -209,9 +207,10 @@ def run(path: Path, folder: Path, slow: bool) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=name(path), marks=[pytest.mark.slow] if path.stem in LONG else [])
-        for path in RUNNABLE
+        *(path for path in RUNNABLE if path.stem not in LONG),
+        *drawn((path for path in RUNNABLE if path.stem in LONG), 2),
     ],
+    ids=name,
 )
 def test_blocks_run(path, folder):
     run(path, folder, slow=False)

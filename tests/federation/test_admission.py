@@ -21,6 +21,7 @@ from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import clip, decode, largest, non_finite
+from representatives import in_turn
 
 SPEC = {
     "core": torch.zeros(3, 2, device="meta"),
@@ -476,6 +477,7 @@ def any_input(data):
 
 @settings(max_examples=3000, deadline=None)
 @given(inputs)
+@in_turn
 def test_any_input_ends_in_tensors_or_the_protocol_error(data):
     any_input(data)
 

@@ -26,7 +26,7 @@ from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from problems import tiny
-from representatives import representatives
+from representatives import in_turn, representatives
 
 
 def right(folder, scenario, client):
@@ -49,6 +49,7 @@ def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
 
 
 @pytest.mark.parametrize("buffers", representatives(["local", "average"], ["average"]))
+@in_turn
 def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buffers):
     config = tiny(
         "fedavg",
@@ -275,6 +276,7 @@ def alive(pid):
 @pytest.mark.parametrize(
     "how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT])
 )
+@in_turn
 def test_no_worker_outlives_its_run(tmp_path, how):
     process = start(tmp_path)
     workers = children(process.pid)

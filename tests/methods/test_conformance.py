@@ -7,7 +7,7 @@ import pytest
 from pomona.methods import METHODS
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from representatives import KINDS_OF_METHOD
+from representatives import KINDS_OF_METHOD, TURNS, number
 
 VARIANTS = [
     ("apple", {"budget": 1}),
@@ -79,14 +79,14 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks once
-    a half.
+    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks of a
+    third of the halves.
     """
     return [
         pytest.param(
             check,
             id=f"{named(name, settings)}: {check}",
-            marks=[pytest.mark.slow] if left_to_slow_tests(name, str(check)) else [],
+            marks=[pytest.mark.slow] if left_to_slow_tests(name, settings, str(check)) else [],
         )
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
@@ -94,10 +94,11 @@ def checks(table, of=lambda check: True):
     ]
 
 
-def left_to_slow_tests(name, check):
-    return (check in RUNS and name not in KINDS_OF_METHOD) or (
-        check in LONG and name in SHARED_HALVES
-    )
+def left_to_slow_tests(name, settings, check):
+    if check in RUNS:
+        return name not in KINDS_OF_METHOD
+    drawn = number(f"{named(name, settings)}: {check}") % TURNS == 0
+    return check in LONG and (name in SHARED_HALVES or not drawn)
 
 
 def one_run(check):

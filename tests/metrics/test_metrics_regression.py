@@ -16,6 +16,7 @@ from pomona.core.rng import stream
 from pomona.metrics.evaluation import evaluate_multilabel, evaluate_regression
 from pomona.tasks import TASKS
 from pomona.tasks.scores import confidence
+from representatives import in_turn
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(1, 3))
@@ -93,6 +94,7 @@ def test_a_score_of_an_evaluation_has_an_interval_where_its_task_defines_one():
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
+@in_turn
 def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
     draw = stream(seed, "case")
     p, truth = np.round(draw.uniform(0.01, 0.99, (n, labels)), 1), draw.integers(0, 2, (n, labels))

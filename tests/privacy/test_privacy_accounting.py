@@ -25,6 +25,7 @@ from pomona.privacy.accounting import (
     projected,
     projected_epsilon,
 )
+from representatives import in_turn
 
 
 def test_goldens_of_independent_accountants():
@@ -165,6 +166,7 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
     ),
     st.floats(1e-9, 1e-2),
 )
+@in_turn
 def test_releases_that_are_kept_give_opacus_epsilon_to_the_bit(history, delta):
     from opacus.accountants import create_accountant
 

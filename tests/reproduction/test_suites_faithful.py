@@ -8,6 +8,7 @@ from pomona.experiments.grid import plan
 from pomona.experiments.suite import SIZES
 from pomona.methods.fedamp import FedAMP, slope, step
 from problems import a_round
+from representatives import in_turn
 
 
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
@@ -115,6 +116,7 @@ def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():
 
 
 @pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
+@in_turn
 def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):

@@ -21,6 +21,7 @@ from pomona.results.text.verdicts import verdicts
 from pomona.results.web.report_page import client_tables
 from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
+from representatives import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def compared(tmp_path_factory):
     }
 
 
+@in_turn
 def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(
     compared,
 ):
