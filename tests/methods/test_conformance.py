@@ -79,8 +79,8 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods in a table; in the gate runs on tasks once a kind, long checks of a
-    third of the halves.
+    """The checks of all methods in a table; in the gate runs on tasks once a kind, of the long
+    checks a third, drawn by the commit.
     """
     return [
         pytest.param(
