@@ -4,6 +4,7 @@ free.
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,11 +12,22 @@ import pytest
 from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
+from pomona.privacy.settings import in_sums
 from pomona_federation import audit, status
+from pomona_federation.cli.silo import cost_line
+from pomona_federation.cli.studies import studies
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.data_sources import hashed, shared, sources
 from pomona_federation.silo.known_studies import KnownStudies
-from pomona_federation.silo.privacy_budget import MOST, BudgetFile, Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.privacy_budget import (
+    MOST,
+    BudgetFile,
+    Claim,
+    Cost,
+    Most,
+    PrivacyBudget,
+    overview,
+)
 from pomona_federation.silo.silo_in_study import Silo
 from test_hostile_server import ROUNDS, Server, edited, noise
 from test_in_process import PRIVATE
@@ -104,6 +116,15 @@ def test_what_has_no_noise_has_no_bound_and_none_is_left_beside_it(budget, tmp_p
     with pytest.raises(PrivacyError, match="without bound"):
         budget.reserve(claim("one", 0.1), data, Most(100.0))
     assert budget.reservations[0].epsilon is None
+
+
+def test_a_bound_that_counts_noise_of_others_says_against_whom(budget, tmp_path, capsys):
+    whom = in_sums(2, 3)
+    budget.reserve(replace(claim(epsilon=2.0), against=whom), clinic(tmp_path, "a.csv"), Most())
+    (row,) = overview(budget.kit)
+    assert whom in cost_line(row)
+    studies(folder=budget.kit)
+    assert whom in " ".join(capsys.readouterr().out.split())
 
 
 def test_less_accepted_later_holds_for_what_is_reserved_already(budget, tmp_path):

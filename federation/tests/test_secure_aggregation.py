@@ -25,6 +25,7 @@ from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.preflight import run as checked
+from pomona_federation.silo.privacy_budget import overview
 from pomona_federation.silo.silo_in_study import Silo
 from representatives import drawn
 from test_hostile_server import WIDTH, Server, noise, packed
@@ -85,6 +86,7 @@ def test_with_noise_that_adds_up_deployed_models_and_ledgers_are_the_simulations
     for name in federation.names:
         (ledger,) = (federation.kits / name / "state" / "private" / "dp").glob("*/ledger.jsonl")
         assert ledger.read_text().count('"honest": 2') == 3
+        assert "of which up to 1 may be with them" in overview(federation.kits / name)[0]["against"]
     scores = (federation.server / "run" / "events.jsonl").read_text()
     assert '"received"' in scores
     assert '"local"' not in scores

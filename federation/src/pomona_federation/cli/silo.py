@@ -62,7 +62,7 @@ def status(*, folder: Folder = HERE, json: Json = False) -> None:
             f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out",
         ),
         *_if(s["authority"], f"authority valid until {s['authority']}"),
-        *map(_spent, s["privacy"]),
+        *map(cost_line, s["privacy"]),
         *(f"warning: {text}" for text in (s["warning"], s["version_warning"]) if text),
     )
 
@@ -75,11 +75,12 @@ def _in_brackets(text: str) -> str:
     return f" ({text})" if text else ""
 
 
-def _spent(study: dict[str, Any]) -> str:
-    """What a study has cost of the silo's privacy."""
+def cost_line(study: dict[str, Any]) -> str:
+    """What a study has cost of the silo's privacy, for a row of ``overview``."""
     bound = study["epsilon_at_most"]
     cost = (
         f"epsilon {study['spent']:.3g} spent of {bound:.3g}, delta {study['delta']:g}"
+        f"{study['against'] and ', '}{study['against']}"
         if bound
         else NO_BOUND
     )

@@ -157,9 +157,10 @@ def studies(
             say("and what would leave")
             say(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
-        print_table(
-            of_records(costs, "Privacy: epsilon that is reserved on this silo's data, and spent")
-        )
+        whom = {c["study"]: against for c in costs if (against := c.pop("against"))}
+        notes = [f"study {name}: an epsilon holds {against}" for name, against in whom.items()]
+        title = "Privacy: epsilon that is reserved on this silo's data, and spent"
+        print_table(of_records(costs, title, notes))
 
 
 def _known(known: Any) -> dict[str, Any]:

@@ -94,20 +94,23 @@ class Claim:
         agreement, run: the agreement's hash, and the run's id; None for any, when nothing is
             reserved.
         worst: computes the worst-case cost; called only if that is not known yet.
+        against: whom the cost is a bound against, if the noise of other silos counts in it; else
+            "".
     """
 
     study: str
     agreement: str
     run: str | None
     worst: Callable[[], Cost]
+    against: str = ""
 
 
 class Reservation(Settings):
     """The worst-case cost of one run on some data; an epsilon of None is unbounded.
 
     ``spent``: the epsilon in the study's ledger after the run's last task, for all the study's runs
-    together. ``data``: empty for what was spent after a backup by unknown runs, which counts on all
-    data.
+    together. ``against``: as the claim's. ``data``: empty for what was spent after a backup by
+    unknown runs, which counts on all data.
     """
 
     study: Line
@@ -116,6 +119,7 @@ class Reservation(Settings):
     epsilon: Loss
     delta: Annotated[Finite, Field(ge=0, le=1)]
     spent: Loss = 0.0
+    against: Line = ""
     when: Line
     data: Annotated[tuple[DataSource, ...], Field(max_length=MOST_SOURCES)]
 
@@ -265,6 +269,7 @@ class PrivacyBudget:
             "study": claim.study,
             "agreement": claim.agreement,
             "run": claim.run,
+            "against": claim.against,
         }
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         with Audit(self.kit / "state" / "audit.jsonl") as audit:
@@ -320,6 +325,7 @@ def overview(kit: Path) -> list[dict[str, Any]]:
             "epsilon_at_most": r.epsilon,
             "spent": None if r.epsilon is None else r.spent,
             "delta": r.delta,
+            "against": r.against,
             "all_on_its_data": _finite(_sum(other for other in known if other.on(r.data)).epsilon),
             "since": r.when,
         }

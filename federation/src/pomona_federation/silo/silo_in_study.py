@@ -13,6 +13,7 @@ from pydantic import Field
 from pomona.core.bounds import Label, Place, Sha256
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.core.settings import Settings
+from pomona.federation.noise_in_sums import against
 from pomona.methods.base import Method
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
@@ -200,9 +201,10 @@ class Silo:
                 self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values()
             )
 
-        return Claim(
-            self.agreed.study.name, agreement, run, (lambda: self._alone) if survey else trained
-        )
+        name = self.agreed.study.name
+        if survey:
+            return Claim(name, agreement, run, lambda: self._alone)
+        return Claim(name, agreement, run, trained, against(self.agreed.config))
 
     @property
     def _alone(self) -> Cost:
