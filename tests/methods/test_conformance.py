@@ -55,6 +55,7 @@ RUNS = {check.__name__ for check in TASK_CHECKS}
 LONG = {
     "clients_of_one_class_and_partial_participation_work",
     "the_loss_falls_towards_the_known_optimum",
+    "who_joins_later_and_who_never_trained_take_part",
 }
 SHARED_HALVES = {
     *("fedavg-local", "fedprox-ft", "fedprox-c", "fedavgm", "fedadagrad", "fedyogi", "pgfedmo"),

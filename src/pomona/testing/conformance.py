@@ -86,6 +86,21 @@ def clients_of_one_class_and_partial_participation_work(settings: MethodSettings
     assert all(loss is not None and np.isfinite(loss) for r in result.rounds for loss in r.loss)
 
 
+def who_joins_later_and_who_never_trained_take_part(settings: MethodSettings) -> None:
+    """Check that a client that joins in the second round trains in it, and that one that is never
+    trained with gets a model afterwards. A method that shares samples of all clients takes neither.
+    """
+    membership = {"joins": {"3": 2}, "unseen": [1], "adapt_rounds": 1}
+    over = {"partition": "iid", "rounds": 2, "membership": membership}
+    if settings.method().share:
+        return
+    result = simulated(small(settings.model_dump(mode="json"), **over))
+    assert [r.cohort for r in result.rounds] == [(0, 2), (0, 2, 3)]
+    assert all(loss is not None and np.isfinite(loss) for loss in result.rounds[1].loss)
+    assert all(e.clients == (1,) and np.isfinite(e.value[0]) for e in result.unseen)
+    assert settings.method().card.headline in {(e.model, e.when) for e in result.unseen}
+
+
 def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> None:
     """Check that the card's number of gradients matches the count, for each random stream and two
     batches per epoch.
@@ -189,6 +204,7 @@ CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     *ROUND_CHECKS,
     *TASK_CHECKS,
     clients_of_one_class_and_partial_participation_work,
+    who_joins_later_and_who_never_trained_take_part,
     the_card_says_how_many_gradients_a_round_takes,
     the_card_says_whether_a_round_depends_on_how_many_there_will_be,
     the_card_says_what_an_uplink_tells_beside_models,
