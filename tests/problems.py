@@ -5,12 +5,14 @@ from pomona.core.round import Round
 from pomona.federation.admission import Admission, Expected, History, admit
 from pomona.federation.exchange import Arrival
 from pomona.methods import METHODS
+from pomona.methods.base import MethodSettings
 from pomona.testing import Federation, Quadratics, a_round, quadratics
 from pomona.testing.conformance import small
+from pomona.testing.problems import Problem, same, states, suited, uneven
 from pomona.testing.problems import passes as of_settings
-from pomona.testing.problems import same, states, suited, uneven
 
 __all__ = [
+    "PASSES",
     "Federation",
     "Quadratics",
     "a_round",
@@ -21,8 +23,12 @@ __all__ = [
     "states",
     "suited",
     "tiny",
+    "trained",
     "uneven",
 ]
+
+PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+"""A round in which everything counts that a client's steps depend on."""
 
 
 def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
@@ -33,6 +39,16 @@ def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
 def passes(name: str, number: int = 1, **over: object) -> Round:
     """A round of three shuffled passes, as the conformance checks have it."""
     return of_settings(METHODS[name](), number, **over)
+
+
+def trained(
+    settings: MethodSettings, problem: Problem, rounds: int = 3, **over: object
+) -> Federation:
+    """A federation after some rounds of ``PASSES``, or of other fields of Round if any is given."""
+    run = Federation(settings.method(), problem)
+    for number in range(1, rounds + 1):
+        run.round(a_round(number, **(over or PASSES)))
+    return run
 
 
 def judged(run: Federation) -> Admission:

@@ -11,9 +11,7 @@ from torch.testing import assert_close
 from pomona.methods.apfl import APFL, APFLState
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def one_client(value, v, alpha, **settings):
@@ -158,9 +156,7 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
     alpha.
     """
     problem = quadratics(3)
-    run = Federation(APFL(alpha=0.5, adaptive=adaptive).method(), problem)
-    for number in range(1, 301):
-        run.round(a_round(number, lr=0.5))
+    run = trained(APFL(alpha=0.5, adaptive=adaptive), problem, 300, lr=0.5)
     w = problem.targets.mean(0)
     assert_close(run.server, w)
     for i in range(3):
@@ -171,9 +167,7 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
 
 
 def test_absent_clients_are_unchanged_and_own_models_stay_home():
-    run = Federation(APFL(adaptive=True).method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(APFL(adaptive=True), quadratics(3), 2, lr=0.1)
     v, alpha = run.state(1).model.clone(), run.state(1).alpha.clone()
     run.round(a_round(3), ids=(0, 2))
     assert torch.equal(run.state(1).model, v)

@@ -16,7 +16,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.request_bank import fresh_first, limit, probabilities
 from pomona.methods.separate import Separate
 from pomona.objective.objective import Mixture
-from problems import Federation, a_round, quadratics
+from problems import Federation, a_round, quadratics, trained
 
 
 def loss(problem, w, client):
@@ -141,12 +141,9 @@ def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
 def test_one_client_alone_is_plain_sgd():
     problem = quadratics(1)
     apple, alone = (
-        Federation(APPLE(dr_lr=0.0).method(), problem),
-        Federation(Separate().method(), problem),
+        trained(APPLE(dr_lr=0.0), problem, 2, lr=0.1),
+        trained(Separate(), problem, 2, lr=0.1),
     )
-    for number in (1, 2):
-        apple.round(a_round(number))
-        alone.round(a_round(number))
     assert torch.equal(apple.model(0, "personal", "trained"), alone.model(0, "personal", "trained"))
 
 

@@ -6,9 +6,8 @@ import torch
 import pomona
 from pomona.methods.auto import FOUR, Auto
 from pomona.testing import Federation, class_points
-from problems import a_round, tiny, uneven
+from problems import PASSES, a_round, tiny, trained, uneven
 
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
 MODELS = {"alone": "personal", "average": "local", "shared": "personal", "mixed": "personal"}
 
 
@@ -54,10 +53,8 @@ def test_nothing_that_is_sent_depends_on_validation_samples():
     problem = class_points(5, 4, 3)
     sent = []
     for split in ([[0], [5], [9]], [[1, 2], [6], [10]]):
-        run = Federation(Auto().method(), problem)
         problem.data.rows["validation"] = [torch.tensor(rows) for rows in split]
-        for number in (1, 2):
-            run.round(a_round(number, **PASSES))
+        run = trained(Auto(), problem, 2)
         sent.append([reply.uplink for reply in run.replies])
     for one, two in zip(*sent, strict=True):
         assert all(torch.equal(one[k], two[k]) for k in one)

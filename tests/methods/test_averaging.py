@@ -9,9 +9,7 @@ from pomona.methods.base import weighted_mean
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 
 def numbers(*samples):
@@ -59,13 +57,7 @@ def test_fedprox_by_hand():
 
 def test_fedprox_without_its_term_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    prox, avg = (
-        Federation(FedProx(mu=0.0).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
-    for number in (1, 2, 3):
-        prox.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    prox, avg = (trained(FedProx(mu=0.0), problem), trained(FedAvg(), problem))
     assert torch.equal(prox.server, avg.server)
 
 
@@ -81,10 +73,7 @@ def test_a_heavy_proximal_term_holds_clients_at_the_received_model():
 @pytest.mark.parametrize(("tuned", "plain"), [(FedAvgFT, FedAvg), (FedProxFT, FedProx)])
 def test_fine_tuning_never_enters_the_average(tuned, plain):
     problem = quadratics(3, samples=4)
-    one, two = Federation(tuned().method(), problem), Federation(plain().method(), problem)
-    for number in (1, 2):
-        one.round(a_round(number, **PASSES))
-        two.round(a_round(number, **PASSES))
+    one, two = (trained(tuned(), problem, 2), trained(plain(), problem, 2))
     assert torch.equal(one.server, two.server)
 
 
@@ -110,18 +99,13 @@ def test_without_a_learning_rate_the_local_copy_is_the_global_model():
 
 def test_one_client_makes_fedavg_centralised_training():
     problem = quadratics(1, samples=6)
-    avg, alone = Federation(FedAvg().method(), problem), Federation(Separate().method(), problem)
-    for number in (1, 2):
-        avg.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+    avg, alone = (trained(FedAvg(), problem, 2), trained(Separate(), problem, 2))
     assert torch.equal(avg.server, alone.state(0)[0])
 
 
 def test_separate_converges_to_each_clients_own_optimum():
     problem = quadratics(3, samples=2)
-    run = Federation(Separate().method(), problem)
-    for number in range(1, 201):
-        run.round(a_round(number))
+    run = trained(Separate(), problem, 200, lr=0.1)
     for i in range(3):
         assert_close(
             run.model(i, "personal", "trained"),

@@ -7,9 +7,7 @@ from torch.testing import assert_close
 from pomona.methods.ditto import Ditto
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics
 
 
 def ditto(weight, **settings):

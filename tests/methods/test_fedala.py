@@ -13,9 +13,7 @@ from pomona.methods.base import Method
 from pomona.methods.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def state_with(run, client, **over):
@@ -79,9 +77,7 @@ def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0, 1e4), st.integers(0, 2), st.integers(0, 5))
 def test_weights_stay_between_zero_and_one(rate, layers, seed):
-    run = Federation(FedALA(weight_lr=rate, layers=layers).method(), quadratics(3, seed=seed))
-    for number in (1, 2, 3):
-        run.round(a_round(number))
+    run = trained(FedALA(weight_lr=rate, layers=layers), quadratics(3, seed=seed), lr=0.1)
     for i in range(3):
         weights = run.state(i).weights
         assert ((weights >= 0) & (weights <= 1)).all()
@@ -135,9 +131,7 @@ def test_the_losses_of_weight_learning_are_on_record_epoch_by_epoch():
 
 
 def test_the_stage_is_capped():
-    run = Federation(FedALA(stage_epochs=4).method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedALA(stage_epochs=4), quadratics(3), 2, lr=0.1)
     assert all(info(run, i, "ala_epochs") == 4 for i in range(3))
 
 
@@ -174,9 +168,7 @@ def test_one_client_begins_while_another_has_its_later_epochs():
 
 
 def test_without_adaptation_the_initial_weights_are_reused():
-    run = Federation(FedALA(round_epochs=0, weight_lr=0.5).method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedALA(round_epochs=0, weight_lr=0.5), quadratics(3), 2, lr=0.1)
     kept = [run.state(i).weights.clone() for i in range(3)]
     run.round(a_round(3))
     assert all(torch.equal(run.state(i).weights, kept[i]) for i in range(3))
@@ -186,12 +178,9 @@ def test_without_adaptation_the_initial_weights_are_reused():
 def test_before_its_start_round_it_is_fedavg():
     problem = quadratics(3)
     late, avg = (
-        Federation(FedALA(start_round=3).method(), problem),
-        Federation(FedAvg().method(), problem),
+        trained(FedALA(start_round=3), problem, 2, lr=0.1),
+        trained(FedAvg(), problem, 2, lr=0.1),
     )
-    for number in (1, 2):
-        late.round(a_round(number))
-        avg.round(a_round(number))
     assert torch.equal(late.server, avg.server)
     late.round(a_round(3))
     assert all(info(late, i, "ala_epochs") >= 11 for i in range(3))
@@ -206,9 +195,7 @@ def test_a_late_client_begins_at_its_first_visit():
 
 
 def test_absent_clients_rest():
-    run = Federation(FedALA().method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedALA(), quadratics(3), 2, lr=0.1)
     before = {
         name: t.clone() for name, t in vars(run.state(1)).items() if isinstance(t, torch.Tensor)
     }
@@ -285,9 +272,7 @@ def test_the_weights_learn_on_their_share_of_the_samples():
 
 
 def test_only_the_model_goes_up():
-    run = Federation(FedALA().method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedALA(), quadratics(3), 2, lr=0.1)
     assert {name for reply in run.replies for name in reply.uplink} == {"model"}
     assert run.replies[0].uplink["model"].shape == (5,)
 

@@ -22,7 +22,7 @@ from pomona.methods.fedamp import (
     step,
 )
 from pomona.methods.separate import Separate
-from problems import Federation, a_round, quadratics
+from problems import Federation, a_round, quadratics, trained
 
 ROUGH = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
 
@@ -108,9 +108,7 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
     problem, lam, N = quadratics(3, samples=1, d=2, seed=4), 0.3, 3
     problem.targets.mul_(0.4)
     settings = of_kind(kind, lambda_=lam, alpha=0.2, gradient=gradient, start="cloud")
-    run = Federation(settings.method(), problem)
-    for number in range(1, 61):
-        run.round(a_round(number, epochs=20, lr=0.3))
+    run = trained(settings, problem, 60, epochs=20, lr=0.3)
     assert float(downlink(run)["coupling"].bank.max()) < 1
 
     def objective(flat):

@@ -12,9 +12,7 @@ from pomona.methods.fedas import FedAS, aligned, ratios
 from pomona.methods.fedper import FedPer
 from pomona.objective.training import LocalTraining
 from pomona.testing import Federation, class_points
-from problems import a_round, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, a_round, tiny
 
 
 def test_two_rounds_are_those_of_plain_pytorch():

@@ -7,9 +7,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.fedprox import FedProx
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 @pytest.mark.parametrize(
@@ -31,25 +29,16 @@ def test_no_fine_tuning_is_the_plain_method_to_the_bit(tuned, plain):
 
 def test_without_a_proximal_term_both_are_one():
     problem = quadratics(3, samples=5)
-    prox, avg = (
-        Federation(FedProxC(mu=0.0).method(), problem),
-        Federation(FedAvgC().method(), problem),
-    )
-    for number in (1, 2):
-        prox.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    prox, avg = (trained(FedProxC(mu=0.0), problem, 2), trained(FedAvgC(), problem, 2))
     assert torch.equal(prox.server, avg.server)
 
 
 def test_full_batch_descent_is_fedavg_with_the_epochs_added():
     problem = quadratics(3, samples=4)
     tuned, longer = (
-        Federation(FedAvgC(finetune_epochs=3).method(), problem),
-        Federation(FedAvg().method(), problem),
+        trained(FedAvgC(finetune_epochs=3), problem, 2, epochs=2),
+        trained(FedAvg(), problem, 2, epochs=5),
     )
-    for number in (1, 2):
-        tuned.round(a_round(number, epochs=2))
-        longer.round(a_round(number, epochs=5))
     assert_close(tuned.server, longer.server)
 
 

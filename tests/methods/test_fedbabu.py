@@ -7,16 +7,7 @@ from torch.testing import assert_close
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg, FedAvgFT
 from pomona.methods.fedbabu import FedBABU
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
-
-
-def trained(method, problem, rounds=3):
-    run = Federation(method.method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 
 @pytest.mark.parametrize("decay", [1.0, 1e-3])

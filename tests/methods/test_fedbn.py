@@ -13,9 +13,8 @@ from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedbn import FedBN
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics, tiny
+from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
 
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 NORMS = (slice(1, 2), slice(2, 3), slice(4, 5))
 
 
@@ -37,13 +36,6 @@ def layer_norm(settings, input_shape, n_outputs, vocabulary):
 @pytest.fixture(autouse=True)
 def own_networks(monkeypatch):
     monkeypatch.setitem(sys.modules, "fedbn_networks", sys.modules[__name__])
-
-
-def trained(method, problem, rounds=3):
-    run = Federation(method.method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
 
 
 def test_a_round_by_hand():
@@ -93,9 +85,7 @@ def test_only_what_is_no_norm_travels():
 def test_each_clients_norms_reach_its_own_optimum_and_the_rest_the_common_one():
     problem = quadratics(3, samples=4)
     problem.norms = NORMS
-    run = Federation(FedBN().method(), problem)
-    for number in range(1, 250):
-        run.round(a_round(number))
+    run = trained(FedBN(), problem, 249, lr=0.1)
     own = [problem.targets[4 * i : 4 * i + 4].mean(0) for i in range(3)]
     assert_close(run.server, problem.targets.mean(0)[[0, 3]], atol=1e-8, rtol=0)
     for i in range(3):

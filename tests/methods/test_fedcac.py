@@ -6,18 +6,9 @@ from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvgLocal
 from pomona.methods.fedcac import FedCAC, critical, neighbours, overlaps
-from problems import Federation, a_round, quadratics, uneven
+from problems import PASSES, a_round, quadratics, trained, uneven
 
-PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
 LAYERS = (slice(0, 4), slice(4, 7), slice(7, 8))
-
-
-def rounds(settings, count, problem, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem)
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.3, 0.5, 1.0])
@@ -81,8 +72,8 @@ def test_the_threshold_rises_from_the_mean_to_the_largest():
 def test_nothing_critical_is_fedavg_local_to_the_bit():
     problem = uneven(5, 3, 2)
     one, two = (
-        rounds(FedCAC(tau=0.0), 4, problem, **PASSES),
-        rounds(FedAvgLocal(), 4, problem, **PASSES),
+        trained(FedCAC(tau=0.0), problem, 4),
+        trained(FedAvgLocal(), problem, 4),
     )
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "received"), two.model(i, "global", "received"))
@@ -95,7 +86,7 @@ def test_everything_critical_is_the_own_model_once_nobody_shares(sizes):
 
     Up to round beta the plain mean is shared, then nothing.
     """
-    run = rounds(FedCAC(tau=1.0, beta=2), 2, uneven(*sizes), **PASSES)
+    run = trained(FedCAC(tau=1.0, beta=2), uneven(*sizes), 2)
     for number, shared in ((3, True), (4, False)):
         before = run.server.models.clone()
         run.round(a_round(number, **PASSES))
@@ -120,7 +111,7 @@ def test_a_round_by_hand():
     that of all.
     """
     problem = quadratics(4, samples=3)
-    run = rounds(FedCAC(tau=0.5, beta=10), 2, problem, lr=0.3)
+    run = trained(FedCAC(tau=0.5, beta=10), problem, 2, lr=0.3)
     bank = run.server
     change = [
         run.model(i, "personal", "trained") - run.model(i, "personal", "received") for i in range(4)
@@ -142,7 +133,7 @@ def test_a_round_by_hand():
 
 def test_past_beta_critical_parameters_are_the_own_ones():
     problem = quadratics(4, samples=3)
-    run = rounds(FedCAC(beta=1), 3, problem, lr=0.3)
+    run = trained(FedCAC(beta=1), problem, lr=0.3)
     bank = run.server
     run.round(a_round(4, lr=0.3))
     for i in range(4):

@@ -12,9 +12,7 @@ from plain_pytorch import Plain, assert_same, averaged
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.feddbe import FedDBE, at_parts, with_bias
 from pomona.testing import Federation, class_points
-from problems import a_round, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, a_round, tiny, trained
 
 
 @pytest.mark.parametrize("mu", [1.0, 0.3])
@@ -107,9 +105,7 @@ def test_the_slopes_at_model_and_bias_are_those_of_the_network_with_a_bias():
 
 
 def test_absent_clients_keep_their_bias():
-    run = Federation(FedDBE().method(), class_points(4, 4, 4))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedDBE(), class_points(4, 4, 4), 2, lr=0.1)
     kept = run.state(1).bias.clone()
     run.round(a_round(3), ids=(0, 2))
     assert torch.equal(run.state(1).bias, kept)

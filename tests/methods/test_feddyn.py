@@ -9,9 +9,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.feddyn import Cloud, FedDyn, FedDynState
 from pomona.methods.fedprox import FedProx
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def linear_terms(run):
@@ -71,9 +69,7 @@ def test_it_converges_to_the_uniform_optimum_where_h_vanishes():
     problem = Quadratics(
         torch.tensor([[0.0], [1.0], [1.0], [1.0]], dtype=torch.float64), [[0], [1, 2, 3]]
     )
-    run = Federation(FedDyn(alpha=0.5).method(), problem)
-    for number in range(1, 201):
-        run.round(a_round(number, epochs=2, batch_size=1, lr=0.2))
+    run = trained(FedDyn(alpha=0.5), problem, 200, epochs=2, batch_size=1, lr=0.2)
     assert run.server.model.item() == pytest.approx(0.5)
     assert run.server.linear.mean(0).item() == pytest.approx(0, abs=1e-9)
     assert linear_terms(run).flatten().tolist() == pytest.approx([0.5, -0.5])

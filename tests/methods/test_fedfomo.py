@@ -16,7 +16,7 @@ from pomona.methods.fedfomo_server import ask, choose
 from pomona.methods.request_bank import limit
 from pomona.methods.separate import Separate
 from pomona.objective.training import LocalTraining
-from problems import Federation, Quadratics, a_round, quadratics
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 KINDS = [FedFomo, FedFomoMA]
 
@@ -141,9 +141,7 @@ def test_strangers_are_separate_training():
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_together_are_rows_alone(kind):
     """The client half on three rows at once, and on each: one state, uplink and info."""
-    run = Federation(kind(budget=1).method(), quadratics(4))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(kind(budget=1), quadratics(4), 2, lr=0.1)
     down, ids = run.method.server.down(run.server, (0, 1, 3), run.roster, a_round(3)), (0, 1, 3)
     received = {
         k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()
@@ -251,9 +249,7 @@ def test_a_newcomer_is_no_part_of_the_mean_and_does_not_judge_itself():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_looking_does_not_change_affinities(kind):
-    run = Federation(kind().method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(kind(), quadratics(3), 2, lr=0.1)
     before = [run.state(i).affinity.clone() for i in run.ids]
     visit = ClientRequest(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
     run.clients.visit(visit, run.method.server.down(run.server, run.ids, run.roster, visit.round))

@@ -11,15 +11,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fednova import FedNova
 from pomona.methods.fedprox import FedProx
-from problems import Federation, a_round, judged, quadratics, uneven
-
-
-def rounds(settings, count, problem, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem)
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
+from problems import Federation, a_round, judged, quadratics, trained, uneven
 
 
 @pytest.mark.parametrize("tau", [1, 2, 7])
@@ -30,7 +22,7 @@ def test_the_size_of_a_training_is_the_papers_closed_form(tau):
     rho, lr, mu, problem = 0.9, 0.1, 2.0, quadratics(1)
 
     def size(m, **over):
-        run = rounds(FedNova(mu=m), 1, problem, epochs=tau, lr=lr, **over)
+        run = trained(FedNova(mu=m), problem, 1, epochs=tau, lr=lr, **over)
         return float(run.replies[0].info["steps"])
 
     assert size(0.0) == tau
@@ -48,7 +40,7 @@ def test_the_size_is_the_way_that_constant_gradients_go(over, mu):
     """
     problem = quadratics(1, samples=6)
     problem.targets.sub_(1e9)
-    run = rounds(FedNova(mu=mu), 1, problem, epochs=2, batch_size=2, lr=1e-3, **over)
+    run = trained(FedNova(mu=mu), problem, 1, epochs=2, batch_size=2, lr=1e-3, **over)
     way = (run.initial() - run.server)[0] / 1e-3 / 1e9
     assert float(run.replies[0].info["steps"]) == pytest.approx(float(way), rel=1e-2)
 
@@ -57,12 +49,12 @@ def test_the_size_is_the_way_that_constant_gradients_go(over, mu):
 def test_with_as_many_steps_for_all_it_is_fedavg_to_the_bit(over):
     problem = quadratics(4, samples=3)
     one, two = (
-        rounds(m, 4, problem, epochs=2, batch_size=1, **over) for m in (FedNova(), FedAvg())
+        trained(m, problem, 4, epochs=2, batch_size=1, **over) for m in (FedNova(), FedAvg())
     )
     assert torch.equal(one.server, two.server)
-    prox = rounds(FedNova(mu=0.4), 3, problem, epochs=2, batch_size=1, lr=0.1)
+    prox = trained(FedNova(mu=0.4), problem, epochs=2, batch_size=1, lr=0.1)
     assert torch.equal(
-        prox.server, rounds(FedProx(mu=0.4), 3, problem, epochs=2, batch_size=1, lr=0.1).server
+        prox.server, trained(FedProx(mu=0.4), problem, epochs=2, batch_size=1, lr=0.1).server
     )
 
 
@@ -89,7 +81,7 @@ def test_it_settles_at_the_optimum_of_the_stated_objective_where_fedavg_does_not
     """
     problem = uneven(8, 2)
     nova, avg = (
-        rounds(m, 1500, problem, batch_size=1, lr=0.002).server for m in (FedNova(), FedAvg())
+        trained(m, problem, 1500, batch_size=1, lr=0.002).server for m in (FedNova(), FedAvg())
     )
     centres = torch.stack([problem.targets[r].mean(0) for r in problem.rows])
     assert_close(nova, 0.8 * centres[0] + 0.2 * centres[1], atol=0.02, rtol=0)

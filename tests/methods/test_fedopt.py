@@ -17,27 +17,19 @@ from pomona.methods import resolve as method_of
 from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from problems import Federation, a_round, quadratics, suited, tiny
+from problems import Federation, a_round, quadratics, suited, tiny, trained
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
-PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
 STEP = {"lr": 0.2}
 RUNS = {check.__name__ for check in TASK_CHECKS}
-
-
-def rounds(settings, count=3, problem=None, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem or suited(settings, quadratics(3, samples=4)))
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
 
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_a_step_of_one_without_momentum_leaves_every_method_as_it_is_to_the_bit(name):
     stepped = method_of(f"{name}+momentum")(server_lr=1.0, server_momentum=0.0)
-    runs = [rounds(settings, **PASSES) for settings in (METHODS[name](), stepped)]
+    problem = suited(stepped, quadratics(3, samples=4))
+    runs = [trained(settings, problem) for settings in (METHODS[name](), stepped)]
     assert torch.equal(runs[0].server, runs[1].server.model)
     for one, two in zip(runs[0].replies, runs[1].replies, strict=True):
         assert one.uplink.keys() == two.uplink.keys()
@@ -94,11 +86,12 @@ def test_one_full_batch_step_a_round_is_pytorchs_optimizer_on_the_pooled_loss():
     """Clients of equal size take one step of lr from w: mean - w = -lr gradient of the pooled
     loss.
     """
-    momentum = rounds(FedAvgM(server_lr=0.5, server_momentum=0.8), 6, **STEP).server.model
+    problem = quadratics(3, samples=4)
+    settings = FedAvgM(server_lr=0.5, server_momentum=0.8)
+    momentum = trained(settings, problem, 6, **STEP).server.model
     assert_close(momentum, descent(lambda w: torch.optim.SGD(w, lr=0.5 * STEP["lr"], momentum=0.8)))
-    adagrad = rounds(
-        FedAdagrad(server_lr=0.3, server_tau=1e-2 * STEP["lr"]), 6, **STEP
-    ).server.model
+    settings = FedAdagrad(server_lr=0.3, server_tau=1e-2 * STEP["lr"])
+    adagrad = trained(settings, problem, 6, **STEP).server.model
     assert_close(
         adagrad,
         descent(lambda w: torch.optim.Adagrad(w, lr=0.3, initial_accumulator_value=1e-4, eps=1e-2)),
@@ -134,8 +127,8 @@ def test_the_clients_of_a_composition_keep_what_is_theirs():
     """
     problem = quadratics(3, samples=4)
     plain, stepped = (
-        rounds(METHODS["fedrep"](), 1, problem, **PASSES),
-        rounds(method_of("fedrep+adam")(), 1, problem, **PASSES),
+        trained(METHODS["fedrep"](), problem, 1),
+        trained(method_of("fedrep+adam")(), problem, 1),
     )
     assert stepped.server.moments.first.shape == stepped.server.model.shape == (4,)
     assert all(torch.equal(plain.state(i).head, stepped.state(i).head) for i in range(3))

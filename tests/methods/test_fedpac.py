@@ -16,9 +16,7 @@ from pomona.core.round import Roster
 from pomona.methods.fedpac import FedPAC, head_weights, mixture
 from pomona.methods.fedrep import FedRep
 from pomona.testing import Federation, class_points
-from problems import a_round, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, a_round, tiny, trained
 
 
 def best(V, D):
@@ -73,8 +71,8 @@ def test_two_rounds_are_those_of_plain_pytorch():
             model.load_state_dict(common)
             model[-1].load_state_dict(own)
     result = plain.run()
-    for i, trained in enumerate(last):
-        models[i].load_state_dict(trained)
+    for i, its in enumerate(last):
+        models[i].load_state_dict(its)
         assert_same(result.models[i], models[i])
 
 
@@ -134,9 +132,7 @@ def test_without_pull_and_mixing_it_is_fedrep_to_the_bit():
 
 
 def test_absent_clients_keep_their_mixture():
-    run = Federation(FedPAC().method(), class_points(4, 4, 4))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedPAC(), class_points(4, 4, 4), 2, lr=0.1)
     kept = run.server.heads[1].clone()
     run.round(a_round(3), ids=(0, 2))
     assert torch.equal(run.server.heads[1], kept)

@@ -11,16 +11,7 @@ from pomona.methods.fedper import FedPer
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.partialfed import PartialFed
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
-
-
-def trained(method, problem, rounds=3):
-    run = Federation(method.method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def test_a_round_by_hand():

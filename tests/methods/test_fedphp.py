@@ -13,9 +13,7 @@ from pomona.methods.fedphp import TEMPERATURE, FedPHP, FedPHPState, Teacher, cli
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS
-from problems import Federation, Quadratics, a_round, quadratics, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, tiny, trained
 
 
 def test_without_transfer_and_inheritance_it_is_fedavg_local_to_the_bit():
@@ -67,9 +65,7 @@ def test_a_late_client_inherits_nothing_from_the_untrained_model():
 
 
 def test_the_inherited_model_never_goes_up_and_absent_clients_keep_theirs():
-    run = Federation(FedPHP().method(), quadratics(3))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedPHP(), quadratics(3), 2, lr=0.1)
     kept = run.state(1).inherited.clone()
     run.round(a_round(3), ids=(0, 2))
     assert torch.equal(run.state(1).inherited, kept)
@@ -217,10 +213,7 @@ def test_a_visit_that_only_looks_asks_no_teacher():
 def test_the_server_is_fedavgs():
     problem = quadratics(3, samples=2)
     php, avg = (
-        Federation(FedPHP(transfer_weight=0.0).method(), problem),
-        Federation(FedAvg().method(), problem),
+        trained(FedPHP(transfer_weight=0.0), problem, lr=0.1),
+        trained(FedAvg(), problem, lr=0.1),
     )
-    for number in (1, 2, 3):
-        php.round(a_round(number))
-        avg.round(a_round(number))
     assert torch.equal(php.server, avg.server)

@@ -12,9 +12,7 @@ from plain_pytorch import Plain, assert_same, pull
 from pomona.methods.fedproto import FedProto, by_prototypes
 from pomona.methods.separate import Separate
 from pomona.testing import Federation, class_points
-from problems import a_round, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, a_round, tiny
 
 
 def pooled_alike(each, classes):

@@ -8,9 +8,7 @@ from pomona.core.errors import ConfigError
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrep import FedRep
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 
 def test_a_round_by_hand():
@@ -37,13 +35,7 @@ def test_a_round_by_hand():
 
 def test_with_all_layers_shared_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    rep, avg = (
-        Federation(FedRep(shared=2, head_epochs=3).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
-    for number in (1, 2, 3):
-        rep.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    rep, avg = (trained(FedRep(shared=2, head_epochs=3), problem), trained(FedAvg(), problem))
     assert torch.equal(rep.server, avg.server)
 
 
@@ -52,22 +44,14 @@ def test_with_a_frozen_head_the_base_is_fedavgs():
     head does.
     """
     problem = quadratics(3, samples=5)
-    rep, avg = (
-        Federation(FedRep(head_epochs=0).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
-    for number in (1, 2, 3):
-        rep.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    rep, avg = (trained(FedRep(head_epochs=0), problem), trained(FedAvg(), problem))
     assert torch.equal(rep.server, avg.server[:-1])
     assert torch.equal(rep.state(0).head[0], rep.initial()[-1:])
 
 
 def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
     problem = quadratics(3, samples=4)
-    run = Federation(FedRep().method(), problem)
-    for number in range(1, 250):
-        run.round(a_round(number))
+    run = trained(FedRep(), problem, 249, lr=0.1)
     assert_close(run.server, problem.targets[:, :-1].mean(0), atol=1e-8, rtol=0)
     for i in range(3):
         assert_close(

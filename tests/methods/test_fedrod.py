@@ -13,9 +13,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrod import FedRoD, added, balanced, log_counts
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
-from problems import Federation, Quadratics, a_round, quadratics, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, tiny, trained
 
 
 def test_two_rounds_by_hand():
@@ -69,9 +67,7 @@ def test_without_balance_the_generic_part_is_fedavg_to_the_bit():
 
 def test_the_personal_head_reaches_what_the_generic_one_misses():
     problem = quadratics(3, samples=4)
-    run = Federation(FedRoD().method(), problem)
-    for number in range(1, 250):
-        run.round(a_round(number))
+    run = trained(FedRoD(), problem, 249, lr=0.1)
     assert_close(run.server, problem.targets.mean(0), atol=1e-8, rtol=0)
     for i in range(3):
         own = problem.targets[4 * i : 4 * i + 4, -1].mean()

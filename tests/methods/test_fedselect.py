@@ -10,9 +10,7 @@ from plain_pytorch import Plain, assert_same
 from pomona.core.round import Roster
 from pomona.methods.fedavg import FedAvgLocal
 from pomona.methods.fedselect import FedSelect, grown, server
-from problems import Federation, a_round, quadratics, tiny, uneven
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
+from problems import PASSES, Federation, a_round, quadratics, tiny, uneven
 
 
 def flat(layer):

@@ -12,16 +12,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.floco import WHOLE, Floco, components, energy, point, projected, spread
-from problems import Federation, Quadratics, a_round, quadratics, tiny
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
-
-
-def trained(method, problem, rounds=3):
-    run = Federation(method.method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
+from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
 
 
 def test_with_one_corner_it_is_fedavg_to_the_bit_before_and_after_the_regions():

@@ -11,24 +11,14 @@ from torch.testing import assert_close
 from pomona.federation.exchange import stack
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.ifca import IFCA, entry
-from problems import Federation, a_round, judged, quadratics, uneven
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.03}
-
-
-def rounds(settings, count, problem, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem)
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
+from problems import Federation, a_round, judged, quadratics, trained, uneven
 
 
 def test_one_model_is_fedavg_to_the_bit():
     problem = uneven(5, 3, 1)
     one, two = (
-        rounds(IFCA(clusters=1), 4, problem, **PASSES),
-        rounds(FedAvg(), 4, problem, **PASSES),
+        trained(IFCA(clusters=1), problem, 4),
+        trained(FedAvg(), problem, 4),
     )
     assert torch.equal(one.server.models[0], two.server)
     assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))

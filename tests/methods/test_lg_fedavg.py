@@ -7,9 +7,7 @@ from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.lg_fedavg import LGFedAvg
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 
 def test_a_round_by_hand():
@@ -32,25 +30,13 @@ def test_a_round_by_hand():
 
 def test_with_everything_shared_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    lg, avg = (
-        Federation(LGFedAvg(shared=2).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
-    for number in (1, 2, 3):
-        lg.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    lg, avg = (trained(LGFedAvg(shared=2), problem), trained(FedAvg(), problem))
     assert torch.equal(lg.server, avg.server)
 
 
 def test_with_nothing_shared_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    lg, alone = (
-        Federation(LGFedAvg(shared=0).method(), problem),
-        Federation(Separate().method(), problem),
-    )
-    for number in (1, 2, 3):
-        lg.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+    lg, alone = (trained(LGFedAvg(shared=0), problem), trained(Separate(), problem))
     assert all(torch.equal(lg.state(i).kept, alone.state(i)) for i in range(3))
     assert all(not reply.uplink["model"].nbytes for reply in lg.replies)
 

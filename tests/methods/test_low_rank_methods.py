@@ -18,18 +18,10 @@ from pomona.methods.ffa_lora import FFALoRA
 from pomona.models.lora import Lora, insert
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
-from problems import Federation, Quadratics, a_round, quadratics, same, states, tiny
+from problems import Federation, Quadratics, a_round, quadratics, same, states, tiny, trained
 
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 A, B = 2 * 64, 2 * 8  # numbers of rank 2 at the mlp's first layer, of 64 inputs and 8 outputs
 HEAD = 8 * 10 + 10
-
-
-def trained(method, problem, rounds=3):
-    run = Federation(method.method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
 
 
 def lora(name, settings=None, rank=2, lora=None, **over):

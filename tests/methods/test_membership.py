@@ -15,7 +15,7 @@ from pomona.methods.fedfomo import FedFomo
 from pomona.methods.mocha import MOCHA
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.testing import Points
-from problems import Federation, Quadratics, a_round, passes, same, states, suited, uneven
+from problems import Federation, Quadratics, a_round, passes, same, states, suited, trained, uneven
 
 
 def observed(run):
@@ -187,9 +187,7 @@ def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first(
 
 
 def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
-    run = Federation(APPLE(dr_lr=0.01, budget=2).method(), uneven(2, 2, 2, 2))
-    for number in (1, 2, 3):
-        run.round(a_round(number))
+    run = trained(APPLE(dr_lr=0.01, budget=2), uneven(2, 2, 2, 2), lr=0.1)
     run.only(0, 1, 2)
     down = run.method.server.down(run.server, run.ids, run.roster, a_round(4))
     assert not (down["cores"].index == 3).any()
@@ -249,9 +247,7 @@ def test_fedamp_mixes_members_only():
 
 
 def test_fedfomo_forgets_a_leaver():
-    run = Federation(FedFomo(epsilon=0.0).method(), uneven(2, 2, 2))
-    for number in (1, 2):
-        run.round(a_round(number))
+    run = trained(FedFomo(epsilon=0.0), uneven(2, 2, 2), 2, lr=0.1)
     run.only(0, 1)
     down = run.method.server.down(run.server, run.ids, run.roster, a_round(3))
     assert not (down["models"].index == 2).any()

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from pomona.methods.mocha import MOCHA, coupling
 from pomona.methods.separate import Separate
-from problems import Federation, a_round, quadratics
+from problems import Federation, a_round, quadratics, trained
 
 # The last number of a quadratic's model is its head.
 
@@ -62,9 +62,7 @@ def test_it_converges_to_the_known_optimum():
     a) / (1 + 2 p).
     """
     problem, p = quadratics(4, samples=1), 0.6
-    run = Federation(MOCHA(penalty=p).method(), problem)
-    for number in range(1, 41):
-        run.round(a_round(number, epochs=20, lr=0.2))
+    run = trained(MOCHA(penalty=p), problem, 40, epochs=20, lr=0.2)
     a = problem.targets
     heads = (a[:, -1:] + 2 * p * a[:, -1:].mean(0)) / (1 + 2 * p)
     assert_close(run.server, heads, atol=1e-8, rtol=0)
@@ -81,9 +79,7 @@ def test_it_converges_to_the_known_optimum():
 def test_the_published_omega_pulls_the_sum_to_zero():
     """(h_i - a_i) + 2 p (h_i + c S) = 0 with S = sum h: S (1 + 2 p + 2 p c N) = sum a."""
     problem, p, N = quadratics(3, samples=1), 0.4, 3
-    run = Federation(MOCHA(penalty=p, omega="published").method(), problem)
-    for number in range(1, 201):
-        run.round(a_round(number, epochs=5, lr=0.1))
+    run = trained(MOCHA(penalty=p, omega="published"), problem, 200, epochs=5, lr=0.1)
     c = (1 - 1 / N) ** 2
     assert_close(
         run.server.sum(0),

@@ -8,10 +8,8 @@ from pomona.methods.ditto import Ditto
 from pomona.methods.fedprox import FedProx
 from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
+from problems import PASSES, Federation, Quadratics, a_round, quadratics
 from representatives import in_turn
-
-PASSES = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
 
 
 def mr_mtl(weight):

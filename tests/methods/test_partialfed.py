@@ -15,9 +15,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.partialfed import PartialFed, gate_slope, halves, layer_of
 from pomona.methods.separate import Separate
 from pomona.objective.batches import Batch
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def single_layer(seed=0):
@@ -26,23 +24,12 @@ def single_layer(seed=0):
 
 def test_all_layers_global_is_fedavg_to_the_bit():
     """In a network of one layer, the head is everything."""
-    run, avg = (
-        Federation(m.method(), single_layer()) for m in (PartialFed(rule="head-shared"), FedAvg())
-    )
-    for number in (1, 2, 3):
-        run.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **PASSES))
+    run, avg = (trained(m, single_layer()) for m in (PartialFed(rule="head-shared"), FedAvg()))
     assert torch.equal(run.server, avg.server)
 
 
 def test_all_layers_local_is_separate_training_to_the_bit():
-    run, alone = (
-        Federation(m.method(), single_layer())
-        for m in (PartialFed(rule="lower-shared"), Separate())
-    )
-    for number in (1, 2, 3):
-        run.round(a_round(number, **PASSES))
-        alone.round(a_round(number, **PASSES))
+    run, alone = (trained(m, single_layer()) for m in (PartialFed(rule="lower-shared"), Separate()))
     assert all(torch.equal(run.state(i), alone.state(i)) for i in range(3))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pomona.methods import METHODS
-from problems import Federation, Quadratics, a_round
+from problems import Quadratics, trained
 
 GROUPS = np.array([0, 0, 0, 1, 1, 1])
 
@@ -27,9 +27,8 @@ def two_groups():
 
 def weights(name, shown, settings, rounds=15):
     """The weight matrix (n, N) that a method reports after some rounds."""
-    run = Federation(METHODS[name](**settings).method(), two_groups())
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, total=rounds, epochs=2, batch_size=4, lr=0.1))
+    over = {"total": rounds, "epochs": 2, "batch_size": 4, "lr": 0.1}
+    run = trained(METHODS[name](**settings), two_groups(), rounds, **over)
     return run, torch.stack([r.info[shown] for r in run.replies]).numpy()
 
 

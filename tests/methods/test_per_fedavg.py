@@ -8,9 +8,7 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.per_fedavg import PerFedAvg, curvature
 from pomona.objective.batches import Batch
 from pomona.objective.training import LocalTraining
-from problems import Federation, Quadratics, a_round, quadratics
-
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
+from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
 def one_number(a):
@@ -44,11 +42,8 @@ def test_beta_decays_and_the_step_that_is_judged_stays(decay):
 @pytest.mark.parametrize("beta", [None, 0.03])
 def test_without_an_inner_step_it_is_fedavg_to_the_bit(order, beta):
     problem = quadratics(3, samples=5)
-    meta = Federation(PerFedAvg(alpha=0.0, beta=beta, order=order).method(), problem)
-    avg = Federation(FedAvg().method(), problem)
-    for number in (1, 2, 3):
-        meta.round(a_round(number, **PASSES))
-        avg.round(a_round(number, **{**PASSES, "lr": beta or PASSES["lr"]}))
+    meta = trained(PerFedAvg(alpha=0.0, beta=beta, order=order), problem)
+    avg = trained(FedAvg(), problem, **{**PASSES, "lr": beta or PASSES["lr"]})
     assert torch.equal(meta.server, avg.server)
 
 
@@ -78,9 +73,7 @@ def test_it_converges_to_the_optimum_of_its_objective(order):
     all samples.
     """
     problem = quadratics(3, samples=4)
-    run = Federation(PerFedAvg(alpha=0.1, beta=0.3, order=order).method(), problem)
-    for number in range(1, 120):
-        run.round(a_round(number))
+    run = trained(PerFedAvg(alpha=0.1, beta=0.3, order=order), problem, 119, lr=0.1)
     assert_close(run.server, problem.targets.mean(0), atol=1e-8, rtol=0)
 
 

@@ -14,17 +14,7 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvgLocal
 from pomona.methods.pfedgraph import PFedGraph, cosine_gradient, onto_simplex
 from pomona.methods.separate import Separate
-from problems import Federation, a_round, quadratics, uneven
-
-PASSES = {"epochs": 2, "batch_size": 2, "lr": 0.05}
-
-
-def rounds(settings, count, problem, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem)
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
+from problems import Federation, a_round, quadratics, trained, uneven
 
 
 @given(
@@ -48,7 +38,7 @@ def test_a_graph_is_the_minimum_of_the_papers_programme():
     federation.
     """
     alpha, problem = 0.3, uneven(5, 3, 4, 2)
-    run = rounds(PFedGraph(alpha=alpha), 2, problem, **PASSES)
+    run = trained(PFedGraph(alpha=alpha), problem, 2)
     change = run.server.models - run.initial()
     s = torch.nn.functional.cosine_similarity(change.unsqueeze(1), change.unsqueeze(0), dim=2)
     p = torch.tensor([5, 3, 4, 2], dtype=torch.float64) / 14
@@ -78,7 +68,7 @@ def test_the_pull_is_the_gradient_of_the_similarities():
 def test_the_neighbours_directions_pull_local_training():
     """A second round by hand: theta_i - lr (g_i - mu cosine_gradient)."""
     problem, mu = quadratics(3, samples=3), 0.7
-    run = rounds(PFedGraph(mu=mu), 1, problem)
+    run = trained(PFedGraph(mu=mu), problem, 1, lr=0.1)
     down = run.method.server.down(run.server, run.ids, run.roster, a_round(2))
     run.round(a_round(2))
     for i in range(3):
@@ -93,23 +83,23 @@ def test_the_neighbours_directions_pull_local_training():
 
 def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
     problem = uneven(5, 3, 2)
-    heavy = rounds(PFedGraph(alpha=1e9, mu=0.0), 4, problem, **PASSES)
-    light = rounds(PFedGraph(alpha=1e-9, mu=0.0), 4, problem, **PASSES)
+    heavy = trained(PFedGraph(alpha=1e9, mu=0.0), problem, 4)
+    light = trained(PFedGraph(alpha=1e-9, mu=0.0), problem, 4)
     local, alone = (
-        rounds(FedAvgLocal(), 4, problem, **PASSES),
-        rounds(Separate(), 4, problem, **PASSES),
+        trained(FedAvgLocal(), problem, 4),
+        trained(Separate(), problem, 4),
     )
     for i in range(3):
-        trained = heavy.model(i, "personal", "trained")
-        assert_close(trained, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
+        ours = heavy.model(i, "personal", "trained")
+        assert_close(ours, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
         assert_close(light.model(i, "personal", "trained"), alone.model(i, "personal", "trained"))
 
 
 def test_the_first_round_is_fedavgs_to_the_bit():
     problem = uneven(5, 3, 2)
     one, two = (
-        rounds(PFedGraph(mu=0.5), 1, problem, **PASSES),
-        rounds(FedAvgLocal(), 1, problem, **PASSES),
+        trained(PFedGraph(mu=0.5), problem, 1),
+        trained(FedAvgLocal(), problem, 1),
     )
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
@@ -117,7 +107,7 @@ def test_the_first_round_is_fedavgs_to_the_bit():
 
 @pytest.mark.parametrize("similarity", ["changes", "models"])
 def test_neighbours_are_those_of_the_own_group(similarity):
-    run = rounds(PFedGraph(similarity=similarity), 3, two_groups(), epochs=2, batch_size=4, lr=0.1)
+    run = trained(PFedGraph(similarity=similarity), two_groups(), epochs=2, batch_size=4, lr=0.1)
     graph = torch.stack([r.info["graph"] for r in run.replies]).numpy()
     same = GROUPS[:, None] == GROUPS
     assert graph[~same].max() < 0.05

@@ -10,16 +10,8 @@ from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.q_fedavg import QFedAvg, shares
-from problems import Federation, a_round, judged, uneven
+from problems import Federation, a_round, judged, trained, uneven
 from representatives import in_turn
-
-
-def rounds(settings, count, problem, **over):
-    """A federation after some rounds."""
-    run = Federation(settings.method(), problem)
-    for number in range(1, count + 1):
-        run.round(a_round(number, **over))
-    return run
 
 
 def risks(problem, w):
@@ -30,8 +22,8 @@ def risks(problem, w):
 def test_without_q_it_is_fedavg_to_the_bit():
     problem, passes = uneven(5, 3, 1), {"epochs": 2, "batch_size": 1, "lr": 0.05}
     assert torch.equal(
-        rounds(QFedAvg(q=0.0), 4, problem, **passes).server,
-        rounds(FedAvg(), 4, problem, **passes).server,
+        trained(QFedAvg(q=0.0), problem, 4, **passes).server,
+        trained(FedAvg(), problem, 4, **passes).server,
     )
 
 
@@ -54,7 +46,7 @@ def test_a_round_by_hand(q):
 def test_it_settles_where_its_objective_is_stationary(q):
     """One full-batch step a round: at rest sum_i p_i F_i^q grad F_i = 0."""
     problem = uneven(6, 3, 1)
-    w = rounds(QFedAvg(q=q), 800, problem, lr=0.5).server.requires_grad_()
+    w = trained(QFedAvg(q=q), problem, 800, lr=0.5).server.requires_grad_()
     p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
     (p @ risks(problem, w) ** (q + 1) / (q + 1)).backward()
     assert w.grad.norm() < 1e-6
@@ -64,7 +56,7 @@ def test_it_settles_where_its_objective_is_stationary(q):
 def test_a_larger_q_helps_the_worst_client():
     problem = uneven(10, 1)
     worst = [
-        risks(problem, rounds(QFedAvg(q=q), 300, problem, lr=0.5).server).max()
+        risks(problem, trained(QFedAvg(q=q), problem, 300, lr=0.5).server).max()
         for q in (0.0, 1.0, 4.0)
     ]
     assert worst[0] > worst[1] > worst[2]

@@ -19,11 +19,10 @@ from pomona.methods import resolve as method_of
 from pomona.storage.mapped_tensor import filed
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from problems import Federation, a_round, quadratics, suited, tiny
+from problems import a_round, quadratics, suited, tiny, trained
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 ESTIMATES = ("centred", "median", "trimmed", "geometric", "krum")
-PASSES = {"epochs": 2, "batch_size": 1, "momentum": 0.9, "lr": 0.03}
 RUNS = {check.__name__ for check in TASK_CHECKS}
 
 
@@ -251,9 +250,7 @@ def test_a_radius_beyond_all_changes_leaves_every_method_as_it_is_to_the_bit(nam
     wide = method_of(f"{name}+{rule}")(robust_radius=1e6)
     runs = []
     for kind in (METHODS[name](), wide):
-        run = Federation(kind.method(), suited(kind, quadratics(3, samples=4)))
-        for number in (1, 2, 3):
-            run.round(a_round(number, **PASSES))
+        run = trained(kind, suited(kind, quadratics(3, samples=4)))
         runs.append(run)
     assert torch.equal(runs[0].server, runs[1].server)
     for one, two in zip(runs[0].replies, runs[1].replies, strict=True):

@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics
+from problems import Federation, Quadratics, a_round, quadratics, trained
 
 PASSES = {"epochs": 3, "batch_size": 1, "lr": 0.05}
 
@@ -112,10 +112,10 @@ def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
     FedAvg's own steps pull it away.
     """
     problem = uneven(1, 4, 2)
-    run, avg = Federation(SCAFFOLD().method(), problem), Federation(FedAvg().method(), problem)
-    for number in range(1, 301):
-        run.round(a_round(number, batch_size=1))
-        avg.round(a_round(number, batch_size=1))
+    run, avg = (
+        trained(SCAFFOLD(), problem, 300, batch_size=1),
+        trained(FedAvg(), problem, 300, batch_size=1),
+    )
     assert run.server.model.item() == pytest.approx(1, abs=1e-6)
     # grad F_i(1) = 1 - i
     assert controls(run).flatten().tolist() == pytest.approx([1, 0, -1], abs=1e-6)

@@ -6,9 +6,8 @@ import torch
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from problems import Federation, a_round, quadratics, same, states, tiny
+from problems import PASSES, a_round, quadratics, same, states, tiny, trained
 
-PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05}
 ALIKE = {
     "fedper": ({}, {"shared": ("lower.*",)}),
     "fedrep": ({}, {"shared": ("lower.*",)}),
@@ -19,17 +18,10 @@ ALIKE = {
 }
 
 
-def trained(name, settings, problem, rounds=3):
-    run = Federation(METHODS[name](**settings).method(), problem)
-    for number in range(1, rounds + 1):
-        run.round(a_round(number, **PASSES))
-    return run
-
-
 @pytest.mark.parametrize("name", ALIKE)
 def test_globs_over_whole_layers_are_counts_of_them_to_the_bit(name):
     problem = quadratics(3, samples=5, d=7)
-    one, two = (trained(name, settings, problem) for settings in ALIKE[name])
+    one, two = (trained(METHODS[name](**settings), problem) for settings in ALIKE[name])
     assert same(states(one), states(two))
     for key, model in one.clients.models(1).items():
         assert torch.equal(model["w"], two.clients.models(1)[key]["w"])
@@ -37,13 +29,15 @@ def test_globs_over_whole_layers_are_counts_of_them_to_the_bit(name):
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "lg-fedavg"])
 def test_only_what_the_globs_match_travels(name):
-    run = trained(name, {"shared": ("*.lora_A.*", "*.bias")}, quadratics(3, samples=5, d=7), 1)
+    run = trained(METHODS[name](shared=("*.lora_A.*", "*.bias")), quadratics(3, samples=5, d=7), 1)
     assert [reply.uplink["model"].shape for reply in run.replies] == [(4,)] * 3
     assert "method.shared" in run.method.card.exchange.up
 
 
 def test_weights_of_scattered_parameters_learn_and_the_rest_is_as_received():
-    run = trained("fedala", {"layers": ("*.lora_A.*", "upper.*")}, quadratics(3, samples=5, d=7))
+    run = trained(
+        METHODS["fedala"](layers=("*.lora_A.*", "upper.*")), quadratics(3, samples=5, d=7)
+    )
     w = run.server.clone()
     run.round(a_round(4, **PASSES))
     start = run.model(0, "personal", "received")
