@@ -164,12 +164,3 @@ def test_the_mixture_received_converges_to_each_clients_own_optimum(adaptive):
         assert_close(torch.lerp(w, run.state(i).model[0], alpha), own)
         assert_close(run.model(i, "personal", "trained"), own + (1 - alpha) * 0.5 * (own - w))
         assert (alpha != 0.5) == adaptive
-
-
-def test_absent_clients_are_unchanged_and_own_models_stay_home():
-    run = trained(APFL(adaptive=True), quadratics(3), 2, lr=0.1)
-    v, alpha = run.state(1).model.clone(), run.state(1).alpha.clone()
-    run.round(a_round(3), ids=(0, 2))
-    assert torch.equal(run.state(1).model, v)
-    assert torch.equal(run.state(1).alpha, alpha)
-    assert all(reply.uplink.keys() == {"model"} for reply in run.replies)

@@ -381,9 +381,3 @@ def test_momentum_and_decay_reach_both_rates():
         c, p = c - 0.162 * vc, [p[0] - 0.081 * vp[0], p[1] - 0.081 * vp[1]]
     assert run.state(0).core.item() == pytest.approx(c)
     assert run.state(0).dr[0].tolist() == pytest.approx(p)
-
-
-def test_the_dr_row_never_goes_up():
-    run = Federation(APPLE().method(), quadratics(3))
-    run.round(a_round())
-    assert {name for reply in run.replies for name in reply.uplink} == {"core", "request"}

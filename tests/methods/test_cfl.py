@@ -223,9 +223,3 @@ def test_bipartition_is_the_optimum(n, seed):
     got = bipartition(similarity)
     assert not got[0]
     assert across(got) == min(across(apart) for apart in others)
-
-
-def test_only_the_model_goes_up():
-    run = run_of(groups(), 1)
-    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
-    assert run.clients.private(0) == {}

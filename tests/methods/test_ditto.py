@@ -91,18 +91,6 @@ def test_personal_epochs_are_the_personal_models_alone():
     assert torch.equal(few.server, same.server)
 
 
-def test_absent_clients_are_unchanged_and_personal_models_stay_home():
-    run = Federation(ditto(1.0), quadratics(3))
-    run.round(a_round(1))
-    before = [run.state(i).clone() for i in range(3)]
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1), before[1])
-    assert not torch.equal(run.state(0), before[0])
-    for i, reply in zip((0, 2), run.replies, strict=True):
-        assert reply.uplink.keys() == {"model"}
-        assert torch.equal(reply.uplink["model"], run.model(i, "local", "trained"))
-
-
 def test_the_key_is_lambda_in_and_out():
     settings = Ditto.model_validate({"lambda": 0.5})
     assert settings.model_dump() == {"name": "ditto", "lambda": 0.5, "personal_epochs": None}

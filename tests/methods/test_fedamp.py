@@ -249,13 +249,6 @@ def test_absent_clients_count_with_the_model_they_sent_last_and_stay_as_they_are
     assert_close(got, xi[[0, 2]])
 
 
-def test_only_the_model_goes_up():
-    run = Federation(HeurFedAMP().method(), quadratics(3))
-    run.round(a_round())
-    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
-    assert {name for reply in run.replies for name in reply.info} == {"attention", "coupling"}
-
-
 @pytest.mark.parametrize("kind", [FedAMP, HeurFedAMP])
 def test_lambda_is_a_key_like_any_other(kind):
     """Read and written under the paper's name, also inside another record; misspelt it is

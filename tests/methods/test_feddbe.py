@@ -12,7 +12,7 @@ from plain_pytorch import Plain, assert_same, averaged
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.feddbe import FedDBE, at_parts, with_bias
 from pomona.testing import Federation, class_points
-from problems import PASSES, a_round, tiny, trained
+from problems import PASSES, a_round, tiny
 
 
 @pytest.mark.parametrize("mu", [1.0, 0.3])
@@ -102,13 +102,6 @@ def test_the_slopes_at_model_and_bias_are_those_of_the_network_with_a_bias():
     at_w, at_b = torch.autograd.grad(value(w, b), (w, b))
     assert_close(G[0], at_w)
     assert_close(at_bias[0], at_b)
-
-
-def test_absent_clients_keep_their_bias():
-    run = trained(FedDBE(), class_points(4, 4, 4), 2, lr=0.1)
-    kept = run.state(1).bias.clone()
-    run.round(a_round(3), ids=(0, 2))
-    assert torch.equal(run.state(1).bias, kept)
 
 
 def test_kappa_needs_no_release_where_it_is_none():

@@ -106,13 +106,3 @@ def test_without_linear_terms_clients_train_as_in_fedprox():
     prox.round(a_round(**PASSES))
     for i in range(2):
         assert torch.equal(run.model(i, "local", "trained"), prox.model(i, "local", "trained"))
-
-
-def test_absent_clients_are_unchanged_and_linear_terms_stay_home():
-    run = Federation(FedDyn().method(), quadratics(3))
-    run.round(a_round(1))
-    before = linear_terms(run).clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).linear[0], before[1])
-    assert not torch.equal(run.state(2).linear[0], before[2])
-    assert all(reply.uplink.keys() == {"model"} for reply in run.replies)

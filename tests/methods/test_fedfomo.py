@@ -257,13 +257,6 @@ def test_looking_does_not_change_affinities(kind):
     assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_affinities_and_the_model_before_training_never_go_up(kind):
-    run = Federation(kind().method(), quadratics(3))
-    run.round(a_round())
-    assert {name for reply in run.replies for name in reply.uplink} == {"model", "request"}
-
-
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), st.floats(1e-3, 1e3))
 def test_weights_are_shares_or_nothing_and_do_not_depend_on_the_scale_of_losses(gains, scale):
     w = torch.tensor([gains], dtype=torch.float64)

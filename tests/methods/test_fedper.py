@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.core.errors import ConfigError
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedper import FedPer
@@ -68,18 +67,3 @@ def test_it_shares_what_lg_fedavg_keeps():
         run.round(a_round(number, **PASSES))
         turned.round(a_round(number, **PASSES))
     assert torch.equal(run.server, turned.server)
-
-
-def test_absent_clients_keep_their_heads():
-    run = Federation(FedPer().method(), quadratics(3))
-    run.round(a_round(1))
-    kept = run.state(1).kept.clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).kept, kept)
-
-
-def test_more_layers_than_there_are_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"
-    ):
-        Federation(FedPer(shared=3).method(), quadratics(2))

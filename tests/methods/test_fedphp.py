@@ -64,14 +64,6 @@ def test_a_late_client_inherits_nothing_from_the_untrained_model():
     assert not torch.equal(run.state(1).inherited, before)
 
 
-def test_the_inherited_model_never_goes_up_and_absent_clients_keep_theirs():
-    run = trained(FedPHP(), quadratics(3), 2, lr=0.1)
-    kept = run.state(1).inherited.clone()
-    run.round(a_round(3), ids=(0, 2))
-    assert torch.equal(run.state(1).inherited, kept)
-    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
-
-
 def plain(objective, row, index, loss):
     """The gradient (d,) of ``loss(outputs, labels, features)`` by plain PyTorch, on a copy of the
     network.

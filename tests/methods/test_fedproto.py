@@ -109,12 +109,3 @@ def test_the_head_of_the_prototypes_answers_by_the_nearest_mean():
     squares = (z.unsqueeze(1) - means[0, :2]).square().sum(2)
     assert_close(outputs[:, :2], z.square().sum(1, keepdim=True) - squares)
     assert torch.equal(outputs.argmax(1), squares.argmin(1))
-
-
-def test_models_stay_with_their_clients_and_absent_ones_keep_theirs():
-    run = Federation(FedProto().method(), class_points(4, 4, 4))
-    run.round(a_round(1))
-    kept = run.state(1).clone()
-    assert set(run.replies[0].uplink) == {"class_means", "class_counts"}
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1), kept)

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 from pomona.core.errors import ConfigError
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
+from pomona.methods.fedper import FedPer
 from pomona.methods.fedrep import FedRep
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
@@ -67,16 +68,9 @@ def test_only_the_shared_layers_travel():
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 
 
-def test_absent_clients_keep_their_heads():
-    run = Federation(FedRep().method(), quadratics(3))
-    run.round(a_round(1))
-    kept = run.state(1).head.clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).head, kept)
-
-
-def test_more_layers_than_there_are_is_refused():
+@pytest.mark.parametrize("kind", [FedRep, FedPer])
+def test_more_layers_than_there_are_is_refused(kind):
     with pytest.raises(
         ConfigError, match=r"method\.shared is 3, and the network has 2 layers; set it to 2 or less"
     ):
-        Federation(FedRep(shared=3).method(), quadratics(2))
+        Federation(kind(shared=3).method(), quadratics(2))

@@ -173,11 +173,3 @@ def test_a_client_of_one_class_teaches_the_generic_part_nothing():
     assert losses.item() < 1e-5
     assert G.norm() < 1e-4 * at_plain.norm()
     assert plain.item() > 1
-
-
-def test_absent_clients_keep_their_heads():
-    run = Federation(FedRoD().method(), quadratics(3))
-    run.round(a_round(1))
-    kept = run.state(1).head.clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).head, kept)

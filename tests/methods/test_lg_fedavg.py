@@ -51,11 +51,3 @@ def test_only_the_shared_layer_travels():
     )
     run.round(a_round())
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [8] * 3
-
-
-def test_absent_clients_keep_their_layers():
-    run = Federation(LGFedAvg().method(), quadratics(3))
-    run.round(a_round(1))
-    kept = run.state(1).kept.clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).kept, kept)

@@ -145,16 +145,6 @@ def test_gates_learn_which_source_is_better():
     assert lower > 0 > head
 
 
-def test_absent_clients_rest_and_only_the_model_goes_up():
-    run = Federation(PartialFed().method(), quadratics(3, samples=10))
-    run.round(a_round(1))
-    kept = run.state(1).logits.clone(), run.state(1).last.clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).logits, kept[0])
-    assert torch.equal(run.state(1).last, kept[1])
-    assert {name for reply in run.replies for name in reply.uplink} == {"model"}
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 2))
 def test_weights_and_gates_never_share_a_sample(sizes, least):
     sizes = [max(size, least) for size in sizes]

@@ -130,15 +130,6 @@ def test_momentum_is_refused():
         run.round(a_round(momentum=0.9))
 
 
-def test_absent_clients_are_unchanged():
-    run = Federation(SCAFFOLD().method(), quadratics(3))
-    run.round(a_round(1))
-    before = controls(run).clone()
-    run.round(a_round(2), ids=(0, 2))
-    assert torch.equal(run.state(1).control[0], before[1])
-    assert not torch.equal(run.state(0).control[0], before[0])
-
-
 def test_a_client_without_a_step_keeps_its_variate():
     run = Federation(SCAFFOLD().method(), quadratics(2))
     run.round(a_round(1))
