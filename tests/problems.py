@@ -1,11 +1,17 @@
-"""The problems of ``pomona.testing``, and a small scenario that needs no files."""
+"""The problems of ``pomona.testing``, a small scenario that needs no files, and what a run tells."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
 
 from pomona.config import Config
 from pomona.core.round import Round
 from pomona.federation.admission import Admission, Expected, History, admit
+from pomona.federation.callbacks import NullCallback
 from pomona.federation.exchange import Arrival
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
+from pomona.storage.safetensors_stream import digest
 from pomona.testing import Federation, Quadratics, a_round, quadratics
 from pomona.testing.conformance import small
 from pomona.testing.problems import Problem, same, states, suited, uneven
@@ -14,8 +20,10 @@ from pomona.testing.problems import passes as of_settings
 __all__ = [
     "PASSES",
     "Federation",
+    "Notes",
     "Quadratics",
     "a_round",
+    "digest_of_models",
     "judged",
     "passes",
     "quadratics",
@@ -29,6 +37,16 @@ __all__ = [
 
 PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_decay": 0.1}
 """A round in which everything counts that a client's steps depend on."""
+
+
+class Notes(NullCallback):
+    """A watcher that keeps a run's notes, in ``said``."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
 
 
 def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
@@ -56,3 +74,14 @@ def judged(run: Federation) -> Admission:
     server, sizes = run.method.server, {r.client: run.roster.sizes[r.client] for r in run.replies}
     expected = Expected("run", 1, sizes, server.expects(run.server), len(run.roster), server.flaw)
     return admit([Arrival(r, "run", 1, sizes[r.client]) for r in run.replies], expected, History())
+
+
+def digest_of_models(folder: Path) -> str:
+    """The hash of every tensor of a finished run."""
+    files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
+    tensors = {
+        f"{path.parent.name}/{path.name}/{k}": t
+        for path in files
+        for k, t in load_file(path).items()
+    }
+    return digest(tensors)

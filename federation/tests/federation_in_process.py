@@ -19,6 +19,7 @@ from pomona.scenario import Scenario
 from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
+from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.settings import use_kit
 from pomona_federation.study import KIT
 
@@ -219,3 +220,18 @@ def same(one, other):
         one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n])
         for n in one
     )
+
+
+def stopped_after(federation, monkeypatch, number):
+    """Run a federation until a round is committed."""
+    round_ = ServerStatusFile.round
+
+    def stop(news, row, evaluations):
+        round_(news, row, evaluations)
+        if row.round == number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStatusFile, "round", stop)
+        with pytest.raises(KeyboardInterrupt):
+            federation.run()

@@ -5,6 +5,7 @@ import tomllib
 import numpy as np
 import pytest
 
+from command_line import command
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
@@ -14,7 +15,6 @@ from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.silo.kept_data import conformed
 from pomona_federation.task_settings import TaskSettings
-from test_preflight import command
 
 
 def test_numbers_that_a_network_sees_are_those_of_the_agreement():

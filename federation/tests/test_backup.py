@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from federation_in_process import APPLE, deployed, lost, same, settings
+from federation_in_process import APPLE, deployed, lost, same, settings, stopped_after
 from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.privacy.accounting import Event, combined, rate, steps
@@ -36,7 +36,6 @@ from pomona_federation.installation.restore import Restoring, needs_key, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.processes import environment
@@ -52,21 +51,6 @@ PRIVATE = {
     "epsilon_budget": 100.0,
     "acknowledge": ["sample-counts", "metrics"],
 }
-
-
-def stopped_after(federation, monkeypatch, number):
-    """Run a federation until a round is committed."""
-    round_ = ServerStatusFile.round
-
-    def stop(news, row, evaluations):
-        round_(news, row, evaluations)
-        if row.round == number:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ServerStatusFile, "round", stop)
-        with pytest.raises(KeyboardInterrupt):
-            federation.run()
 
 
 def restored(federation, file, name=SILO, **options):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from command_line import command
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona_federation import audit
 from pomona_federation.agreement import Federation
@@ -27,7 +28,6 @@ from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic
 from pomona_federation.silo.study_proposals import take_in, visit
 from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
-from test_preflight import command
 from test_studies import asking, decided, heard, own_models, study_file
 
 SOME, OTHER = "a" * 64, "b" * 64

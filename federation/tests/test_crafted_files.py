@@ -7,13 +7,14 @@ import json
 import pytest
 from rich.console import Console
 
+from command_line import command
 from pomona.cli.output import laid_out, shown
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
 from pomona_federation.audit import Audit
 from pomona_federation.server.member_registry import MemberRegistry
-from test_preflight import command, kit, server_kit, visit
+from test_preflight import kit, server_kit, visit
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
 LIVE = {

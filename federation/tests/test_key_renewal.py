@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import command
 from federation_in_process import deployed, same
-from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
@@ -22,7 +22,7 @@ from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.provision.provision import add
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.registry_admin import dismiss, members, renew_key
+from pomona_federation.server.registry_admin import admit, dismiss, members, renew_key
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.server.superlink_client import pem
 from pomona_federation.silo import preflight
@@ -121,8 +121,10 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     assert (4, 0) in trained
 
 
-def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
-    federation = world.federation(EVERYBODYS, run={"rounds": 4}, places=4)
+def renewals_and_a_newcomer(world, federation):
+    """After round 1 a founder renews its key and "late" joins, with silo-2's data; after round 3
+    that one renews its own.
+    """
     kits, south = federation.kits, federation.kits / "silo-2"
     text = (south / "silo.toml").read_text()
 
@@ -131,11 +133,8 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
         federation.grid.folders[20] = federation.grid.folders.pop(10)
         add(kits, "late")
         shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
-        (kits / "late" / "silo.toml").write_text(
-            text.replace('name = "silo-2"', 'name = "late"', 1)
-        )
-        from pomona_federation.server.registry_admin import admit
-
+        own = text.replace('name = "silo-2"', 'name = "late"', 1)
+        (kits / "late" / "silo.toml").write_text(own)
         admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
         federation.grid.folders[30] = kits / "late"
 
@@ -145,6 +144,11 @@ def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
 
     in_round(world, 1, join)
     in_round(world, 3, again)
+
+
+def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
+    federation = world.federation(EVERYBODYS, run={"rounds": 4}, places=4)
+    renewals_and_a_newcomer(world, federation)
     federation.run()
     assert [r.cohort for r in load(federation.server / "run").rounds] == [
         (0, 1, 2),
@@ -270,14 +274,6 @@ def test_what_was_shown_once_is_not_hidden_again(relay, ask):
 @pytest.fixture
 def kits(world):
     return world.federation().kits
-
-
-def command(*words):
-    try:
-        main(words)
-    except SystemExit as stopped:
-        return stopped.code
-    return 0
 
 
 def test_the_commands_say_whom_to_send_what(kits, capsys):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from damage import places
 from pomona.core.errors import ProtocolError
 from pomona_federation.messages import message_bodies
 
@@ -68,20 +69,6 @@ WHOLE = {
     message_bodies.HelloReply: HELLO_REPLY,
     message_bodies.Refusal: REFUSED,
 }
-
-
-def places(value, path=()):
-    """Every position of a value inside a nested one, except the whole."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, part in inner:
-        yield (*path, key)
-        yield from places(part, (*path, key))
 
 
 def put(value, path, new):

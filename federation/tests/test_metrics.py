@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import monitored
+from command_line import command
 from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
@@ -34,7 +35,7 @@ from pomona_federation.monitoring.prometheus_text import (
 )
 from pomona_federation.monitoring.watched_server import AuditedServer, Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
-from test_preflight import command, kit
+from test_preflight import kit
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "monitoring"
 LINE = re.compile(

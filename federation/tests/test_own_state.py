@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import command
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageError
 from pomona.privacy import noise
 from pomona.privacy.noise import KeyStore
@@ -25,7 +26,6 @@ from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from test_consent_policy import known, lines, ruled, submitted
-from test_preflight import command
 from test_studies import decided, heard, own_models
 from test_study_preflight import checked
 

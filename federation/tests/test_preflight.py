@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from agreement_file import agreement
-from pomona.cli import main
+from command_line import command
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
 from pomona.data.tokenizer import Tokenizer
@@ -441,13 +441,6 @@ def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
     for begin, end in ((now + day, now + 2 * day), (now - 2 * day, now - day)):
         with pytest.raises(ConfigError, match="is valid from"):
             left(begin, end, at["ca"], now)
-
-
-def command(*words):
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return ended.value.code
 
 
 def visit(number, accuracy, info=None, split="test"):

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+import command_line
 from agreement_file import agreement
-from pomona.cli import main
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data.settings import TextColumns
 from pomona.methods import METHODS
@@ -776,9 +776,7 @@ def test_keys_do_not_enter_the_image(kit):
 
 def call(capsys, *words, what="provision"):
     """Run a command in this process: exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as stop:
-        main(["deploy", what, *(str(word) for word in words)])
-    return int(stop.value.code or 0), *capsys.readouterr()
+    return command_line.call(capsys, "deploy", what, *words)
 
 
 def test_the_command_says_what_goes_where_and_what_is_secret(tmp_path, capsys):

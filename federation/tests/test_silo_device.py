@@ -8,11 +8,11 @@ import pytest
 import tomli_w
 import torch
 
+from command_line import command
 from pomona.core.errors import ConfigError, QuorumError
 from pomona_federation import status
 from pomona_federation.silo.silo_scenario import require_device
 from test_consent_policy import known, ruled, submitted
-from test_preflight import command
 from test_studies import decided, heard
 from test_study_preflight import checked
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import tomli_w
 
+from command_line import command
 from pomona import models
 from pomona.config import resolve
 from pomona.core.errors import QuorumError
@@ -34,7 +35,6 @@ from test_consent_policy import (
     submitted,
     wrong,
 )
-from test_preflight import command
 from test_studies import decided, heard, own_models
 
 

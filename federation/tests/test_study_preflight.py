@@ -7,6 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 
+from command_line import command
 from pomona.core.errors import ConfigError
 from pomona_federation import status
 from pomona_federation.agreement import OF_STUDY, Federation
@@ -17,7 +18,6 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_facts import facts
 from test_hostile_server import edited
 from test_in_process import PRIVATE
-from test_preflight import command
 from test_studies import decided, heard, own_models, study_file
 
 

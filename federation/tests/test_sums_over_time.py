@@ -2,8 +2,6 @@
 keys.
 """
 
-import shutil
-
 import pytest
 
 from federation_in_process import deployed, lost, same
@@ -15,11 +13,9 @@ from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
-from pomona_federation.provision.provision import add
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.registry_admin import admit
 from pomona_federation.server.study_queue import StudyQueue
-from test_key_renewal import in_round, renewed
+from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, heard, own_models, study_file
 
@@ -32,27 +28,9 @@ def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(first
     newcomer's answer to its first round, if that is lost: it starts from what all receive then.
     """
     federation = world.federation("fedavg", places=4, **FOUR)
-    kits, south = federation.kits, federation.kits / "silo-2"
-    text = (south / "silo.toml").read_text()
-
-    def join():
-        renewed(kits, "silo-0")
-        federation.grid.folders[20] = federation.grid.folders.pop(10)
-        add(kits, "late")
-        shutil.copytree(south / "data", kits / "late" / "data", dirs_exist_ok=True)
-        own = text.replace('name = "silo-2"', 'name = "late"', 1)
-        (kits / "late" / "silo.toml").write_text(own)
-        admit(federation.server, "late", kits / "server" / "keys" / "late.pub")
-        federation.grid.folders[30] = kits / "late"
-
-    def again():
-        renewed(kits, "late")
-        federation.grid.folders[40] = federation.grid.folders.pop(30)
-
     if first == 3:
         federation.grid.faults.append(on_answer("task", number=2, node=30))
-    in_round(world, 1, join)
-    in_round(world, 3, again)
+    renewals_and_a_newcomer(world, federation)
     federation.run()
     founders = list(federation.names)
     assert [e["silos"] for e in events(federation, "sum")] == [

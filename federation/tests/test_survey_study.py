@@ -259,34 +259,29 @@ def test_a_silo_may_bound_what_one_survey_costs(standing):
     assert list(standing.run("look").silos) == ["north", "east"]
 
 
-def test_a_policy_may_accept_surveys(standing):
-    for silo, kinds in zip(SILOS, (["survey"], ["train"], ["survey", "train"]), strict=True):
-        policy = {"kinds": kinds, "methods": ["fedavg"], "otherwise": "decline"}
-        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
+def decided(standing, policies, survey):
+    """Each silo's knowledge of a survey, by a policy of its own."""
+    for silo, policy in zip(SILOS, policies, strict=True):
+        said = {"kinds": ["survey"], "otherwise": "decline", **policy}
+        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(said))
     path = standing.folder / "look.toml"
-    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey"}))
+    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", **survey}))
     standing.queue.submit(path)
     for silo in SILOS:
         standing.hear(silo)
-    known = {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
+    return {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
+
+
+def test_a_policy_may_accept_surveys(standing):
+    kinds = (["survey"], ["train"], ["survey", "train"])
+    known = decided(standing, [{"kinds": k, "methods": ["fedavg"]} for k in kinds], {})
     assert [k.status for k in known.values()] == ["accepted", "declined", "accepted"]
     assert known["north"].why == "kind survey, least count 10, without bound"
 
 
 def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
-    for silo, least in zip(SILOS, (None, 5, 6), strict=True):
-        policy = {
-            "kinds": ["survey"],
-            "otherwise": "decline",
-            **({} if least is None else {"least_count": least}),
-        }
-        (standing.kits / silo / "policy.toml").write_text(tomli_w.dumps(policy))
-    path = standing.folder / "look.toml"
-    path.write_text(tomli_w.dumps({"name": "look", "kind": "survey", "survey": {"least": 5}}))
-    standing.queue.submit(path)
-    for silo in SILOS:
-        standing.hear(silo)
-    known = {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
+    policies = [{}, {"least_count": 5}, {"least_count": 6}]
+    known = decided(standing, policies, {"survey": {"least": 5}})
     assert [k.status for k in known.values()] == ["declined", "accepted", "declined"]
     assert known["south"].why == "survey.least = 5, fewer than least_count = 6"
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from federation_in_process import APPLE, deployed, same, settings
+from federation_in_process import APPLE, deployed, same, settings, stopped_after
 from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
@@ -15,7 +15,6 @@ from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.versions import Versions, own, require_begun, require_understood
 
 SILO = "silo-1"
@@ -125,21 +124,6 @@ def test_the_last_number_may_change_in_the_middle_of_a_study(world, monkeypatch)
     assert same(deployed(federation), world.simulated(federation))
     assert {row["version"] for row in status.server(federation.server)["silos"]} == {"0.1.5"}
     assert not status.silo(federation.kits / SILO)["version_warning"]
-
-
-def stopped_after(federation, monkeypatch, number):
-    """Run a federation until a round is committed."""
-    round_ = ServerStatusFile.round
-
-    def stop(news, row, evaluations):
-        round_(news, row, evaluations)
-        if row.round == number:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ServerStatusFile, "round", stop)
-        with pytest.raises(KeyboardInterrupt):
-            federation.run()
 
 
 def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypatch):

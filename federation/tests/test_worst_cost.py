@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+from command_line import command
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
@@ -20,7 +21,6 @@ from pomona_federation.silo.silo_scenario import worst_cost
 from representatives import drawn
 from test_hostile_server import ROUNDS, Server, edited, noise, spent
 from test_in_process import PRIVATE
-from test_preflight import command
 
 NOISY = {**PRIVATE, "seed": None}
 PURPOSES = ("training", "stage", "finetuning")

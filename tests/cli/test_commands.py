@@ -16,6 +16,7 @@ import tomli_w
 from jsonschema import Draft202012Validator
 
 import pomona
+from command_line import call
 from pomona.cli import main
 from pomona.cli.predict import answers
 from pomona.cli.run import DEMO, unused
@@ -31,17 +32,6 @@ SMALL = [
     "workers=1",
     "model.hidden=[8]",
 ]
-
-
-def call(capsys, *words):
-    """Run a command in this process: exit code, standard output, standard error."""
-    try:
-        main([str(word) for word in words])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture(scope="module")

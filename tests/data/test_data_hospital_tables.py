@@ -5,6 +5,7 @@ names.
 import numpy as np
 import pytest
 from PIL import Image
+from test_data_forms import table
 
 import pomona
 from pomona.config import resolve
@@ -13,11 +14,6 @@ from pomona.data import csv_table, data_settings, read
 from pomona.personal import PersonalModel, inputs
 
 COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
-
-
-def table(path, text, **settings):
-    path.write_text(text, encoding="utf-8")
-    return read(data_settings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
 
 
 @pytest.mark.parametrize(

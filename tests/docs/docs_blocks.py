@@ -18,7 +18,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomona.cli import main
+from command_line import command
 from pomona.config import resolve
 
 FENCE = re.compile(
@@ -85,7 +85,7 @@ class Runner:
         for line in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["pomona"] and not SHELL.search(line.partition(" #")[0]):
-                code = called(words[1:])  # as the command does, without a second start of PyTorch
+                code = command(*words[1:])  # as the command does, without a second start of PyTorch
             else:
                 code = subprocess.run(
                     ["bash", "-euo", "pipefail", "-c", line],
@@ -99,12 +99,3 @@ class Runner:
         """Environment variables of a shell with Pomona installed."""
         python = str(Path(sys.executable).parent)
         return {**os.environ, "PATH": f"{python}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-
-
-def called(words: list[str]) -> int:
-    """Run a pomona command in this process; return its exit code."""
-    try:
-        main(words)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0

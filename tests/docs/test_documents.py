@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from docs_blocks import HELD, Block, Runner, blocks, called
+from docs_blocks import HELD, Block, Runner, blocks
 from PIL import Image
 
 import pomona
+from command_line import command
 from method_pages import EXAMPLE, pages
 from pomona.config import resolve
 from pomona.methods import METHODS
@@ -229,7 +230,7 @@ def test_long_blocks_run_too(path, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_the_command_of_the_pages_of_methods_runs_for_all(method, folder):
-    assert called(EXAMPLE.format(name=method).split()[1:]) == 0
+    assert command(*EXAMPLE.format(name=method).split()[1:]) == 0
 
 
 def test_the_readme_counts_the_methods():

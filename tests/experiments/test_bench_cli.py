@@ -3,12 +3,14 @@
 import io
 import json
 import re
+from functools import partial
 
 import pytest
 import tomli_w
 from bench_suites import SUITE, changed, here
 from rich.console import Console
 
+import command_line
 from pomona.cli import bench as command
 from pomona.cli import main
 from pomona.core.errors import ConfigError
@@ -27,15 +29,7 @@ from pomona.storage.run_status import Status, write_status
 def call(capsys):
     """Run a command in this process: exit code, standard output, standard error."""
 
-    def called(*words):
-        try:
-            main(["bench", *map(str, words)])
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return code, *capsys.readouterr()
-
-    return called
+    return partial(command_line.call, capsys, "bench")
 
 
 def suite_file(tmp_path, suite):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import pomona
-from pomona.cli import main
+from command_line import command
 from pomona.cli.predict import client_place
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
@@ -69,13 +69,6 @@ def normed(settings, input_shape, n_outputs, vocabulary):
         fc2=nn.Linear(6, n_outputs),
     )
     return nn.Sequential(steps)
-
-
-def command(*words):
-    """A command's exit code."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return stop.value.code
 
 
 KINDS = ["images", "a table", "texts", "batch normalisation"]

@@ -19,13 +19,12 @@ import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
 from pomona.federation import worker_process
-from pomona.federation.callbacks import NullCallback
 from pomona.federation.copies import KeptCopies
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
-from problems import tiny
+from problems import Notes, tiny
 from representatives import in_turn, representatives
 
 
@@ -67,12 +66,6 @@ def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buf
 
 
 def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_own(monkeypatch):
-    class Notes(NullCallback):
-        said = ()
-
-        def note(self, text):
-            self.said += (text,)
-
     monkeypatch.setitem(sys.modules, "tests_normed", sys.modules[__name__])
     runs, notes = [], Notes()
     for buffers in ("average", "local"):

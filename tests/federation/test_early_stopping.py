@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import NullCallback
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.client_statistics import best_rounds
 from pomona.metrics.metric import ACCURACY, LOSS
-from problems import tiny
+from problems import Notes, tiny
 
 # no accuracy is better by more than 1: the first evaluation stays the best
 NEVER = {
@@ -19,14 +18,6 @@ NEVER = {
 }
 RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy"}
 means = st.lists(st.one_of(st.none(), st.sampled_from([0.1, 0.2, 0.3, 0.4])), max_size=8)
-
-
-class Heard(NullCallback):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def curve(values, losses=None):
@@ -86,7 +77,7 @@ def test_the_loss_decides_where_the_metric_is_undefined_throughout():
     ],
 )
 def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method, over, rounds):
-    watcher = Heard()
+    watcher = Notes()
     settings = {**RUN, **over}
     short, whole = (
         pomona.run(tiny(method, **{**settings, "stop": stop}), watcher=watcher)
@@ -103,7 +94,7 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method
     ended = rounds < settings["rounds"]
     assert bool(short.summary["stopped"]) == ended
     assert [short.summary["stopped"]] * ended == [
-        note for note in watcher.notes if note.startswith("stopped")
+        note for note in watcher.said if note.startswith("stopped")
     ]
     assert not whole.summary["stopped"]
     assert sorted(short.models) == sorted(whole.models)
@@ -117,10 +108,10 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
 
     config = tiny(method, **RUN, stop=NEVER)
     whole = pomona.run(config, tmp_path / "whole")
-    watcher = Heard()
+    watcher = Notes()
     again = pomona.run(config, tmp_path / "whole", watcher, resume=True)
     assert [r.loss for r in again.rounds] == [r.loss for r in whole.rounds]
-    assert any("is finished; nothing to do" in note for note in watcher.notes)
+    assert any("is finished; nothing to do" in note for note in watcher.said)
     more = pomona.run(
         tiny(method, **{**RUN, "rounds": 9}, stop=NEVER), tmp_path / "whole", resume=True
     )

@@ -12,14 +12,13 @@ from pomona.cli.run import DEMO
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation import run_checks
-from pomona.federation.callbacks import NullCallback
 from pomona.lifecycle import versions
 from pomona.methods import METHODS
 from pomona.objective import native_package
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.native_package import INSTALL, INTERFACE, NativePackage, release
 from pomona.scenario import Scenario
-from problems import tiny
+from problems import Notes, tiny
 from representatives import representatives
 
 installed = pytest.mark.skipif(
@@ -29,16 +28,8 @@ installed = pytest.mark.skipif(
 CURVE = 5e-3
 
 
-class Listening(NullCallback):
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
-
-
 def run(name="fedavg", folder=None, resume=False, method=None, **over):
-    heard = Listening()
+    heard = Notes()
     return pomona.run(tiny(name, method, **over), folder, heard, resume), heard.said
 
 
@@ -288,21 +279,21 @@ def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     assert said[-1].endswith("is finished; nothing to do")
 
 
+def require_pytorchs_losses(name, method=None, **settings):
+    by_torch, by_native = (
+        run(name, method=method, engine=engine, model={"name": "small"}, **settings)[0]
+        for engine in ("torch", "native")
+    )
+    for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
+        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+
+
 @installed
 @pytest.mark.parametrize("seed", representatives([0, 1, 2], [0]))
 @pytest.mark.parametrize("name", ["fedavg", "apple"])
 def test_curves_are_pytorchs(name, seed):
-    settings = {
-        "rounds": 5,
-        "seed": seed,
-        "model": {"name": "small"},
-        "momentum": 0.5 if name == "fedavg" else 0.0,
-    }
-    by_torch, by_native = (
-        run(name, engine=engine, **settings)[0] for engine in ("torch", "native")
-    )
-    for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
-        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+    momentum = 0.5 if name == "fedavg" else 0.0
+    require_pytorchs_losses(name, rounds=5, seed=seed, momentum=momentum)
 
 
 @installed
@@ -332,16 +323,7 @@ def test_curves_are_pytorchs(name, seed):
 )
 def test_methods_learn_what_they_learn_with_pytorch(name, method):
     """Those whose steps are more than plain SGD: their losses in three rounds."""
-    settings = {
-        "method": method,
-        "model": {"name": "small"},
-        "momentum": 0.0 if name == "scaffold" else 0.5,
-    }
-    by_torch, by_native = (
-        run(name, engine=engine, **settings)[0] for engine in ("torch", "native")
-    )
-    for a, b in zip(by_torch.rounds, by_native.rounds, strict=True):
-        assert b.loss == pytest.approx(a.loss, abs=CURVE)
+    require_pytorchs_losses(name, method, momentum=0.0 if name == "scaffold" else 0.5)
 
 
 @installed
@@ -353,7 +335,7 @@ def test_fedprox_without_its_term_is_fedavg():
 
 def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing):
     settings = tiny("fedavg").model_dump(mode="json", exclude={"engine"})
-    heard = Listening()
+    heard = Notes()
     result = pomona.run(pomona.Config(**settings), watcher=heard)
     assert result.config["engine"] == "torch"
     assert [line for line in heard.said if "engine" in line] == [
@@ -362,7 +344,7 @@ def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing
 
 
 def test_the_demo_says_nothing_of_engines(missing):
-    heard = Listening()
+    heard = Notes()
     method = {"name": "fedavg"}
     pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), watcher=heard)
     assert heard.said == []

@@ -5,7 +5,6 @@ once.
 import numpy as np
 import pytest
 import torch
-from test_resume import models
 
 import pomona
 from pomona.core.errors import CheckpointError
@@ -16,7 +15,7 @@ from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.checkpoint import newest
-from problems import a_round, tiny
+from problems import a_round, digest_of_models, tiny
 from representatives import representatives
 
 TINY = 1e-15  # of a machine's memory: less than a byte
@@ -94,7 +93,7 @@ def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_pat
     for workers, share in ((1, 0.5), (2, 0.5), (3, TINY)):
         folder = tmp_path / f"{workers} {share}"
         bank = pomona.run(apple(step, init, workers=workers, state_memory=share, **over), folder)
-        assert models(folder) == models(tmp_path / "own")
+        assert digest_of_models(folder) == digest_of_models(tmp_path / "own")
         assert bank.evaluations == own.evaluations
         assert bank.unseen == own.unseen
         for a, b in zip(bank.rounds, own.rounds, strict=True):
@@ -124,7 +123,7 @@ def test_a_run_goes_on_with_its_copies(step, before, after, tmp_path, monkeypatc
     parts = pomona.run(
         apple(step, workers=workers, state_memory=share, **over), tmp_path / "parts", resume=True
     )
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations
     assert parts.unseen == whole.unseen
     ends = [newest(tmp_path / name / "checkpoints")[0] for name in ("parts", "whole")]

@@ -16,7 +16,7 @@ from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _kept
 from pomona.record.rows import Evaluation
-from problems import tiny
+from problems import same, tiny
 
 RUN = {
     "rounds": 6,
@@ -45,10 +45,6 @@ def rounds_chosen(result, keep):
         else result.rounds[-1].round
     )
     return dict.fromkeys(range(len(result.about["clients"])), best)
-
-
-def same(ours, theirs):
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
 @pytest.mark.parametrize("keep", ["last", "best", "own_best"])

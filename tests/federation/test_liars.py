@@ -5,7 +5,6 @@ interruption; what the record says of it; and what cannot be asked for.
 import numpy as np
 import pytest
 import torch
-from test_resume import models
 from torch.testing import assert_close
 
 import pomona
@@ -14,7 +13,7 @@ from pomona.core.attack import USUAL, Attack
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.core.round import Roster
 from pomona.data.poison import poisoned, triggered
-from pomona.federation.callbacks import NullCallback, StopAfter
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
 from pomona.methods import METHODS
@@ -24,7 +23,7 @@ from pomona.results.run_numbers import runs
 from pomona.results.tables.liars import liars, spans
 from pomona.results.text.cautions import cautions
 from pomona.scenario import Scenario
-from problems import a_round, tiny
+from problems import Notes, a_round, digest_of_models, tiny
 from representatives import drawn
 
 LIARS = {"clients": [1], "kind": "scale", "strength": 50.0, "from_round": 2}
@@ -138,7 +137,7 @@ def test_two_processes_and_a_resumed_run_have_the_same_liars(kind, tmp_path):
     for other, folder in ((two, "two"), (parts, "parts")):
         assert other.evaluations == whole.evaluations
         assert [r.limited for r in other.rounds] == [r.limited for r in whole.rounds]
-        assert models(tmp_path / folder) == models(tmp_path / "whole")
+        assert digest_of_models(tmp_path / folder) == digest_of_models(tmp_path / "whole")
 
 
 def test_a_run_with_liars_does_not_go_on_without_them(tmp_path):
@@ -151,21 +150,13 @@ def test_a_run_with_liars_does_not_go_on_without_them(tmp_path):
 # what the record says
 
 
-class Notes(NullCallback):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, text):
-        self.lines.append(text)
-
-
 def test_the_record_says_who_was_limited_and_when_and_how_honest_clients_do(tmp_path):
     watcher = Notes()
     run = tiny("fedavg+clipped", attack=LIARS, rounds=4)
     result = pomona.run(run, tmp_path / "run", watcher)
     assert [len(r.limited) for r in result.rounds] == [0, 1, 1, 1]
     assert all("counts as one of" in line for r in result.rounds for line in r.limited)
-    said = [line for line in watcher.lines if line.startswith("client 1, round")]
+    said = [line for line in watcher.said if line.startswith("client 1, round")]
     assert said == [result.rounds[1].limited[0]]  # once, not in every round
     again = pomona.load(tmp_path / "run")
     assert [r.limited for r in again.rounds] == [r.limited for r in result.rounds]

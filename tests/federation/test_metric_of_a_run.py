@@ -10,13 +10,13 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Owners
-from pomona.federation.callbacks import NullCallback
 from pomona.record.paired_gain import gains
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
+from problems import Notes
 
 HOSPITALS = ("Nord", "Rural", "Kids", "Urban", "West")
 
@@ -55,14 +55,6 @@ def run(method, out=None, data=None, **settings):
     )
     notes = Notes()
     return simulate(Scenario.prepare(config, lambda _: data or hospitals()), out, notes), notes.said
-
-
-class Notes(NullCallback):
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
 
 
 @pytest.fixture(scope="module")

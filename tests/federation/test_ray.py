@@ -8,15 +8,14 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
-from test_ray_faults import BUDGET, CLIENTS, Heard, needs_ray, on_ray, outcome
-from test_resume import models
+from test_ray_faults import BUDGET, CLIENTS, needs_ray, on_ray, outcome
 
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.experiments.executors import on_cluster
 from pomona.federation.ray_cluster import connected, reserved
 from pomona.methods import METHODS
-from problems import tiny
+from problems import Notes, digest_of_models, tiny
 from representatives import drawn, in_turn
 
 
@@ -40,7 +39,7 @@ def as_one(name, settings, tmp_path, **over):
     one = pomona.run(tiny(name, settings, workers=1, **CLIENTS, **over), tmp_path / "one")
     ray = pomona.run(on_ray(name, settings, **over), tmp_path / "ray")
     assert outcome(ray) == outcome(one)
-    assert models(tmp_path / "ray") == models(tmp_path / "one")
+    assert digest_of_models(tmp_path / "ray") == digest_of_models(tmp_path / "one")
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,13 @@ def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
 
 
 def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
-    heard = Heard()
+    heard = Notes()
     with reserved(1, heard.note):
         monkeypatch.setattr("pomona.federation.ray_cluster.SOON", 0.5)
         monkeypatch.setattr("pomona.federation.ray_cluster.PATIENCE", 0.6)
         with pytest.raises(ConfigError, match=r"not given 2 cores in 1 s \(. of its 2 are free\)"):
             pomona.run(on_ray("fedavg"), watcher=heard)
-    assert "waiting for 2 cores of the Ray cluster" in heard.notes[-1]
+    assert "waiting for 2 cores of the Ray cluster" in heard.said[-1]
 
 
 @pytest.mark.slow
@@ -98,7 +97,7 @@ def test_members_that_come_and_go_and_states_in_files(tmp_path, machine):
         tiny("apple", workers=2, cluster="ray", state_memory=1e-9, **over), tmp_path / "ray"
     )
     assert (outcome(ray), ray.unseen) == (outcome(one), one.unseen)
-    assert models(tmp_path / "ray") == models(tmp_path / "one")
+    assert digest_of_models(tmp_path / "ray") == digest_of_models(tmp_path / "one")
 
 
 def test_without_the_extra(monkeypatch):

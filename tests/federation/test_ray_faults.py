@@ -10,15 +10,13 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
-from test_resume import models
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import NullCallback
 from pomona.federation.ray_cluster import connected
 from pomona.federation.workers import Workers
 from pomona.storage.run_status import read_status
-from problems import tiny
+from problems import Notes, digest_of_models, tiny
 
 BUDGET = ("apple", {"budget": 2})
 CLIENTS = {"clients": 5, "participation": 0.8}
@@ -70,23 +68,15 @@ def kill_actor(transport):
     os.kill(pid, signal.SIGKILL)
 
 
-class Heard(NullCallback):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 @pytest.mark.slow
 def test_a_killed_actor_is_replaced(tmp_path, monkeypatch):
     needs_ray()
-    whole, heard = pomona.run(tiny(*BUDGET, workers=1, **CLIENTS), tmp_path / "whole"), Heard()
+    whole, heard = pomona.run(tiny(*BUDGET, workers=1, **CLIENTS), tmp_path / "whole"), Notes()
     monkeypatch.setattr(Workers, "visit", in_round(2, kill_actor))
     parts = pomona.run(on_ray(*BUDGET), tmp_path / "parts", heard)
-    assert sum("was lost" in note for note in heard.notes) == 1
+    assert sum("was lost" in note for note in heard.said) == 1
     assert outcome(parts) == outcome(whole)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
 def alone(function, out):
@@ -107,12 +97,12 @@ def loses_a_node(out):
     os.environ["RAY_AUTH_MODE"] = "disabled"
     from ray.cluster_utils import Cluster
 
-    nodes, heard = Cluster(initialize_head=True, head_node_args={"num_cpus": 1}), Heard()
+    nodes, heard = Cluster(initialize_head=True, head_node_args={"num_cpus": 1}), Notes()
     second = nodes.add_node(num_cpus=1)
     Workers.visit = in_round(2, lambda _: nodes.remove_node(second, allow_graceful=False))
     pomona.run(on_ray("scaffold", cluster=nodes.address), out, heard)
     nodes.shutdown()
-    sys.stdout.write("\n".join(heard.notes))
+    sys.stdout.write("\n".join(heard.said))
 
 
 def loses_its_head(out):
@@ -138,7 +128,7 @@ def test_a_killed_node_is_done_without(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("was lost") == 1
     assert outcome(pomona.load(tmp_path / "parts")) == outcome(whole)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -151,4 +141,4 @@ def test_a_run_whose_head_is_gone_resumes(tmp_path):
     ended = alone(goes_on, out)
     assert ended.returncode == 0, ended.stderr
     assert outcome(pomona.load(out)) == outcome(whole)
-    assert models(out) == models(tmp_path / "whole")
+    assert digest_of_models(out) == digest_of_models(tmp_path / "whole")

@@ -9,7 +9,7 @@ import torch
 
 import pomona
 from pomona.federation.client import ClientRuntime
-from problems import tiny
+from problems import same, tiny
 
 RUN = {"model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 0.5}
 
@@ -31,10 +31,6 @@ def refused(monkeypatch):
 
     monkeypatch.setattr(ClientRuntime, "_serve", poisons)
     return rounds
-
-
-def same(ours, theirs):
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
 def trained(result, client):

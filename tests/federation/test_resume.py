@@ -5,40 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, PrivacyError, StorageError
-from pomona.federation.callbacks import NullCallback, StopAfter
+from pomona.federation.callbacks import StopAfter
 from pomona.methods import METHODS
 from pomona.storage.run_status import read_status
-from pomona.storage.safetensors_stream import digest
-from problems import tiny
+from problems import Notes, digest_of_models, tiny
 from representatives import KINDS_OF_METHOD, in_turn, representatives
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
-
-
-class Heard(NullCallback):
-    """A watcher that keeps every note."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
-
-
-def models(folder):
-    """The hash of every tensor of a finished run, and the notes on the way."""
-    files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
-    tensors = {
-        f"{path.parent.name}/{path.name}/{k}": t
-        for path in files
-        for k, t in load_file(path).items()
-    }
-    return digest(tensors)
 
 
 def run(name, folder, resume=False, watcher=None, **over):
@@ -59,7 +36,7 @@ def test_every_method_goes_on_to_the_same_end(name, number, tmp_path):
         run(name, tmp_path / "parts", **partial, watcher=StopAfter(number, committed=False))
     assert read_status(tmp_path / "parts").round == number - 1
     parts = run(name, tmp_path / "parts", resume=True, **partial)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations
     assert [r.loss for r in parts.rounds] == [r.loss for r in whole.rounds]
     assert pomona.load(tmp_path / "parts").evaluations == whole.evaluations
@@ -85,7 +62,7 @@ def test_comers_and_goers_go_on(tmp_path):
                 watcher=StopAfter(number, committed=False),
             )
     parts = run("apple", tmp_path / "parts", resume=True, **over)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.unseen == whole.unseen
 
 
@@ -95,7 +72,7 @@ def test_a_private_run_goes_on_and_pays_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("apple", tmp_path / "parts", **over, watcher=StopAfter(2, committed=False))
     parts = run("apple", tmp_path / "parts", resume=True, **over)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.summary["privacy"] == whole.summary["privacy"]
     assert parts.summary["privacy"]["epsilon"] > 0
     assert "test seed" in parts.summary["privacy"]["void"]
@@ -190,7 +167,7 @@ def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
     run(name, tmp_path / "long", rounds=4, **over)
     run(name, tmp_path / "short", rounds=2, **over)
     longer = run(name, tmp_path / "short", resume=True, rounds=4, **over)
-    assert models(tmp_path / "short") == models(tmp_path / "long")
+    assert digest_of_models(tmp_path / "short") == digest_of_models(tmp_path / "long")
     assert events(tmp_path / "short") == events(tmp_path / "long")
     assert longer.summary["rounds"] == 4
     assert (tmp_path / "short/config.toml").read_text() == (
@@ -207,7 +184,7 @@ def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
     with pytest.raises(CheckpointError, match="more rounds, not fewer"):
         run("fedavg", tmp_path / "run", resume=True, rounds=2)
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
-    assert models(tmp_path / "run") == models(tmp_path / "long")
+    assert digest_of_models(tmp_path / "run") == digest_of_models(tmp_path / "long")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +216,7 @@ def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
     assert read_status(tmp_path / "run").sha256 == {}
     assert len(pomona.load(tmp_path / "run").rounds) == 4
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
-    assert models(tmp_path / "run") == models(tmp_path / "long")
+    assert digest_of_models(tmp_path / "run") == digest_of_models(tmp_path / "long")
 
 
 def test_other_rounds_for_unseen_clients_are_trained_anew(tmp_path):
@@ -332,10 +309,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    heard = Heard()
+    heard = Notes()
     pomona.run(tiny("apple"), tmp_path / "parts", heard, resume=True)
-    assert any(newest.name in note and "round 1" in note for note in heard.notes)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert any(newest.name in note and "round 1" in note for note in heard.said)
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert whole.summary["rounds"] == 3
 
 
@@ -369,13 +346,13 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "parts", **auto, watcher=StopAfter(2, committed=False))
-    heard = Heard()
+    heard = Notes()
     for over in (auto, auto, {**auto, "rounds": 3}):
         pomona.run(tiny("fedavg", **over), tmp_path / "parts", heard, resume=True)
     lr = pomona.load(tmp_path / "whole").config["lr"]
-    said = [note for note in heard.notes if note.startswith("lr = ")]
+    said = [note for note in heard.said if note.startswith("lr = ")]
     assert said == [f"lr = {lr:g}, as {tmp_path / 'parts'} was begun with"] * 3
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
 @in_turn
@@ -384,7 +361,7 @@ def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path):
         run("fedavg", tmp_path / "parts", lr="auto", watcher=StopAfter(1, committed=False))
     run("fedavg", tmp_path / "parts", resume=True, lr="auto")
     run("fedavg", tmp_path / "whole", lr="auto")
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
 def test_checkpoints_as_often_as_asked(tmp_path):
@@ -414,7 +391,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
     monkeypatch.setattr(Workers, "visit", kills)
     parts = run("apple", tmp_path / "parts", workers=2)
     assert killed
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations
 
 
@@ -547,4 +524,4 @@ def test_a_disk_that_fills_up_while_models_are_written_is_named_and_room_is_all_
     )
     run("fedavg", tmp_path / "run", resume=True)
     run("fedavg", tmp_path / "whole")
-    assert models(tmp_path / "run") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "run") == digest_of_models(tmp_path / "whole")

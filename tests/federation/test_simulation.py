@@ -17,12 +17,11 @@ from pomona.core.errors import (
     PomonaError,
     StorageError,
 )
-from pomona.federation.callbacks import NullCallback
 from pomona.federation.client import ClientRuntime
 from pomona.federation.round_plan import due, round_of, select
 from pomona.federation.transport import spread
 from pomona.record.run_folder import load
-from problems import tiny
+from problems import Notes, tiny
 
 
 def dies(self, visit, down):
@@ -268,13 +267,8 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
     ],
 )
 def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
-    notes = []
-
-    class Listener(NullCallback):
-        def note(self, text):
-            notes.append(text)
-
+    notes = Notes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    pomona.run(tiny("fedavg", rounds=1, precision=precision), watcher=Listener())
-    assert len(notes) == said
-    assert all("bf16 is slower than fp32" in note for note in notes)
+    pomona.run(tiny("fedavg", rounds=1, precision=precision), watcher=notes)
+    assert len(notes.said) == said
+    assert all("bf16 is slower than fp32" in note for note in notes.said)

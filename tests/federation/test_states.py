@@ -11,18 +11,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_resume import models
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.state import flatten, form, forms, merged, only
 from pomona.federation import client_states as state
-from pomona.federation.callbacks import NullCallback, StopAfter
+from pomona.federation.callbacks import StopAfter
 from pomona.federation.client_states import as_is, choose, file_bytes, in_memory, to_file
 from pomona.methods.apple import APPLEState
 from pomona.storage.checkpoint import newest, read, save
 from pomona.storage.safetensors_stream import DTYPES
-from problems import tiny
+from problems import Notes, digest_of_models, tiny
 from representatives import representatives
 
 TINY = 1e-15  # of a machine's memory: less than a byte
@@ -37,16 +36,6 @@ def apple(**over):
 def padded(size):
     """The next multiple of 64."""
     return size + -size % 64
-
-
-class Listener(NullCallback):
-    """A watcher that records its notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 # One state
@@ -264,14 +253,14 @@ def test_a_run_without_room_writes_nothing(monkeypatch, tmp_path):
     ),
 )
 def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
-    listener, results = Listener(), []
+    listener, results = Notes(), []
     settings = BUDGET if name == "apple" else {}
     for share, folder in ((0.5, tmp_path / "memory"), (TINY, tmp_path / "files")):
         results.append(
             pomona.run(tiny(name, settings, state_memory=share, **over), folder, listener)
         )
     memory, files = results
-    assert models(tmp_path / "files") == models(tmp_path / "memory")
+    assert digest_of_models(tmp_path / "files") == digest_of_models(tmp_path / "memory")
     assert files.evaluations == memory.evaluations
     assert files.final == memory.final
     for a, b in zip(files.rounds, memory.rounds, strict=True):
@@ -300,7 +289,7 @@ def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
         )
         assert rest == 0  # sending them to a checkpoint has not changed it
         assert 1 <= pieces <= 4  # at most 4 x 4 rows
-    said = [note for note in listener.notes if "they lie in files" in note]
+    said = [note for note in listener.said if "they lie in files" in note]
     assert len(said) == (name != "fedavg")  # whose clients keep nothing
 
 
@@ -316,7 +305,7 @@ def test_a_run_goes_on_wherever_its_states_were(before, after, workers, tmp_path
         with pytest.raises(KeyboardInterrupt):
             pomona.run(apple(state_memory=before, **over), tmp_path / "parts", stop, resume=True)
     parts = pomona.run(apple(state_memory=after, **over), tmp_path / "parts", resume=True)
-    assert models(tmp_path / "parts") == models(tmp_path / "whole")
+    assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.evaluations == whole.evaluations
     assert parts.unseen == whole.unseen
     assert (parts.summary["state_files_bytes"] > 0) == (after == TINY)

@@ -15,7 +15,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.experiments import run as bench
 from pomona.federation import trackers
-from pomona.federation.callbacks import CallbackList, NullCallback, StopAfter
+from pomona.federation.callbacks import CallbackList, StopAfter
 from pomona.federation.trackers import (
     TRACKERS,
     Board,
@@ -27,6 +27,7 @@ from pomona.federation.trackers import (
     tracking,
 )
 from pomona.record.rows import Evaluation, RoundRow
+from problems import Notes
 
 SMALL = {
     "method": "fedavg",
@@ -82,14 +83,6 @@ class Recorder:
         sys.stdout.write("noise on standard output")
         if self.fails == where:
             raise OSError(f"no answer from http://me:{SECRET}@host:5000/api?token={SECRET}")
-
-
-class Heard(NullCallback):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 @pytest.fixture
@@ -150,10 +143,10 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
 
 @pytest.mark.parametrize("where", ["open", "log", "end"])
 def test_a_tracker_that_fails_is_one_note(stand_in, where):
-    board, heard = stand_in(where), Heard()
+    board, heard = stand_in(where), Notes()
     result = pomona.run(small("wandb"), watcher=heard)
     assert len(result.rounds) == 3
-    said = [text for text in heard.notes if "wandb" in text]
+    said = [text for text in heard.said if "wandb" in text]
     assert said == [
         "wandb failed, and is left out from here on (OSError: no answer from http://host:5000/api)"
     ]
@@ -378,10 +371,10 @@ def test_a_run_and_its_second_part_are_one_in_the_tracker(name, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     track, found = REAL[name]
-    heard = Heard()
+    heard = Notes()
     with pytest.raises(KeyboardInterrupt):
         pomona.run(small(track), tmp_path / "run", CallbackList(heard, StopAfter(2)))
     result = pomona.run(small(track), tmp_path / "run", heard, resume=True)
-    assert [text for text in heard.notes if name in text] == []
+    assert [text for text in heard.said if name in text] == []
     curve = {e.round: e.mean for e in result.curve("global", "received")}
     assert found(tmp_path) == pytest.approx(curve)

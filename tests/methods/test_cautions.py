@@ -3,10 +3,9 @@
 import pytest
 
 import pomona
-from pomona.federation.callbacks import NullCallback
 from pomona.federation.run_checks import caution
 from pomona.methods import METHODS
-from problems import a_round, tiny
+from problems import Notes, a_round, tiny
 
 
 @pytest.mark.parametrize(
@@ -104,11 +103,6 @@ def test_the_advice_names_what_the_pull_follows_from(settings, over, does, does_
 
 
 def test_a_run_says_it():
-    said = []
-
-    class Notes(NullCallback):
-        def note(self, text):
-            said.append(text)
-
-    pomona.run(tiny("ditto", {"lambda": 10.0}, lr=0.1, rounds=1), watcher=Notes())
-    assert ["forgets the personal model" in text for text in said] == [True]
+    notes = Notes()
+    pomona.run(tiny("ditto", {"lambda": 10.0}, lr=0.1, rounds=1), watcher=notes)
+    assert ["forgets the personal model" in text for text in notes.said] == [True]

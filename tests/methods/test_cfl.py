@@ -11,10 +11,9 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.config import resolve
-from pomona.federation.callbacks import NullCallback
 from pomona.methods.cfl import CFL, bipartition
 from pomona.methods.fedavg import FedAvg
-from problems import Federation, Quadratics, a_round, quadratics, tiny
+from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny
 
 
 def groups():
@@ -154,14 +153,9 @@ def test_defaults_find_the_groups_of_a_network(seed):
 
 
 def test_a_run_without_a_split_says_so():
-    said = []
-
-    class Notes(NullCallback):
-        def note(self, text):
-            said.append(text)
-
-    pomona.run(tiny("cfl", rounds=2), watcher=Notes())
-    assert ["never split" in text for text in said] == [True]
+    notes = Notes()
+    pomona.run(tiny("cfl", rounds=2), watcher=notes)
+    assert ["never split" in text for text in notes.said] == [True]
 
 
 def test_a_split_averages_within_the_new_clusters_at_once():

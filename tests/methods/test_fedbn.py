@@ -8,12 +8,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import pomona
-from pomona.federation.callbacks import NullCallback
 from pomona.federation.exchange import received_bytes
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedbn import FedBN
 from pomona.methods.separate import Separate
-from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
+from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny, trained
 
 NORMS = (slice(1, 2), slice(2, 3), slice(4, 5))
 
@@ -111,16 +110,6 @@ def test_a_run_is_partialfeds_with_less_traffic(network):
             assert_close(one.loss, other.loss, rtol=1e-4, atol=1e-4)
     own = [runs[0].models[i]["2.weight"] for i in (0, 1)]
     assert not torch.equal(*own)
-
-
-class Notes(NullCallback):
-    """Collects a run's messages."""
-
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
 
 
 def test_a_run_says_that_there_are_no_normalisation_layers():

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.experiments.job import look
-from pomona.federation.callbacks import NullCallback
 from pomona.methods.base import Initial
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.feddpa import Changes, FedDPA
@@ -18,7 +17,7 @@ from pomona.methods.ffa_lora import FFALoRA
 from pomona.models.lora import Lora, insert
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
-from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
+from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny, trained
 
 A, B = 2 * 64, 2 * 8  # numbers of rank 2 at the mlp's first layer, of 64 inputs and 8 outputs
 HEAD = 8 * 10 + 10
@@ -27,14 +26,6 @@ HEAD = 8 * 10 + 10
 def lora(name, settings=None, rank=2, lora=None, **over):
     train = {"lora": {"rank": rank, "on": ["fc1"], **(lora or {})}}
     return tiny(name, settings, model={"name": "mlp", "hidden": [8], "train": train}, **over)
-
-
-class Notes(NullCallback):
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
 
 
 # FedSA-LoRA

@@ -13,36 +13,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from damage import damages
 from pomona.core.errors import DataError, StorageError
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
 
 ROWS = np.array([[3.0, 5.0], [-1.0, 40.0]], np.float32)
-QUICK = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@st.composite
-def damages(draw):
-    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a
-    piece.
-    """
-    start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
-    new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 4))
-
-    def damage(kept):
-        at = int(start * len(kept))
-        return (
-            kept[:at] + bytes([kept[at] ^ (1 << length % 8)]) + kept[at + 1 :],
-            kept[:at],
-            kept + new,
-            kept[:at] + kept[at + length :],
-            kept[:at] + new + kept[at + len(new) :],
-        )[kind]
-
-    return damage
+QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def answered(path, rows=ROWS):

@@ -10,7 +10,7 @@ import pytest
 from crafted import craft, good, tree
 from PIL import Image
 
-from pomona.cli import main
+from command_line import call
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings
 from pomona.data import read as read_data
@@ -18,13 +18,6 @@ from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
 from pomona.record.model_metadata import ModelMetadata
-
-
-def call(capsys, *words):
-    """A command's exit code, standard output, and standard error."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return stop.value.code, *capsys.readouterr()
 
 
 def write(path, text):

@@ -13,7 +13,7 @@ import yaml
 import pomona
 from pomona import Config
 from pomona.data.dataset import Dataset
-from pomona.federation.callbacks import NullCallback, StopAfter
+from pomona.federation.callbacks import StopAfter
 from pomona.personal.model_card import (
     MOST,
     MOST_BYTES,
@@ -26,6 +26,7 @@ from pomona.personal.model_card import (
 )
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
+from problems import Notes
 
 
 def config(**keys):
@@ -164,12 +165,6 @@ def test_a_resumed_run_and_workers_write_the_same_bytes(tmp_path):
 
 
 def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
-    class Heard(NullCallback):
-        notes = ()
-
-        def note(self, text):
-            self.notes = (*self.notes, text)
-
     folder = tmp_path / "run"
     pomona.run(config(), folder)
     path = folder / "models" / "client-00.card.md"
@@ -177,8 +172,8 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
     path.write_text(
         before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n"
     )
-    pomona.run(config(), folder, watcher=(heard := Heard()), resume=True)
-    assert any("is finished; nothing to do" in note for note in heard.notes)
+    pomona.run(config(), folder, watcher=(heard := Notes()), resume=True)
+    assert any("is finished; nothing to do" in note for note in heard.said)
     pomona.run(config(rounds=3), folder, resume=True)
     assert "after round 3" in card(folder)
     assert card(folder).endswith("## Intended use\n\nTriage, beside a doctor.\n")

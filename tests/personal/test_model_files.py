@@ -12,7 +12,7 @@ import torch
 from crafted import ABOUT, WEIGHTS, craft, good, tree
 from safetensors.torch import load_file, save_file
 
-from pomona.cli import main
+from command_line import command
 from pomona.core.errors import StorageError
 from pomona.models import MODELS, ModelSettings, build, outline
 from pomona.models.layers import MOST_BYTES, require_small
@@ -20,13 +20,6 @@ from pomona.personal import PersonalModel
 from pomona.record import model_file
 
 ROW = np.array([[3.0, 5.0]], np.float32)
-
-
-def command(*words):
-    """A command's exit code."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    return stop.value.code
 
 
 def refused(path):

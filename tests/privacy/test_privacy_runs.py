@@ -5,9 +5,8 @@ import pytest
 
 import pomona
 from pomona.core.errors import ConfigError, PrivacyError
-from pomona.federation.callbacks import NullCallback
 from pomona.scenario import Scenario
-from problems import tiny
+from problems import Notes, tiny
 
 PRIVATE = {
     "noise_multiplier": 1.0,
@@ -16,16 +15,6 @@ PRIVATE = {
     "acknowledge": ["sample-counts", "metrics"],
     "seed": 1,
 }
-
-
-class Notes(NullCallback):
-    """Records messages."""
-
-    def __init__(self):
-        self.said = []
-
-    def note(self, text):
-        self.said.append(text)
 
 
 def config(budget, name="mr-mtl", **over):

@@ -8,9 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from safetensors.torch import load_file
-
-from pomona.storage.safetensors_stream import digest
+from problems import digest_of_models
 
 ROUNDS = 8
 BASE = (
@@ -51,13 +49,7 @@ def words(case, folder):
 
 def outcome(folder):
     """The content of a finished run without times: a hash of its tensors, and its events."""
-    files = sorted([*folder.glob("models/*.safetensors"), *folder.glob("private/*.safetensors")])
-    tensors = {
-        f"{path.parent.name}/{path.name}/{k}": t
-        for path in files
-        for k, t in load_file(path).items()
-    }
-    return digest(tensors), [
+    return digest_of_models(folder), [
         timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()
     ]
 

@@ -10,8 +10,8 @@ from statistics import fmean, stdev
 import pytest
 import tomli_w
 
+from command_line import command
 from pdflatex import compiled
-from pomona.cli import main
 from pomona.core.errors import ConfigError
 from pomona.core.table import csv_text
 from pomona.experiments import load
@@ -308,30 +308,22 @@ def test_the_page_and_its_other_forms(tiny, pages, tmp_path):
 def test_report_knows_a_bench_and_takes_a_file_of_reference_numbers(tiny, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(tomli_w.dumps(OWN))
     words = ["--out", str(tmp_path), "--reference", str(tmp_path / "mine.toml")]
-    assert called(["report", str(tiny.folder), *words, "--json"]) == 0
+    assert command("report", str(tiny.folder), *words, "--json") == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
     assert "Last year's runs beside ours." in (tmp_path / "comparison.md").read_text()
     (tmp_path / "mine.toml").write_text("averag = 'last'\n")
-    assert called(["report", str(tiny.folder), *words]) == 2
+    assert command("report", str(tiny.folder), *words) == 2
     err = capsys.readouterr().err
     assert "mine.toml: " in err
     assert "did you mean average" in err
     run = tiny.folder / tiny.results["results"][0]["cells"][0]["folder"]
-    assert called(["report", str(run), *words]) == 2
+    assert command("report", str(run), *words) == 2
     assert "--reference is for the page of a bench" in capsys.readouterr().err
 
 
 def test_a_bench_is_reported_alone(tiny, tmp_path, capsys):
-    assert called(["report", str(tiny.folder), str(tmp_path)]) != 0
+    assert command("report", str(tiny.folder), str(tmp_path)) != 0
     assert "give one bench, or run folders" in capsys.readouterr().err
-
-
-def called(words):
-    try:
-        main(words)
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    return 0
 
 
 def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):

@@ -1,0 +1,42 @@
+"""Damage to an input: of its bytes, and the positions in its tree."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
+    """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a
+    piece.
+    """
+    start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
+    new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
+
+    def damage(kept: bytes) -> bytes:
+        at = int(start * len(kept))
+        return (
+            kept[:at] + bytes([kept[at] ^ (1 << length % 8)]) + kept[at + 1 :] if kept else new,
+            kept[:at],
+            kept + new,
+            kept[:at] + kept[at + length :],
+            kept[:at] + new + kept[at + len(new) :],
+            kept[:at] + new + kept[at:],
+        )[kind]
+
+    return damage
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every position in a nested value, except the whole."""
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    for key, part in inner:
+        yield (*path, key)
+        yield from places(part, (*path, key))
