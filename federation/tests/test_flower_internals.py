@@ -17,7 +17,6 @@ from representatives import in_turn
 
 pytest.importorskip("flwr")
 SOURCE = Path(pomona_federation.__file__).parent
-PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
 
 
 def used():

@@ -46,7 +46,7 @@ def config(method="fedavg", **over):
     st.integers(1, 600),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_noise_in_any_sum_is_at_least_what_counts(sizes, batch, seed):
     """By the weights that a sum has: a sample moves it by p_k C / L_k, a client's noise in it is
     p_i sigma C / L_i.

@@ -27,7 +27,7 @@ def row(value):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     steps=st.lists(
         st.one_of(st.just("put"), st.integers(0, 30), st.lists(st.integers(0, 30))), max_size=30

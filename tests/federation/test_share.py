@@ -1,6 +1,4 @@
-"""Limit on one client's weight: the formula of ``federation.share``, checked against its
-definition.
-"""
+"""Limit on one client's weight: ``core.weight_limit`` checked against its definition."""
 
 import numpy as np
 import pytest

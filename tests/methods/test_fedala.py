@@ -74,7 +74,7 @@ def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
     assert all(torch.equal(ala.state(i).last, alone.state(i)) for i in range(3))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(0, 1e4), st.integers(0, 2), st.integers(0, 5))
 def test_weights_stay_between_zero_and_one(rate, layers, seed):
     run = trained(FedALA(weight_lr=rate, layers=layers), quadratics(3, seed=seed), lr=0.1)

@@ -76,7 +76,7 @@ def test_two_rounds_are_those_of_plain_pytorch():
         assert_same(result.models[i], models[i])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 6), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from([1e-6, 1.0, 1e6])
 )

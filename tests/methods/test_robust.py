@@ -22,7 +22,6 @@ from pomona.testing.task_checks import TASK_CHECKS
 from problems import a_round, quadratics, suited, tiny, trained
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
-ESTIMATES = ("centred", "median", "trimmed", "geometric", "krum")
 RUNS = {check.__name__ for check in TASK_CHECKS}
 
 
@@ -136,7 +135,7 @@ def test_rules_are_byzfls():
 RULES = st.sampled_from(sorted(robust.RULES))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RULES, st.integers(5, 9), st.integers(1, 4), st.integers(0, 10**6), st.floats(0, 12))
 def test_a_liar_of_any_size_moves_the_result_by_less_than_the_honest_ones_are_apart(
     name, n, k, seed, size
@@ -218,7 +217,7 @@ def test_the_smallest_of_eleven_sites_at_a_thousand_times_its_change():
     assert float(moved.norm()) == pytest.approx(p * 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RULES, st.integers(1, 8), st.integers(0, 10**6))
 def test_the_order_of_the_clients_does_not_matter(name, n, seed):
     w, W = torch.zeros(3, dtype=torch.float64), random(n, 3, seed)

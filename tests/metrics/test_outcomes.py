@@ -45,7 +45,7 @@ def two(p):
 
 
 @given(st.integers(0, 99), st.integers(2, 60))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
     p, truth = case(seed, n)
     [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, resamples=20)
@@ -71,7 +71,7 @@ def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
 
 @given(st.integers(0, 99), st.integers(2, 60))
 @example(28, 28)  # two thresholds whose indices differ by rounding alone
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_threshold_is_the_best_of_all_on_validation(seed, n):
     """No probability as a threshold has a larger J, and of those with the same J none is higher."""
     p, truth = case(seed, n)
@@ -90,7 +90,7 @@ def test_the_threshold_comes_from_validation_and_is_used_on_test():
 
 
 @given(st.integers(0, 99), st.integers(0, 60), st.sampled_from([0.05, 0.5, 0.9, 0.95]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, wanted):
     p, truth = case(seed, n)
     reached = [
@@ -128,7 +128,7 @@ def test_without_a_threshold_that_helps_it_is_one_half(p, truth):
 
 
 @given(st.integers(0, 99), st.integers(0, 80))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_curve_is_that_of_scikit_learn(seed, n):
     p, truth = case(seed, n)
     found = reliability_curve(p, truth)
@@ -162,7 +162,7 @@ def test_recalibration_of_two_probabilities_is_closed_form():
 
 
 @given(st.integers(0, 30), st.floats(0.3, 3), st.floats(-1, 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_recalibration_undoes_a_distortion(seed, slope, intercept):
     """Distorting the probabilities by a line of logits changes the fitted line by its inverse."""
     p, truth = case(seed, 200)
@@ -200,7 +200,7 @@ def test_certain_probabilities_that_are_wrong_have_a_finite_line():
 @given(
     st.integers(0, 60), st.integers(0, 3), st.sampled_from(["two", "many", "flags"]), st.booleans()
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_anything_down_to_nothing_is_ready_for_json(seed, n, kind, validated):
     """Empty, one sample, one class: what is undefined is None, and every value lies within its
     interval.

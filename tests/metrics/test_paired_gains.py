@@ -433,7 +433,7 @@ def test_many_clients_say_something_by_chance_and_jointly_less():
 
 
 @given(st.sampled_from(CASES), st.integers(0, 14), st.integers(1, 9), st.integers(0, 30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_gains_of_few_samples_stay_possible(case, n, sites, seed):
     (name, kind), metric = case, METRICS[case[0]]
     edges = (0.5, 1.0, 2.0) if kind == "survival" else ()

@@ -216,7 +216,6 @@ def test_groups_fit_the_number_of_clients():
         divided(table([500] * 4, [100] * 4), FEDAMP, 6)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 20), st.floats(1e-3, 100), st.booleans(), st.integers(0, 2**32))
 def test_dirichlet_columns_sum_to_one(clients, beta, cap, seed):
     shares = dirichlet_table(clients, np.array([50, 0, 1, 30, 0]), beta, cap, stream(seed, "t"))
@@ -255,7 +254,7 @@ def test_balance_cap_stops_clients_that_hold_their_part():
     assert np.all(shares[full] == 0)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(1, 8), st.integers(1, 25), st.integers(0, 2**32))
 def test_dirichlet_keeps_its_smallest_size(clients, min_size, seed):
     data = table([90, 61, 49, 100], [10, 11, 9, 0])
@@ -279,7 +278,7 @@ def test_default_smallest_size_is_half_the_mean_for_little_data():
         assert min(sizes(divided(table([40, 40], [2, 2]), Dirichlet(beta=0.5), 4, seed))) >= 10
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.sampled_from([Iid(), Pathological(), Classes(), Practical(), Dirichlet(beta=0.5)]),
     st.integers(

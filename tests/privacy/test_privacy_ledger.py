@@ -39,7 +39,7 @@ def path(folder):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdef")), max_size=12))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_was_written_is_read_again(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("ledger")
     entries = [entry(step, f"{step}{name}") for step, name in written]

@@ -163,7 +163,7 @@ def test_a_sample_of_weight_two_is_a_sample_twice(name, kind):
     st.sampled_from([2, 3]),
     st.sampled_from([0.0, 9e3]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
     """Down to no sample and to one, with ties, one class only, or outputs that saturate."""
     (name, kind), metric = case, METRICS[case[0]]
