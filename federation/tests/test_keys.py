@@ -289,7 +289,7 @@ def holds(
 NAMES = st.text(max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(NAMES, NAMES)
 def test_a_silos_certificate_holds_for_that_name_alone(name, other):
     assert holds(certify(name), name)

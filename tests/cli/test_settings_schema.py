@@ -159,7 +159,7 @@ def one_value(draw):
     return tree
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(one_value())
 @in_turn
 def test_schema_and_config_agree_on_types_ranges_and_choices(tree):

@@ -475,7 +475,7 @@ def any_input(data):
         outcome.line().encode()
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(inputs)
 @in_turn
 def test_any_input_ends_in_tensors_or_the_protocol_error(data):
@@ -483,7 +483,7 @@ def test_any_input_ends_in_tensors_or_the_protocol_error(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=100_000, deadline=None)
+@settings(max_examples=100_000)
 @given(inputs)
 def test_a_hundred_thousand_inputs_end_well(data):
     any_input(data)

@@ -399,7 +399,7 @@ def test_where_all_take_part_the_last_round_is_everybody_to_the_bit(kind, budget
     cohorts=st.lists(st.sets(st.integers(0, 5), min_size=1), min_size=1, max_size=6),
     budget=st.integers(1, 5),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_what_is_offered_came_in_the_last_round(kind, cohorts, budget):
     """Section 3.1.
 

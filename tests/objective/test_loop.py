@@ -144,7 +144,7 @@ def test_averaged_statistics_travel_in_the_row():
 
 
 @given(st.sampled_from(["small", "lenet", "resnet18", "mlp", "vgg11"]), st.integers(0, 3))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_packing_and_unpacking_are_inverse(model, seed):
     module = build(ModelSettings(name=model), (1, 32, 32), 5, seed=seed)
     space = ParameterSpace(module, "average")

@@ -144,7 +144,7 @@ def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, 
     st.sampled_from(["most", "mean", "ceil", "all"]), st.sampled_from([0, 1, 2**18]),
     st.integers(1, 5), st.sampled_from(KINDS),
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_geometry_is_pytorchs(
     channels, width, window, hop, padding, side, pool, large, batch, kind
 ):
@@ -174,7 +174,7 @@ def test_geometry_is_pytorchs(
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_norms_are_those_of_float64_for_any_size(channels, height, width, batch, affine):
     if height * width == 1:
         return  # of a channel's one number nothing is left

@@ -28,7 +28,7 @@ def banks(own, copies, cores):
 
 
 @given(st.integers(1, 8), st.integers(1, 14), st.integers(1, 70), st.sampled_from(KINDS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
     package, (p, own, copies, cores, g, v) = native.load(kind), rows(n, N, d, n + 20 * N)
     before, each = cores.clone(), banks(own, copies, cores)

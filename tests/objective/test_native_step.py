@@ -64,7 +64,7 @@ sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
     st.integers(1, 3), st.integers(1, 20), sizes, sizes, st.tuples(st.integers(0, 2), st.integers(0, 2)), sizes, sizes,
     st.booleans(), st.booleans(), st.integers(5, 12), st.sampled_from(KINDS),
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_geometry_is_pytorchs(
     channels, width, kernel, stride, padding, window, hop, rectified, bias, side, kind
 ):
@@ -440,7 +440,7 @@ pairs = st.tuples(small, small)
 
 
 @given(st.tuples(small, small, small), small, pairs, pairs, pairs, pairs, pairs, small)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_sizes_are_taken_or_refused(shape, outputs, kernel, stride, padding, window, hop, weight):
     try:
         network = native.load(KINDS[0]).Network(*shape)

@@ -191,7 +191,7 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
     held=st.integers(0, 6),
     k=st.integers(1, 4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @in_turn
 def test_small_data_are_divided_or_refused(draw, clients, classes, rows, held, k):
     data = table([rows] * classes, [held] * classes)

@@ -73,7 +73,7 @@ def test_one_full_batch_with_many_samples_is_the_plain_gaussian():
 
 
 @given(st.floats(0.6, 4), st.sampled_from([0.01, 0.1, 0.5]), st.integers(1, 300))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_epsilon_grows_with_steps_rate_and_quiet(sigma, q, count):
     base = epsilon(privacy(), {Event(sigma, q): count})
     assert epsilon(privacy(), {Event(sigma, q): count + 1}) >= base
@@ -98,7 +98,7 @@ def test_k_releases_of_one_batch_cost_what_one_does_with_less_noise():
 
 
 @given(st.floats(0.5, 20))
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_a_budget_stops_at_the_last_step_that_fits(limit):
     limited = privacy(epsilon_budget=limit)
     budget, event, count = Budget(limited), Event(1.0, 0.2), 0
@@ -156,7 +156,7 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
             assert made.total() == said.total()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.dictionaries(
         st.builds(Event, st.floats(0.3, 5.0), st.floats(0.001, 0.9) | st.just(1.0)),

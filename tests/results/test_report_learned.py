@@ -58,7 +58,7 @@ def drawn_of_clusters() -> dict[str, ReportFigure]:
     return drawn(clustered())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=1, max_size=6), st.integers(1, 3))
 def test_a_series_holds_what_each_client_showed_last(cohorts: list[set[int]], columns: int) -> None:
     given_ = [tuple(sorted(c)) for c in cohorts]

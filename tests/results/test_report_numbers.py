@@ -60,7 +60,7 @@ def test_named_numbers_of_a_small_run() -> None:
     assert row["finished"] is False
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
 def test_summary_agrees_with_numpy(n: int, rounds: int, seed: int) -> None:
     test, validation = stream(seed, "accuracies").random((2, rounds, n))
@@ -239,7 +239,7 @@ def test_a_model_that_stands_there_already_is_not_listed_again() -> None:
     assert len(distinct(table([fedavg, tuned]))) == 4  # another global model is another row
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 12), st.integers(0, 10**6))
 def test_order_is_a_permutation(n: int, seed: int) -> None:
     assert sorted(order(stream(seed, "matrix").normal(size=(n, n)))) == list(range(n))

@@ -40,7 +40,7 @@ def of(*results: Result, live: packing.LiveProgress | None = None) -> dict[str, 
     return loaded
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(0, 4), st.integers(0, 5), st.integers(1, 3), st.integers(0, 10**6), st.booleans()
 )
