@@ -11,10 +11,8 @@ from private_problem import privacy
 from pydantic import ValidationError
 
 from pomona.core.errors import ConfigError
-from pomona.core.training_settings import Passes
 from pomona.methods import METHODS
-from pomona.privacy.accounting import projected_epsilon
-from pomona.privacy.settings import RELEASES, Privacy, require_releases, uncovered
+from pomona.privacy.settings import RELEASES, require_releases, uncovered
 from pomona.scenario import Scenario
 from problems import tiny
 
@@ -106,35 +104,3 @@ def test_settings_say_when_there_is_no_privacy():
     ):
         with pytest.raises(ValidationError):
             privacy(**wrong)
-
-
-def test_fedfomos_table_is_accepted_as_it_stands():
-    root = Path(__file__).parents[2] / "reproduction" / "fedfomo-dp"
-    files = sorted(root.glob("*.toml"))
-    assert files
-    for file in files:
-        tree = tomllib.loads(file.read_text())
-        settings, method = (
-            Privacy(**tree["privacy"]),
-            METHODS[tree["method"]["name"]](
-                **{k: v for k, v in tree["method"].items() if k != "name"}
-            ),
-        )
-        require_releases(
-            settings,
-            [tree["data"]["train_limit"] // tree["clients"]],
-            method.method().card.privacy.releases,
-        )
-        asked = method.method().card.privacy.gradients
-        n = tree["data"]["train_limit"] * (1 - tree["data"]["validation_share"]) // tree["clients"]
-        assert (
-            projected_epsilon(
-                settings,
-                asked,
-                int(n),
-                tree["batch_size"],
-                Passes(tree["local_epochs"]),
-                tree["rounds"],
-            )
-            > 0
-        )
