@@ -2,7 +2,8 @@
 
     python tools/curves.py runs/published > reproduction/results/apple-published/curves.csv
 
-The metric of each line is the mean over clients, as in ``rounds.csv`` of a finished run.
+``mean`` is the metric's mean over clients, as in ``rounds.csv`` of a finished run, ``pooled`` that
+weighted by their samples.
 """
 
 import csv
@@ -16,7 +17,18 @@ def main(bench: str) -> None:
     """Print the curves as CSV."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow(
-        ["scenario", "method", "seed", "model", "when", "split", "metric", "round", "mean"]
+        [
+            "scenario",
+            "method",
+            "seed",
+            "model",
+            "when",
+            "split",
+            "metric",
+            "round",
+            "mean",
+            "pooled",
+        ]
     )
     for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
         scenario, method, run = folder.parts[-3:]
@@ -24,7 +36,10 @@ def main(bench: str) -> None:
             continue  # it has not begun
         for e in pomona.load(folder).evaluations:
             about = scenario, method, run.split("-")[1], e.model, e.when, e.split, str(e.metric)
-            out.writerow([*about, e.round, "" if e.mean is None else f"{e.mean:.5g}"])
+            known = [(v, n) for v, n in zip(e.value, e.samples, strict=True) if v is not None]
+            total = sum(n for _, n in known)
+            pooled = f"{sum(v * n for v, n in known) / total:.5g}" if total else ""
+            out.writerow([*about, e.round, "" if e.mean is None else f"{e.mean:.5g}", pooled])
 
 
 if __name__ == "__main__":
