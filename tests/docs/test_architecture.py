@@ -111,8 +111,8 @@ def test_every_folder_and_module_has_a_row():
 
 
 def test_files_that_are_named_exist():
-    """In backticks: paths below src/pomona, or from the root for other folders; also in two
-    sections of the internals.
+    """In backticks: paths below src/pomona, or from the root for other folders; also in a section
+    on a federation's processes.
     """
     processes = (
         (ROOT / "docs/internals/federation.md")
@@ -120,8 +120,7 @@ def test_files_that_are_named_exist():
         .partition("\n## Processes\n")[2]
         .partition("\n## ")[0]
     )
-    text = TEXT + processes + (ROOT / "docs/internals/where-things-are.md").read_text()
-    named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", text))
+    named = set(re.findall(r"`((?:\w+/)+|(?:\w+/)*\w+\.py)`", TEXT + processes))
     assert (
         sorted(
             p
