@@ -41,7 +41,7 @@ def test_a_round_by_hand(part, tuned, decay):
 def test_the_head_is_never_changed_not_even_by_weight_decay():
     run = trained(FedBABU(), quadratics(3, samples=5))
     for i in range(3):
-        assert torch.equal(run.state(i).head[0], run.initial()[-1:])
+        assert torch.equal(run.state(i).kept[0], run.initial()[-1:])
 
 
 def test_with_all_layers_shared_it_is_fedavg_ft_to_the_bit():

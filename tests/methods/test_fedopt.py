@@ -131,7 +131,7 @@ def test_the_clients_of_a_composition_keep_what_is_theirs():
         trained(method_of("fedrep+adam")(), problem, 1),
     )
     assert stepped.server.moments.first.shape == stepped.server.model.shape == (4,)
-    assert all(torch.equal(plain.state(i).head, stepped.state(i).head) for i in range(3))
+    assert all(torch.equal(plain.state(i).kept, stepped.state(i).kept) for i in range(3))
     assert not torch.equal(plain.server, stepped.server.model)
 
 

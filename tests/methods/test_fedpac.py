@@ -128,7 +128,7 @@ def test_without_pull_and_mixing_it_is_fedrep_to_the_bit():
                 pac.model(i, "personal", "trained"), rep.model(i, "personal", "trained")
             )
     assert torch.equal(pac.server.body, rep.server)
-    assert all(torch.equal(pac.server.heads[i], rep.state(i).head[0]) for i in range(3))
+    assert all(torch.equal(pac.server.heads[i], rep.state(i).kept[0]) for i in range(3))
 
 
 def test_absent_clients_keep_their_mixture():

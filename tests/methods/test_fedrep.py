@@ -25,7 +25,7 @@ def test_a_round_by_hand():
     run.round(a_round(lr=0.5))
     assert run.server.item() == pytest.approx(0.5 * b + 1.5)
     for i, (base, top) in enumerate(samples.tolist()):
-        assert run.state(i).head.item() == pytest.approx(top + (h - top) / 4)
+        assert run.state(i).kept.item() == pytest.approx(top + (h - top) / 4)
         assert run.model(i, "personal", "received").tolist() == pytest.approx(
             [b, top + (h - top) / 4]
         )
@@ -47,7 +47,7 @@ def test_with_a_frozen_head_the_base_is_fedavgs():
     problem = quadratics(3, samples=5)
     rep, avg = (trained(FedRep(head_epochs=0), problem), trained(FedAvg(), problem))
     assert torch.equal(rep.server, avg.server[:-1])
-    assert torch.equal(rep.state(0).head[0], rep.initial()[-1:])
+    assert torch.equal(rep.state(0).kept[0], rep.initial()[-1:])
 
 
 def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
@@ -56,7 +56,7 @@ def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
     assert_close(run.server, problem.targets[:, :-1].mean(0), atol=1e-8, rtol=0)
     for i in range(3):
         assert_close(
-            run.state(i).head[0], problem.targets[4 * i : 4 * i + 4, -1:].mean(0), atol=1e-8, rtol=0
+            run.state(i).kept[0], problem.targets[4 * i : 4 * i + 4, -1:].mean(0), atol=1e-8, rtol=0
         )
 
 

@@ -74,6 +74,7 @@ __all__ = [
     "no_state",
     "optimizer_state",
     "optimizer_step",
+    "reads_outputs",
     "replace_rows",
     "sgd",
     "weighted_mean",
@@ -330,6 +331,15 @@ class Card:
     needs: Needs = Needs()
     models: tuple[str, ...] = ()
     tasks: tuple[Targets, ...] = ()
+
+
+def reads_outputs(card: Card, key: str, *others: Gradients) -> Card:
+    """Return the card of a method whose training has a criterion on outputs, which noise does not
+    cover, unless its setting ``key`` is 0; ``others`` are its gradients besides.
+    """
+    release = replace(RELEASES["output-criterion"], remedy=f"set method.{key}=0")
+    gradients = Gradients(noised=False), *others
+    return replace(card, privacy=replace(card.privacy, gradients=gradients, releases=(release,)))
 
 
 @dataclass(frozen=True)

@@ -20,21 +20,14 @@ published code: that averages uniformly, statistics of BatchNorm too; here clien
 and every model is evaluated with statistics of the client's own training data.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from pomona.methods import base, partly_shared
 from pomona.methods.fedavg import FinetuneEpochs
-from pomona.methods.partly_shared import (
-    drop_columns,
-    gaps,
-    head,
-    insert_columns,
-    select_columns,
-)
+from pomona.methods.partly_shared import KeptState, drop_columns, gaps, insert_columns
 
 
 class FedBABU(base.MethodSettings):
@@ -52,7 +45,7 @@ class FedBABU(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
-        body = partly_shared.server(lambda row: head(row, self.shared))
+        body = partly_shared.server(self.head)
         server = replace(body, global_model=True)  # the head is also shared
         return base.Method(
             server,
@@ -60,31 +53,22 @@ class FedBABU(base.MethodSettings):
             replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), tuning))),
         )
 
-
-@dataclass(frozen=True)
-class FedBABUState:
-    """The initial head (n, h), which never changes."""
-
-    head: Tensor
+    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
+        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
+        return partly_shared.head(row, self.shared)
 
 
 def client(settings: FedBABU) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedBABUState:
-        own = select_columns(initial(), *head(initial, settings.shared))
-        return FedBABUState(own.repeat(len(ids), 1))
-
     def train(
-        state: FedBABUState,
+        state: KeptState,
         received: base.Received,
         training: base.LocalTraining,
         round_: base.Round,
-    ) -> base.Trained[FedBABUState]:
-        top = head(training, settings.shared)
-        W = insert_columns(received["model"], state.head, *top)
+    ) -> base.Trained[KeptState]:
+        top = settings.head(training)
+        W = insert_columns(received["model"], state.kept, *top)
         body, whole = gaps(top, W.shape[1]), (slice(0, W.shape[1]),)
         training.observe("global", W, "received")
         if training.watches("received"):
@@ -96,7 +80,7 @@ def client(settings: FedBABU) -> base.Client:
         training.observe("local", W, "trained")
         return state, {"model": drop_columns(W, *top)}, {}
 
-    return base.Client(start, train, constant=True)
+    return base.Client(partly_shared.client(settings.head).start, train, constant=True)
 
 
 CARD = base.Card(

@@ -35,7 +35,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, fedavg
+from pomona.methods import base, class_means, fedavg
 
 
 class FedDBE(base.MethodSettings):
@@ -204,7 +204,7 @@ CARD = base.Card(
     joining="newcomers and unseen clients start with the global model and no bias",
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(noised=False),),
-        releases=(base.RELEASES["class-means"], base.RELEASES["output-criterion"]),
+        releases=class_means.RELEASES,
     ),
     tasks=("classes", "multilabel", "regression", "survival"),
 )

@@ -54,15 +54,7 @@ class FedPHP(base.MethodSettings):
         """Return the method: both halves and its card."""
         card = replace(CARD, needs=replace(CARD.needs, total_rounds=self.mu > 0))
         if self.transfer_weight:
-            taught = replace(
-                base.RELEASES["output-criterion"], remedy="set method.transfer_weight=0"
-            )
-            card = replace(
-                card,
-                privacy=replace(
-                    card.privacy, gradients=(base.Gradients(noised=False),), releases=(taught,)
-                ),
-            )
+            card = base.reads_outputs(card, "transfer_weight")
         return base.Method(fedavg.server(), client(self), card)
 
 

@@ -17,17 +17,16 @@ and fits the heads for ten epochs once, at the end; its runs take ten epochs of 
 one of the shared layers, here one of each.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from pomona.methods import base, partly_shared
 from pomona.methods.partly_shared import (
+    KeptState,
     drop_columns,
     gaps,
-    head,
     insert_columns,
     select_columns,
 )
@@ -54,43 +53,34 @@ class FedRep(base.MethodSettings):
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
         cost = replace(CARD.privacy, gradients=(base.Gradients(), head_only))
         return base.Method(
-            partly_shared.server(lambda row: head(row, self.shared)),
+            partly_shared.server(self.head),
             client(self),
             replace(partly_shared.by_name(CARD, self.shared), privacy=cost),
         )
 
-
-@dataclass(frozen=True)
-class FedRepState:
-    """A client's head (n, h)."""
-
-    head: Tensor
+    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
+        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
+        return partly_shared.head(row, self.shared)
 
 
 def client(settings: FedRep) -> base.Client:
     """Fit the head, then train the shared layers under it."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedRepState:
-        own = select_columns(initial(), *head(initial, settings.shared))
-        return FedRepState(own.repeat(len(ids), 1))
-
     def train(
-        state: FedRepState,
+        state: KeptState,
         received: base.Received,
         training: base.LocalTraining,
         round_: base.Round,
-    ) -> base.Trained[FedRepState]:
-        parts = head(training, settings.shared)
-        W = insert_columns(received["model"], state.head, *parts)
+    ) -> base.Trained[KeptState]:
+        parts = settings.head(training)
+        W = insert_columns(received["model"], state.kept, *parts)
         partly_shared.sgd(training, W, round_, parts, settings.head_epochs, "head")
         training.observe("personal", W, "received")
         partly_shared.sgd(training, W, round_, gaps(parts, W.shape[1]))
         training.observe("personal", W, "trained")
-        return FedRepState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
+        return KeptState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
 
-    return base.Client(start, train, private=("head",))
+    return replace(partly_shared.client(settings.head), train=train)
 
 
 CARD = base.Card(

@@ -32,7 +32,7 @@ the generic and the personal model; the card's headline is the latter after trai
 implementations evaluate it as received.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -61,17 +61,7 @@ class FedRoD(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = CARD
-        if self.gamma:
-            release = replace(base.RELEASES["output-criterion"], remedy="set method.gamma=0")
-            card = replace(
-                card,
-                privacy=replace(
-                    card.privacy,
-                    gradients=(base.Gradients(noised=False), base.Gradients()),
-                    releases=(release,),
-                ),
-            )
+        card = base.reads_outputs(CARD, "gamma", base.Gradients()) if self.gamma else CARD
         return base.Method(fedavg.server(), client(self), card)
 
 

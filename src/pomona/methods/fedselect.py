@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.training_settings import Passes
-from pomona.methods import base
+from pomona.methods import base, fedavg
 from pomona.objective.training import TRAINING
 
 
@@ -63,15 +63,8 @@ class FedSelect(base.MethodSettings):
 
 
 def server() -> base.Server:
-    """Average each parameter over those who share it; the state is the model (d,)."""
-
-    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
-        return initial()
-
-    def down(
-        w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
-    ) -> base.Downlink:
-        return {"model": base.Rows.same(w, len(ids))}
+    """Run FedAvg's server with each parameter averaged over those who share it."""
+    fedavgs = fedavg.server()
 
     def aggregate(
         w: Tensor,
@@ -89,13 +82,10 @@ def server() -> base.Server:
 
         return base.chunked(uplink["model"]).apply(mean, uplink["personal"], w).compute()
 
-    def welcome(w: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor]:
-        return w, w
-
     def expects(w: Tensor) -> base.Uplink:
         return {"model": w, "personal": torch.zeros_like(w, dtype=torch.bool)}
 
-    return base.Server(start, down, aggregate, welcome, expects)
+    return base.Server(fedavgs.start, fedavgs.down, aggregate, fedavgs.welcome, expects)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ three models in every epoch.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -43,15 +42,7 @@ class MOON(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = CARD
-        if self.mu:
-            seen = replace(base.RELEASES["output-criterion"], remedy="set method.mu=0")
-            card = replace(
-                card,
-                privacy=replace(
-                    card.privacy, gradients=(base.Gradients(noised=False),), releases=(seen,)
-                ),
-            )
+        card = base.reads_outputs(CARD, "mu") if self.mu else CARD
         return base.Method(fedavg.server(), client(self), card)
 
 
