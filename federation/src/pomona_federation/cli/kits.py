@@ -11,14 +11,13 @@ from cyclopts.validators import Number
 from pomona.cli.output import Json, emit, print_table, say, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.table import of_records
+from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import Item, Kind, Role, contents, require_kit
 
 if TYPE_CHECKING:
     from pomona_federation.installation.restore import Restoring
 
 
-SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
-ServerKit = Annotated[Path, Parameter(help="the server's kit")]
 Trust = Annotated[
     bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")
 ]
@@ -29,7 +28,7 @@ SECRET = "it holds keys and states, readable by its owner alone: encrypt it"  # 
 def backup_silo(
     file: Path,
     *,
-    folder: SiloKit = Path(),
+    folder: SiloKit = HERE,
     without_key: Annotated[
         bool, Parameter(negative="", help="leave the silo's private key out")
     ] = False,
@@ -45,9 +44,7 @@ def backup_silo(
     _save(folder, "silo", file, without_key, json)
 
 
-def backup_server(
-    file: Path, *, folder: ServerKit = Path("kits/server"), json: Json = False
-) -> None:
+def backup_server(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Write a stopped server's backup to a new file.
 
     Parameters
@@ -163,7 +160,7 @@ ELSEWHERE = (
 
 def contents_silo(
     *,
-    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    folder: SiloKit = HERE,
     paths: Paths = None,
     json: Json = False,
 ) -> None:
@@ -173,7 +170,7 @@ def contents_silo(
 
 def contents_server(
     *,
-    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    folder: ServerKit = SERVER,
     paths: Paths = None,
     json: Json = False,
 ) -> None:
@@ -235,7 +232,7 @@ def _rows(found: list[Item]) -> list[dict[str, Any]]:
 TELEPHONE = "by telephone, the lead and the server's administrator read the same"
 
 
-def next_key(*, folder: SiloKit = Path(), json: Json = False) -> None:
+def next_key(*, folder: SiloKit = HERE, json: Json = False) -> None:
     """Make this silo's next key, beside the one in use; it never leaves the silo."""
     from pomona_federation.installation import key_renewal
 
@@ -254,7 +251,7 @@ def next_key(*, folder: SiloKit = Path(), json: Json = False) -> None:
     )
 
 
-def use_key(came: Path, *, folder: SiloKit = Path(), json: Json = False) -> None:
+def use_key(came: Path, *, folder: SiloKit = HERE, json: Json = False) -> None:
     """Put this silo's next key into use, once the server knows it; the silo must be stopped.
 
     Parameters
@@ -311,7 +308,7 @@ def replace_key(
     name: str,
     *,
     key: Annotated[Path, Parameter(help="its next public key; the certificate is beside it")],
-    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    folder: ServerKit = SERVER,
     json: Json = False,
 ) -> None:
     """Replace a silo's key with its next one; the previous key is refused from now on.

@@ -13,10 +13,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, emit, out, print_table, say, shown, size, talk
 from pomona.core.errors import StorageError
 from pomona.core.table import of_records
-
-Folder = Annotated[Path, Parameter(help="the server's kit")]
-KIT = Path("kits/server")
-
+from pomona_federation.cli.folders import SERVER, ServerKit
 
 Standing = Annotated[
     bool,
@@ -24,14 +21,14 @@ Standing = Annotated[
 ]
 
 
-def start(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
+def start(*, folder: ServerKit = SERVER, standing: Standing = False, json: Json = False) -> None:
     """Run the studies until all have ended; a started study continues after its last committed
     round.
     """
     _serve(folder, json, resume=False, standing=standing)
 
 
-def resume(*, folder: Folder = KIT, standing: Standing = False, json: Json = False) -> None:
+def resume(*, folder: ServerKit = SERVER, standing: Standing = False, json: Json = False) -> None:
     """Continue an interrupted or failed run; refused if there is nothing to continue."""
     _serve(folder, json, resume=True, standing=standing)
 
@@ -58,7 +55,7 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
 
 def status(
     *,
-    folder: Folder = KIT,
+    folder: ServerKit = SERVER,
     study: Annotated[
         str | None, Parameter(help="name of a study; default the running or last one")
     ] = None,
@@ -124,7 +121,7 @@ def _notices(s: dict[str, Any]) -> Iterator[str]:
     yield from (f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning)
 
 
-def stop(*, folder: Folder = KIT, json: Json = False) -> None:
+def stop(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Stop the server cleanly; the round in flight is dropped, and `pomona server resume` continues
     the run.
     """
@@ -150,7 +147,7 @@ def add(
     name: str,
     *,
     key: Annotated[Path | None, Parameter(help="its public key")] = None,
-    folder: Folder = KIT,
+    folder: ServerKit = SERVER,
     json: Json = False,
 ) -> None:
     """Add a silo: it takes a free place and joins at the next round.
@@ -178,7 +175,7 @@ def add(
         )
 
 
-def revoke(name: str, *, folder: Folder = KIT, json: Json = False) -> None:
+def revoke(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Revoke a silo: its key can no longer connect, and its model is not sent from the next round
     on.
 

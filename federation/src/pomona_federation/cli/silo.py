@@ -1,27 +1,23 @@
 """``pomona silo``: a silo of a federation, on its own machine."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out, print_table, say, size, talk
 from pomona.core.table import of_records
+from pomona_federation.cli.folders import HERE, SiloKit
 from pomona_federation.cli.server import stopping
 
-Folder = Annotated[Path, Parameter(help="the silo's kit")]
 Study = Annotated[
     str | None,
     Parameter(help="a study by its name or the first digits of its hash; default the kit's own"),
 ]
-HERE = Path()
-
-
 NO_BOUND = "no noise, so no bound"
 
 
-def start(*, folder: Folder = HERE, json: Json = False) -> None:
+def start(*, folder: SiloKit = HERE, json: Json = False) -> None:
     """Keep this silo connected until it is stopped."""
     from pomona_federation.silo.node_supervisor import run_node
 
@@ -32,7 +28,7 @@ def start(*, folder: Folder = HERE, json: Json = False) -> None:
         sys.exit(130)
 
 
-def status(*, folder: Folder = HERE, json: Json = False) -> None:
+def status(*, folder: SiloKit = HERE, json: Json = False) -> None:
     """Show the node's state, the last visit, certificate and disk."""
     from pomona_federation.installation.contents import require_kit
     from pomona_federation.status import silo
@@ -103,12 +99,12 @@ def _traffic(parts: list[dict[str, Any]]) -> str:
     )
 
 
-def stop(*, folder: Folder = HERE, json: Json = False) -> None:
+def stop(*, folder: SiloKit = HERE, json: Json = False) -> None:
     """Stop taking part; the silo keeps its state, and `pomona silo start` continues from it."""
     stopping(folder / "state", "silo", json)
 
 
-def check(*, study: Study = None, folder: Folder = HERE, json: Json = False) -> None:
+def check(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
     from pomona_federation.silo.outgoing_filter import texts
     from pomona_federation.silo.preflight import run
@@ -126,7 +122,7 @@ def check(*, study: Study = None, folder: Folder = HERE, json: Json = False) -> 
     sys.exit(code)
 
 
-def report(*, study: Study = None, folder: Folder = HERE, json: Json = False) -> None:
+def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import watching
     from pomona_federation.silo.silo_report import NO_GAIN

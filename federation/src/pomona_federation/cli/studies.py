@@ -12,15 +12,12 @@ from pomona.cli.output import Json, emit, print_table, say
 from pomona.core.errors import PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
-from pomona_federation.cli.server import KIT
-from pomona_federation.cli.server import Folder as ServerFolder
-from pomona_federation.cli.silo import HERE
-from pomona_federation.cli.silo import Folder as SiloFolder
+from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
 
 By = Annotated[str, Parameter(help="who decides; default the account's name")]
 
 
-def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Add a study to the queue; it runs after the studies before it, once the silos have accepted
     it.
 
@@ -50,7 +47,7 @@ def submit(file: Path, *, folder: ServerFolder = KIT, json: Json = False) -> Non
     )
 
 
-def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
+def list_(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     """List the studies in order, with the silos' decisions."""
     from pomona_federation.server.study_requests import overview
 
@@ -58,7 +55,7 @@ def list_(*, folder: ServerFolder = KIT, json: Json = False) -> None:
     emit(rows) if json else print_table(of_records(rows)) if rows else print("no study")
 
 
-def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+def abort(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """End a study, or remove it from the queue; `pomona server study resume` puts it back.
 
     Parameters
@@ -74,7 +71,7 @@ def abort(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     )
 
 
-def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Start a study with the silos that have accepted, if they are enough, without waiting for
     others.
 
@@ -95,7 +92,7 @@ def begin(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
     )
 
 
-def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+def resume(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Put an aborted or failed study back into the queue; it continues after its last committed
     round.
 
@@ -112,7 +109,7 @@ def resume(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
     )
 
 
-def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None:
+def result(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Print the result of a survey, an evaluation or a search; the study's folder also has it as a
     page and as CSV.
 
@@ -129,7 +126,7 @@ def result(name: str, *, folder: ServerFolder = KIT, json: Json = False) -> None
 
 def studies(
     *,
-    folder: SiloFolder = HERE,
+    folder: SiloKit = HERE,
     ask: Annotated[bool, Parameter(negative="", help="ask the server for new studies now")] = False,
     json: Json = False,
 ) -> None:
@@ -176,7 +173,7 @@ def _known(known: Any) -> dict[str, Any]:
     }
 
 
-def accept(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = False) -> None:
+def accept(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = False) -> None:
     """Accept a study: this silo does its tasks from then on.
 
     Parameters
@@ -187,7 +184,7 @@ def accept(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = F
     _decide(study, True, by, folder, json)
 
 
-def decline(study: str, *, by: By = "", folder: SiloFolder = HERE, json: Json = False) -> None:
+def decline(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = False) -> None:
     """Decline a study, even an accepted one: this silo does none of its tasks from then on.
 
     Parameters

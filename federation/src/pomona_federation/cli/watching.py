@@ -16,6 +16,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, emit, say, talk
 from pomona.core.errors import ConfigError, StorageError
+from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import STATE, Role
 from pomona_federation.supervision.process_logs import LogLine, LogReader
 
@@ -25,7 +26,7 @@ Verify = Annotated[bool, Parameter(negative="", help="only check that the file i
 
 def audit_server(
     *,
-    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    folder: ServerKit = SERVER,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
@@ -35,7 +36,7 @@ def audit_server(
 
 def audit_silo(
     *,
-    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    folder: SiloKit = HERE,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +82,7 @@ Follow = Annotated[bool, Parameter(negative="", help="show new lines too, until 
 
 def logs_server(
     *,
-    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    folder: ServerKit = SERVER,
     lines: Lines = 100,
     follow: Follow = False,
     json: Json = False,
@@ -94,7 +95,7 @@ def logs_server(
 
 def logs_silo(
     *,
-    folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(),
+    folder: SiloKit = HERE,
     lines: Lines = 100,
     follow: Follow = False,
     json: Json = False,
@@ -137,7 +138,7 @@ Port = Annotated[
 
 def metrics_server(
     *,
-    folder: Annotated[Path, Parameter(help="the server's kit")] = Path("kits/server"),
+    folder: ServerKit = SERVER,
     port: Port = 9464,
 ) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
@@ -147,9 +148,7 @@ def metrics_server(
     _serve(lambda: metrics_app(report), port)
 
 
-def metrics_silo(
-    *, folder: Annotated[Path, Parameter(help="the silo's kit")] = Path(), port: Port = 9465
-) -> None:
+def metrics_silo(*, folder: SiloKit = HERE, port: Port = 9465) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
     from pomona_federation.monitoring.metrics_app import metrics_app, of_silo
 
