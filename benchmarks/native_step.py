@@ -21,7 +21,6 @@ from time import process_time
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
@@ -34,10 +33,10 @@ from pomona.objective.dataset import DeviceDataset
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.native_package import release
 from pomona.scenario import Scenario
+from rate import PRECISIONS, operations
 from rounds import noise, scenario_of
 from timing import Table, Times, Work, chosen, publish, seconds
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS: Tree = {
     "lr": 0.01,
     "clients": 1,
@@ -96,13 +95,6 @@ def evaluation(of: Scenario) -> Work:
     objective, row = of.objective(), of.initial()
     objective.data.rows["test"][0] = torch.arange(EVALUATED)
     return partial(objective.outputs, row, 0, "test")
-
-
-def operations(work: Work) -> int:
-    """Floating-point operations of one call, by PyTorch."""
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return counter.get_total_flops()
 
 
 def products(precision: str) -> dict[str, tuple[Work, int]]:

@@ -20,7 +20,7 @@ class Roster:
     ``sizes``: number of training samples per client, which the client reports once, when it
     registers; 0 for a client that is currently not a member. Methods weight clients by ``shares``
     and ``weights``, which limit each client's share of an average to ``largest``; see
-    ``federation.share``.
+    ``core.weight_limit``.
     """
 
     sizes: tuple[int, ...]

@@ -94,6 +94,11 @@ def leaves(value: object) -> object:
     return flat(value) if isinstance(value, dict) else value
 
 
+def is_number(value: object) -> bool:
+    """Return whether a setting's value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def named(layer: Mapping[str, Any]) -> Tree:
     """Expand sections that are given by name only, such as ``data = "mnist"``."""
     return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
+from pomona.core.toml import is_number
 from pomona.metrics.client_statistics import spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 
@@ -133,7 +134,7 @@ def at_the_edge(results: Results) -> str:
             values = set(space.get(key, ()))
             if (
                 len(values) >= 3
-                and all(_number(v) for v in values)
+                and all(is_number(v) for v in values)
                 and chosen in {min(values), max(values)}
             ):
                 found.setdefault(f"{key}={chosen}", []).append(
@@ -145,10 +146,6 @@ def at_the_edge(results: Results) -> str:
         if told
         else ""
     )
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def reasons(results: Results) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from pomona.core.errors import WorkerError
+from pomona.core.errors import WorkerError, listed
 from pomona.core.round import Roster
 from pomona.core.state import Named, only
 from pomona.federation.client import ClientRuntime, owner
@@ -173,9 +173,7 @@ class Workers:
             yield
         except WorkerError as fault:
             ids = sorted(i for i, w in self._home.items() if w == worker)
-            some = ", ".join(map(str, ids[:10])) + (
-                f" and {len(ids) - 10} more" if len(ids) > 10 else ""
-            )
+            some = listed([*map(str, ids)], 10)
             raise WorkerError(f"worker {worker} with clients {some} {fault}") from fault
 
 

@@ -176,7 +176,7 @@ def best_rounds(
     rounds: Sequence[int],
     test: Sequence[Values],
     samples: Sequence[int],
-    validation: Sequence[Values] | None = None,
+    validation: Sequence[Values] | None,
     metric: Metric = ACCURACY,
     validation_loss: Sequence[Values] | None = None,
 ) -> BestRounds:

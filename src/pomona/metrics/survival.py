@@ -165,7 +165,6 @@ def evaluate_survival(
     targets: NDArray[np.generic],
     at: Array,
     generator: np.random.Generator | None = None,
-    resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
     """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); returns JSON values,
     None if undefined.
@@ -192,7 +191,7 @@ def evaluate_survival(
         name: defined(value[0]) for name, value in statistics(np.ones((1, len(truth)))).items()
     }
     drawn = (
-        intervals(statistics, truth[:, 1].astype(np.int64), resamples, generator)
+        intervals(statistics, truth[:, 1].astype(np.int64), RESAMPLES, generator)
         if len(truth)
         else {}
     )

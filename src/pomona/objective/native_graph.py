@@ -41,7 +41,7 @@ class _UnknownError(Exception):
 
 
 def layers_of(
-    module: nn.Module, space: ParameterSpace, flat: bool, tokens: bool = False
+    module: nn.Module, space: ParameterSpace, flat: bool, tokens: bool
 ) -> list[Layer] | str:
     """Return the layers of a network if the package has them all; otherwise a line on the first one
     it lacks.

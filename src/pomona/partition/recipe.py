@@ -247,8 +247,8 @@ def hold_out(
     labels: Labels,
     share: float,
     rng: np.random.Generator,
-    groups: NDArray[np.int64] | None = None,
-    times: NDArray[np.float64] | None = None,
+    groups: NDArray[np.int64] | None,
+    times: NDArray[np.float64] | None,
 ) -> Rows:
     """Choose rows to hold out, stratified by class; or the latest, if rows have times.
 

@@ -50,7 +50,7 @@ class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
 
 
 def held_models(
-    transport: LocalTransport, clients: int, headline: tuple[str, str], best: int = -1
+    transport: LocalTransport, clients: int, headline: tuple[str, str], best: int
 ) -> dict[int, Mapping[str, Tensor]]:
     """Return the headline model of each client that has one; ``best``: the best common validation
     round.
@@ -73,7 +73,7 @@ def save_models(
     transport: LocalTransport,
     scenario: Scenario,
     headline: tuple[str, str],
-    best: int = -1,
+    best: int,
 ) -> None:
     """Write one safetensors file per client with its headline model, and separately its private
     tensors.
@@ -96,7 +96,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     publish(path.parent, pieces(tensors), lambda _: path.name)
 
 
-def save_cards(folder: Path, scenario: Scenario, result: Result, best: int = -1) -> None:
+def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> None:
     """Write a card beside each client's model; ``best``: the best common validation round.
 
     Raises OSError.
@@ -195,7 +195,7 @@ def save_mask_examples(
     transport: LocalTransport,
     scenario: Scenario,
     headline: tuple[str, str],
-    best: int = -1,
+    best: int,
 ) -> None:
     """Write the best and the worst mask of the first clients, with their images, for display;
     nothing without masks.

@@ -88,8 +88,8 @@ def card_of(
     number: int | None,
     done: int,
     sources: Sources,
-    epsilon: float | None = None,
-    hashes: Mapping[str, str] | None = None,
+    epsilon: float | None,
+    hashes: Mapping[str, str],
     kept: str = "",
 ) -> Card:
     """Build the card of a client's headline model.
@@ -122,7 +122,7 @@ def card_of(
         _privacy(scenario, epsilon),
         _learnt(title, sources),
         [(title, _largest(weights)) for title, weights in sources.weights.items()],
-        [*_hashes(scenario, path).items(), *(hashes or {}).items()],
+        [*_hashes(scenario, path).items(), *hashes.items()],
     )
 
 

@@ -232,7 +232,7 @@ def require_releases(
         )
 
 
-def acknowledged(settings: Privacy, own: Sequence[Release] = ()) -> tuple[Release, ...]:
+def acknowledged(settings: Privacy, own: Sequence[Release]) -> tuple[Release, ...]:
     """Return the releases that a run acknowledges; ``own``: those of the method."""
     known = {**RELEASES, **{release.name: release for release in own}}
     return tuple(known[name] for name in settings.acknowledge if name in known)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from pomona.core.errors import listed
 from pomona.metrics.metric import Metric
 from pomona.record.paired_gain import Gain, Verdict, gains, jointly
 from pomona.results.run_numbers import Run
@@ -121,8 +122,7 @@ def evidence(run: Run, gain: Gain) -> str:
         if missing
         else counted(gain.clients, "client")
     )
-    few = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    names = f"{', '.join(missing)}" if not few else f"{', '.join(missing[:NAMED])}{few}"
+    names = listed(missing, NAMED)
     left = f"; left out, with too few test samples: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
     groups = (

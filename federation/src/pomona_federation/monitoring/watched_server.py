@@ -43,14 +43,13 @@ class RewrittenError(StorageError):
     """The file no longer has the last seen line in its place."""
 
 
-def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[bytes, Mark]]:
-    """Complete lines after a mark, each with the mark after it; a last line without a line feed is
-    left for later.
+def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
+    """Complete lines after a mark, at most ``AT_ONCE``, each with the mark after it; a last line
+    without a line feed is left for later.
 
     Args:
         path: of the file; a missing file has no lines.
         mark: ``Mark()`` for the beginning.
-        most: lines per call.
 
     Raises:
         RewrittenError: the marked line has changed or is gone.
@@ -65,7 +64,7 @@ def lines_after(path: Path, mark: Mark, most: int = AT_ONCE) -> Iterator[tuple[b
                     "now"
                 )
             at = mark.end
-            for text in islice(file, most):
+            for text in islice(file, AT_ONCE):
                 if not text.endswith(b"\n"):
                     return
                 now = Mark(begin=at, end=at + len(text), sha256=hashlib.sha256(text).hexdigest())

@@ -100,12 +100,12 @@ class Answered:
     until: datetime | None
 
 
-def ask_health(way: ServerRoute, timeout: float = 10.0) -> HealthAnswer:
+def ask_health(way: ServerRoute) -> HealthAnswer:
     """Request the server's ``/health`` over the silo's route.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
     """
-    found = request(way, "/health", {}, timeout)
+    found = request(way, "/health", {})
     return HealthAnswer(clock(found.date or ""), found.until)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config
+from pomona.core.errors import listed
 from pomona.core.round import Roster
 from pomona.data.dataset import network_shape
 from pomona.data.settings import DataSettings
@@ -38,12 +39,7 @@ def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
     """
     found = silo.columns(survey or SurveySettings(), data)
     names = [form.name for form in found.columns]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    shape = (
-        f", each of shape {found.shape}"
-        if found.shape
-        else f"; columns {', '.join(names[:NAMED])}{more}"
-    )
+    shape = f", each of shape {found.shape}" if found.shape else f"; columns {listed(names, NAMED)}"
     return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
 
 

@@ -2,7 +2,6 @@
 ``node.json`` of a silo.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -10,6 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from pomona.core.bounds import Count, Line, Number, Seconds
+from pomona.core.errors import listed
 from pomona_federation.json_store import read_json
 
 LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
@@ -73,7 +73,7 @@ class WaitingStatus(StatusFile):
         )
         if not self.missing:
             return begun
-        named = _shortened([f"{name} ({why})" for name, why in self.missing.items()])
+        named = listed([f"{name} ({why})" for name, why in self.missing.items()], NAMED)
         return f"{begun}; waiting until {_clock(self.until)} for {named}"
 
 
@@ -97,11 +97,6 @@ L = TypeVar("L", bound=StatusFile)
 def read_status_file(kind: type[L], path: Path) -> L:
     """Return a file's record, or defaults if there is no file. Raises StorageError, in one line."""
     return read_json(kind, path, remedy="remove it, it is written again") or kind()
-
-
-def _shortened(texts: Sequence[str]) -> str:
-    more = len(texts) - NAMED
-    return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _clock(seconds: float) -> str:

@@ -228,8 +228,7 @@ class SurveyResult(Settings):
 
     def words(self) -> Mapping[str, int]:
         """Words, and the number of texts of all silos with each."""
-        counts: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for told in self.silos.values():
-            for word, n in told.figures.words.items():
-                counts[word] = counts.get(word, 0) + n
+            counts.update(told.figures.words)
         return counts

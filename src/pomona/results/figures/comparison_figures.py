@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from pomona.core.toml import flat
+from pomona.core.toml import flat, is_number
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import Metric
 from pomona.results.comparison import Comparison, ComparisonRow
@@ -190,12 +190,8 @@ def _by_share(values: Sequence[float]) -> Points:
 def ablations(made: Comparison) -> list[ReportFigure]:
     """Draw the test metric against one setting, if at least three cells differ only in it."""
     done = [(flat(e.settings), e) for e in made.entries if e.cells]
-    numbers = sorted({k for tree, _ in done for k, v in tree.items() if _number(v)})
+    numbers = sorted({k for tree, _ in done for k, v in tree.items() if is_number(v)})
     return [_ablation(made, key, lines) for key in numbers if (lines := _lines(done, key))]
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _lines(
@@ -206,7 +202,7 @@ def _lines(
     def rest(item: tuple[Mapping[str, Any], ComparisonRow]) -> str:
         return repr(sorted((k, v) for k, v in item[0].items() if k != key))
 
-    having = sorted((item for item in done if _number(item[0].get(key))), key=rest)
+    having = sorted((item for item in done if is_number(item[0].get(key))), key=rest)
     groups = [list(group) for _, group in groupby(having, key=rest)]
     lines = [sorted(((t[key], e) for t, e in group), key=lambda line: line[0]) for group in groups]
     return [line for line in lines if len({x for x, _ in line}) >= FEWEST]
