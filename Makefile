@@ -10,9 +10,9 @@ PIP := --quiet --disable-pip-version-check
 # Python compiles what is imported, when it is: a tenth of what is installed
 INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round native_step native_networks apple_step apple_round methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
+BENCHMARKS := fedavg_round native_step native_networks apple_step methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate cost bench peers-setup peers results image site clean
+.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -127,9 +127,6 @@ size: .venv/dev
 same: .venv/dev
 	$(BIN)/python tools/same_results.py $(BASE) $(ARGS)
 
-cost: .venv/demo
-	$(BIN)/python benchmarks/apple_round.py
-
 # How often intervals of gains are wrong, the table of docs/internals/statistics.md; ARGS="--repeats 200 auroc" for a look
 calibrate: .venv/dev
 	$(BIN)/python tools/calibrate.py $(ARGS)
@@ -145,9 +142,6 @@ peers-setup: .venv/dev
 # Pomona and the others in turns, on one task; ARGS="peers=pomona,pfllib methods=fedavg" for a part, --quick for a look
 peers: .venv/dev
 	$(BIN)/python benchmarks/named_peers.py $(ARGS)
-
-results: .venv/demo
-	PATH=$(CURDIR)/$(BIN):$$PATH reproduction/apple-mnist/run.sh
 
 # A container image with the commands; CONTAINERS=docker for another program than podman
 CONTAINERS ?= podman
