@@ -24,7 +24,7 @@ class Wrong(FedRep):
 
         def train(state, received, training, round_):
             after, uplink, info = client.train(state, received, training, round_)
-            parts = {"sends its head": [after.head], "sends all": [uplink["model"], after.head]}
+            parts = {"sends its head": [after.kept], "sends all": [uplink["model"], after.kept]}
             return after, {"model": torch.cat(parts.get(sent, [uplink["model"]]), 1)}, info
 
         half = replace(client, train=train, private=() if sent == "silent" else client.private)
@@ -40,7 +40,7 @@ def test_a_method_that_keeps_its_head_passes():
 @pytest.mark.parametrize("fault", ["sends its head", "sends all"])
 def test_a_head_that_is_sent_is_found_alone_and_within_a_model(fault):
     with pytest.raises(
-        AssertionError, match="'model' of client 0 holds its 'head', which is private"
+        AssertionError, match="'model' of client 0 holds its 'kept', which is private"
     ):
         private_tensors_never_go_up(Wrong(fault=fault))
 
