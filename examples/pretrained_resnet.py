@@ -7,8 +7,9 @@ network.
 The first command trains on all 50,000 images in one place (one client, ``separate``) and writes the
 weights as safetensors; on one core an epoch takes minutes. The second prints the cost of a round
 and the results for twelve clients of CIFAR-100 (``trained_parts.py``), from these weights and, with
---random, from random ones. POMONA_DATA names the folder with both data sets. Further words are
-settings: ``data.train_limit=300`` for a look in a minute.
+--random, from random ones. The first pretrains another network too: ``model.name=...``. POMONA_DATA
+names the folder with both data sets. Further words are settings: ``data.train_limit=300`` for a
+look in a minute.
 """
 
 import argparse

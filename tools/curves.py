@@ -16,20 +16,7 @@ import pomona
 def main(bench: str) -> None:
     """Print the curves as CSV."""
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(
-        [
-            "scenario",
-            "method",
-            "seed",
-            "model",
-            "when",
-            "split",
-            "metric",
-            "round",
-            "mean",
-            "pooled",
-        ]
-    )
+    print("scenario,method,seed,model,when,split,metric,round,mean,pooled")
     for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
         scenario, method, run = folder.parts[-3:]
         if not (folder / "events.jsonl").exists():
