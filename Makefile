@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS = 1
+# Where bytecode is not kept, each process that a test starts compiles PyTorch's modules anew: 4 s
+unexport PYTHONDONTWRITEBYTECODE
 # Versions of dependencies. On Linux they have PyTorch's CUDA packages, several GB, unless pip finds PyTorch without them:
 # export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 # CONSTRAINTS=constraints-oldest.txt: the oldest that pyproject.toml allows; CONSTRAINTS= for the newest.
