@@ -110,12 +110,6 @@ TARGETS = [
     (("stop",), {"patience": 1}, Stop),
     (("privacy",), {"noise_multiplier": 1, "max_grad_norm": 1, "delta": 1e-5}, Privacy),
 ]
-KEYS = [
-    (place, base, kind, key)
-    for place, base, kind in TARGETS
-    for key in kind.model_json_schema()["properties"]
-    if key not in ("name", "args") and (kind is not Config or key not in schema()["$defs"])
-]
 ODD = [-1, 0, 1, 2, 0.5, -0.5, "x", "auto", [], [1], [0.5], ["x"], [[1]], {}, {"0": 1}, {"x": 1}]
 OF_RANGE = {
     *("greater_than", "greater_than_equal", "less_than", "less_than_equal", "literal_error"),
@@ -124,6 +118,18 @@ OF_RANGE = {
     *("string_pattern_mismatch", "string_too_short", "string_too_long", "missing", "model_type"),
     *("int_from_float", "finite_number", "union_tag_invalid", "union_tag_not_found"),
 }
+
+
+@cache
+def properties():
+    """Each key's section, the keys beside it and its own schema."""
+    own = schema()["$defs"]
+    return [
+        (place, base, key, what)
+        for place, base, kind in TARGETS
+        for key, what in kind.model_json_schema()["properties"].items()
+        if key not in ("name", "args") and (kind is not Config or key not in own)
+    ]
 
 
 def edges(part):
@@ -146,8 +152,7 @@ def edges(part):
 @st.composite
 def one_value(draw):
     """A tree with one key beside those that its section must have."""
-    place, base, kind, key = draw(st.sampled_from(KEYS))
-    own = kind.model_json_schema()["properties"][key]
+    place, base, key, own = draw(st.sampled_from(properties()))
     if own.get("type") == "boolean":  # of which 0 and 1 are spellings to Config
         value = draw(st.sampled_from([True, False, "x", 2, []]))
     else:

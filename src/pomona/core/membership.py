@@ -5,7 +5,7 @@ method's card describes what joining and leaving do to the method's own quantiti
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_serializer, model_validator
 
@@ -14,6 +14,9 @@ from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 
+CLIENTS = {"propertyNames": {"pattern": "^[0-9]+$"}}  # Pydantic's schema has no types of keys
+Rounds = Annotated[dict[Place, Number], Field(json_schema_extra=CLIENTS)]
+
 
 class Membership(Settings):
     """Clients that join or leave.
@@ -21,8 +24,8 @@ class Membership(Settings):
     All other clients are members from the first round to the last.
     """
 
-    joins: dict[Place, Number] = Field({}, description="client -> the first round it takes part in")
-    leaves: dict[Place, Number] = Field({}, description="client -> the last round it takes part in")
+    joins: Rounds = Field({}, description="client -> the first round it takes part in")
+    leaves: Rounds = Field({}, description="client -> the last round it takes part in")
     unseen: tuple[Place, ...] = Field(
         (), description="clients never trained with; they get a personal model at the end"
     )

@@ -3,6 +3,7 @@ named.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +77,7 @@ def _suffix(section: Mapping[str, Any]) -> str:
     return Path(path).suffix.lower() if isinstance(path, str | Path) else ""
 
 
+@cache
 def groups() -> tuple[type[DataSettings], ...]:
     """Return the groups of settings that some kinds of data have."""
     return tuple(
@@ -85,10 +87,11 @@ def groups() -> tuple[type[DataSettings], ...]:
     )[1:]
 
 
-def own_keys(group: type[DataSettings]) -> set[str]:
+@cache
+def own_keys(group: type[DataSettings]) -> frozenset[str]:
     """Return the keys that a group adds to those that it extends."""
     extended = (base for base in group.__bases__ if issubclass(base, DataSettings))
-    return set(group.model_fields).difference(*(base.model_fields for base in extended))
+    return frozenset(group.model_fields).difference(*(base.model_fields for base in extended))
 
 
 def names_with(group: type[DataSettings]) -> list[str]:
@@ -112,9 +115,8 @@ def _misplaced(section: Mapping[str, Any], kind: type[DataSettings]) -> dict[str
     reason.
     """
     wrong: dict[str, str] = {}
-    for key in section:
-        group = next((group for group in groups() if key in own_keys(group)), None)
-        if group and key not in kind.model_fields:
+    for key in (key for key in section if key not in kind.model_fields):
+        if group := next((group for group in groups() if key in own_keys(group)), None):
             called, names = kind.called or section["name"], ", ".join(names_with(group))
             wrong[key] = f"{called} {group.lacking}; remove it, it is for {names}"
     return wrong
