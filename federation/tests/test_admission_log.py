@@ -11,7 +11,7 @@ from safetensors.numpy import load
 from pomona.core.errors import QuorumError
 from pomona.federation.admission import FACTOR
 from pomona.record.run_folder import load as load_run
-from pomona_federation.audit import read, verify
+from pomona_federation.audit_log import read, verify
 from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
 from test_hostile_members import forged

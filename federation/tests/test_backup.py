@@ -28,8 +28,8 @@ from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
-from pomona_federation.audit import read as audit_lines
-from pomona_federation.audit import verify
+from pomona_federation.audit_log import read as audit_lines
+from pomona_federation.audit_log import verify
 from pomona_federation.installation import backup as module
 from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona_federation.installation.restore import Restoring, needs_key, restore

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from command_line import command
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
-from pomona_federation import audit
+from pomona_federation import audit_log
 from pomona_federation.agreement import Federation
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.study_queue import StudyQueue
@@ -194,7 +194,7 @@ def known(federation, name="second", silo="silo-0"):
 def lines(federation, event, silo="silo-0"):
     return [
         line
-        for line in audit.read(federation.kits / silo / "state/audit.jsonl")
+        for line in audit_log.read(federation.kits / silo / "state/audit.jsonl")
         if line["event"] == event
     ]
 

@@ -12,7 +12,7 @@ from pomona.cli.output import laid_out, shown
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.server.member_registry import MemberRegistry
 from test_preflight import kit, server_kit, visit
 

@@ -20,7 +20,7 @@ from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, Qu
 from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256

@@ -18,7 +18,7 @@ import pytest
 import tomli_w
 
 from pomona.storage.run_status import read_status
-from pomona_federation.audit import verify
+from pomona_federation.audit_log import verify
 from pomona_federation.rehearsal.run import free_ports
 from pomona_federation.supervision.processes import process_tree
 from surveying import HOSPITALS, heart_disease

@@ -18,7 +18,7 @@ from pomona.results import table
 from pomona.storage import checkpoint
 from pomona.storage.run_status import FOLDER, committed, read_status
 from pomona_federation import flower_apps
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.keys import Signer
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo import client_app

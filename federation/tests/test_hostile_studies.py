@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
-from pomona_federation import audit, json_store, versions
+from pomona_federation import audit_log, json_store, versions
 from pomona_federation.installation.contents import RULES, rule
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import STUDIES, Decision, StudyVisit, TakenDecision
@@ -256,7 +256,7 @@ def raising(fault):
 
 def noted(federation):
     """The decisions in the server's audit log."""
-    lines = audit.read(federation.server / "run/audit.jsonl")
+    lines = audit_log.read(federation.server / "run/audit.jsonl")
     return [line["event"] for line in lines if line["event"] in {"accepted", "declined"}]
 
 

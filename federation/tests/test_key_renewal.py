@@ -16,7 +16,7 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.installation.key_renewal import begin, certify, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.provision.provision import add

@@ -22,7 +22,7 @@ from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
 from pomona_federation import certificates
-from pomona_federation.audit import Audit, read
+from pomona_federation.audit_log import Audit, read
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo

@@ -12,7 +12,7 @@ from federation_in_process import deployed, same
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.status import server as server_status
 
 MODULE = """

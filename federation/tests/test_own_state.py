@@ -14,7 +14,7 @@ from pomona.core.errors import ConfigError, PrivacyError, QuorumError, StorageEr
 from pomona.privacy import noise
 from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
-from pomona_federation import audit
+from pomona_federation import audit_log
 from pomona_federation.flower_apps import handled
 from pomona_federation.installation.backup import backup
 from pomona_federation.installation.restore import Restoring, restore
@@ -211,7 +211,7 @@ def test_the_last_line_on_a_study_counts_and_only_where_it_follows_in_the_chain(
     assert known(federation).status == "accepted"
     *before, last = whole.splitlines(keepends=True)
     log.write_bytes(b"".join(before[:-1]) + last)
-    assert audit.verify(log) is not None
+    assert audit_log.verify(log) is not None
     assert known(federation).status == "pending"
     log.unlink()
     assert known(federation).status == "pending"
@@ -294,7 +294,7 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
         decided(federation, "silo-0", "second")
         assert known(federation).status == "accepted"
     own_state.mark(kit)
-    assert audit.verify(kit / "state/audit.jsonl") is None
+    assert audit_log.verify(kit / "state/audit.jsonl") is None
     assert known(federation).status == "pending"
     assert KnownStudies(kit, foreign=True).named("second").status == "accepted"
     KnownStudies(kit).reseal()

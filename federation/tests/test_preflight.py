@@ -671,7 +671,7 @@ def test_a_book_of_an_older_version_is_refused_in_one_line(tmp_path):
 
 
 def test_the_audit_command_verifies(tmp_path, capsys):
-    from pomona_federation.audit import Audit
+    from pomona_federation.audit_log import Audit
 
     folder, _ = server_kit(tmp_path)
     (folder / "run").mkdir()

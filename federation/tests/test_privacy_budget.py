@@ -13,7 +13,7 @@ from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
 from pomona.privacy.settings import in_sums
-from pomona_federation import audit, status
+from pomona_federation import audit_log, status
 from pomona_federation.cli.silo import cost_line
 from pomona_federation.cli.studies import studies
 from pomona_federation.server.study_queue import StudyQueue
@@ -80,10 +80,10 @@ def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
         budget.reserve(claim(run="cd"), data, Most(1.5))
     budget.reserve(claim(run="cd"), data, Most(2.0))
     assert budget.total(data).epsilon == 2.0
-    assert [line["event"] for line in audit.read(budget.kit / "state/audit.jsonl")] == [
+    assert [line["event"] for line in audit_log.read(budget.kit / "state/audit.jsonl")] == [
         "reserved"
     ] * 2
-    assert audit.verify(budget.kit / "state/audit.jsonl") is None
+    assert audit_log.verify(budget.kit / "state/audit.jsonl") is None
 
 
 def test_what_a_ledger_has_beyond_the_reservation_counts_too(budget, tmp_path):
@@ -343,7 +343,9 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     assert len(keys) == 3  # a noise key of its own for each study
     assert len(PrivacyBudget(kits[0]).reservations) == 3
     refused = [
-        r["reason"] for r in audit.read(kits[1] / "state/audit.jsonl") if r["event"] == "refused"
+        r["reason"]
+        for r in audit_log.read(kits[1] / "state/audit.jsonl")
+        if r["event"] == "refused"
     ]
     assert any("accept_epsilon_total" in reason for reason in refused)
 
@@ -354,13 +356,13 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world):
     federation.run()
     refused = [
         r["reason"]
-        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any("without bound" in reason for reason in refused)
     reserved = [
         r
-        for r in audit.read(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.read(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "reserved"
     ]
     assert [r["epsilon"] for r in reserved] == [None]

@@ -19,7 +19,7 @@ from agreement_file import agreement
 from pomona.core.errors import ProtocolError
 from pomona.storage.run_status import read_status
 from pomona_federation import status
-from pomona_federation.audit import read, verify
+from pomona_federation.audit_log import read, verify
 from pomona_federation.flower_internals import bundle_sha256
 from pomona_federation.provision.provision import provision
 from pomona_federation.server.registry_admin import dismiss

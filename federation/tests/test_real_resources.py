@@ -12,7 +12,7 @@ import pytest
 
 from jumping_clock import jumping_clock
 from pomona.core.errors import QuorumError, StorageError
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from real_federation import after, check, ended, federation, reads_by, started
 from small_disk import small_disk
 

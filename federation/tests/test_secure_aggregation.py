@@ -19,7 +19,7 @@ from pomona.methods import METHODS
 from pomona.scenario import Scenario
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256

@@ -7,7 +7,7 @@ import pytest
 import pomona
 from federation_in_process import APPLE, loaded, same, settings
 from pomona.scenario import Scenario
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.supervision.processes import process_tree
 

@@ -15,7 +15,7 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
-from pomona_federation import audit, status, versions
+from pomona_federation import audit_log, status, versions
 from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
 from pomona_federation.server.consents import Consents
@@ -102,11 +102,11 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert same(own_models(federation, "second"), simulated)
     line = next(
         r
-        for r in audit.read(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.read(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "accepted"
     )
     assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
-    assert audit.verify(federation.kits / "silo-0/state/audit.jsonl") is None
+    assert audit_log.verify(federation.kits / "silo-0/state/audit.jsonl") is None
     shown, rounds = status.silo(federation.kits / "silo-0"), known.study.run["rounds"]
     assert (shown["round"], [row["round"] for row in shown["studies"]]) == (rounds, [rounds])
 
@@ -121,7 +121,7 @@ def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
     assert own_models(federation, "second") == {}
     reasons = [
         r["reason"]
-        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert reasons
@@ -140,7 +140,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     assert set(models) == {"silo-0", "silo-2"}
     names = {
         r.get("silo")
-        for r in audit.read(federation.server / "run/audit.jsonl")
+        for r in audit_log.read(federation.server / "run/audit.jsonl")
         if r["event"] == "sent"
     }
     assert names == {"silo-0", "silo-2"}

@@ -16,7 +16,7 @@ from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status
-from pomona_federation import audit, status
+from pomona_federation import audit_log, status
 from pomona_federation.monitoring.metrics import WatchedSilo
 from pomona_federation.monitoring.prometheus_text import rendered
 from pomona_federation.monitoring.watched_server import WatchedServer
@@ -184,7 +184,7 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     assert found["absent"] == ["silo-1"]
     refused = [
         r["reason"]
-        for r in audit.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any("not what its model was trained on" in reason for reason in refused)

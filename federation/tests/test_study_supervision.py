@@ -15,7 +15,7 @@ import tomli_w
 
 from agreement_file import TASK, agreement
 from pomona.storage.run_status import read_status
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.server import superlink_supervisor
 from pomona_federation.server.consents import Consents

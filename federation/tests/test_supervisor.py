@@ -22,7 +22,7 @@ from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
-from pomona_federation.audit import Audit, read, verify
+from pomona_federation.audit_log import Audit, read, verify
 from pomona_federation.server import superlink_supervisor as server_supervisor
 from pomona_federation.server.superlink_client import Node
 from pomona_federation.server.superlink_supervisor import APP, Observation, ServerPolicy, judge

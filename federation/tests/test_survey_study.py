@@ -16,7 +16,7 @@ from federation_in_process import LocalGrid, lost
 from pomona.cli import main
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.storage.run_status import read_status
-from pomona_federation import audit
+from pomona_federation import audit_log
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_apps import handled, server_app
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
@@ -145,7 +145,7 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
         ),
     )
     assert read_status(standing.out("learn")).state == "finished"
-    lines = audit.read(standing.kits / "north/state/audit.jsonl")
+    lines = audit_log.read(standing.kits / "north/state/audit.jsonl")
     assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [
         "columns",
         "figures",
@@ -505,7 +505,9 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
     (question,) = {m.body for _, m in standing.questions()}
     assert SurveyQuestion.model_validate_json(question).members == 2
     refused = [
-        r for r in audit.read(standing.kits / "south/state/audit.jsonl") if r["event"] == "refused"
+        r
+        for r in audit_log.read(standing.kits / "south/state/audit.jsonl")
+        if r["event"] == "refused"
     ]
     assert (
         refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolEr
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Scoring
-from pomona_federation import audit, json_store
+from pomona_federation import audit_log, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.silo.outgoing_filter import scrubbed
@@ -57,7 +57,7 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     federation.run()
     said = [
         line
-        for line in audit.read(federation.server / "run/audit.jsonl")
+        for line in audit_log.read(federation.server / "run/audit.jsonl")
         if line["event"] == "refused"
     ]
     assert {line["silo"]: line["reason"] for line in said} == {
@@ -83,7 +83,7 @@ def test_a_full_disk_at_a_silo_is_told(world):
     federation.run()
     said = [
         line
-        for line in audit.read(federation.server / "run/audit.jsonl")
+        for line in audit_log.read(federation.server / "run/audit.jsonl")
         if line["event"] == "refused"
     ]
     assert {line["silo"]: line["reason"] for line in said} == {

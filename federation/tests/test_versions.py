@@ -10,7 +10,7 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation import status, versions
-from pomona_federation.audit import read
+from pomona_federation.audit_log import read
 from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked

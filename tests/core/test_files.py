@@ -45,7 +45,7 @@ EXCEPTIONS = {
         "pomona_federation/server/held_requests.py",
         "os.open",
     ): "a named pipe of the server's own, not a file",
-    ("pomona_federation/audit.py", "os.open"): "appended to; no link followed",
+    ("pomona_federation/audit_log.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.open"): "appended to; no link followed",
     ("pomona_federation/silo/history.py", "os.fdopen"): "appended to",
 }

@@ -7,7 +7,7 @@ from edits import JSON, LINES, TOML, Valid, inputs
 from receiving import Mailbox
 from targets import TARGETS, Target, command, file, target
 
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.server.registry_admin import admit, dismiss, members
 from pomona_federation.server.server_app import coordinate

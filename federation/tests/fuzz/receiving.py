@@ -18,7 +18,7 @@ from worlds import ROGUE
 from pomona.core.errors import PomonaError
 from pomona.methods.base import Rows
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.keys import Signer
 from pomona_federation.messages import message_bodies
 from pomona_federation.messages.message_bodies import Answer, HelloReply, Refusal, Task

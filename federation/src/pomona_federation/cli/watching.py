@@ -49,7 +49,7 @@ def _audit(side: Role, folder: Path, verify: bool, json: bool) -> None:
 
 
 def _show_audit(path: Path, json: bool) -> None:
-    from pomona_federation.audit import whole
+    from pomona_federation.audit_log import whole
 
     rows = whole(path)
     if json:
@@ -60,7 +60,7 @@ def _show_audit(path: Path, json: bool) -> None:
 
 
 def _verify(path: Path, json: bool) -> None:
-    from pomona_federation.audit import verify, whole
+    from pomona_federation.audit_log import verify, whole
 
     first, lines, chain = verify(path), 0, "none"
     for line in whole(path):

@@ -13,7 +13,7 @@ from pomona.core.files import content
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.kit_files import appearing, folders, write

@@ -29,7 +29,7 @@ from pomona.core.registry import own_code_barred
 from pomona.core.toml import read_tree
 from pomona.models.packages import package
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile, saved
 from pomona_federation.installation.contents import AGREED, RULES, STATE, Item, Role, rule
 from pomona_federation.json_store import read_json

@@ -19,7 +19,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpoo
 from pomona.methods.base import Downlink, Server
 from pomona.storage.tensor_validation import largest
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows

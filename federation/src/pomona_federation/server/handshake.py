@@ -15,7 +15,7 @@ from pomona.core.bounds import PLACES, Place
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Hello, HelloReply, Refusal, Token
 from pomona_federation.messages.message_bus import (

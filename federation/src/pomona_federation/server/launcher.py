@@ -15,7 +15,7 @@ from pomona.storage.run_status import Status, ended, last_round, read_status
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import RENEW, certificate, expires, private, warning
 from pomona_federation.server import superlink
 from pomona_federation.server.registry_admin import members

@@ -22,7 +22,7 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.secure_sum import excess, mean, received
 from pomona.methods.base import Downlink
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SumRequest, Token
 from pomona_federation.messages.message_bus import Message, untrusted

@@ -13,7 +13,7 @@ from time import monotonic, time
 from pomona.core.errors import QuorumError
 from pomona_federation import versions
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
 from pomona_federation.server.handshake import TIMEOUT, Handshake

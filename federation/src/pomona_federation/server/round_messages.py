@@ -13,7 +13,7 @@ from pomona.federation.admission import UNBOUNDED, Admission
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.masks import require_key
 from pomona_federation.messages.message_bodies import (
     Answer,

@@ -31,7 +31,7 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
 from pomona.tasks import TASKS
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import MessageBus
 from pomona_federation.server import study_result

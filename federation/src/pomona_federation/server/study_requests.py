@@ -18,7 +18,7 @@ from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.storage.run_status import read_status
 from pomona_federation import versions
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import (
     MOST_DECISIONS,
     STUDIES,

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT

@@ -13,7 +13,7 @@ from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.settings import Settings
 from pomona.storage.run_status import Status, write_status
 from pomona_federation.agreement import SiloName, StudyAgreement
-from pomona_federation.audit import Audit
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted

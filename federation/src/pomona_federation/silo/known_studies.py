@@ -20,7 +20,7 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.audit import Audit, last_line
+from pomona_federation.audit_log import Audit, last_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY

@@ -26,7 +26,7 @@ from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
 from pomona.storage.lock import waiting_lock
-from pomona_federation.audit import Audit, whole
+from pomona_federation.audit_log import Audit, whole
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
 from pomona_federation.silo.data_sources import (

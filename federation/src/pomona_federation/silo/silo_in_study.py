@@ -17,7 +17,7 @@ from pomona.federation.noise_in_sums import against
 from pomona.methods.base import Method
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.audit import write_limited
+from pomona_federation.audit_log import write_limited
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.silo.consent_rules import ConsentTerms

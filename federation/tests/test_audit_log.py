@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
-from pomona_federation import audit
-from pomona_federation.audit import Audit, read, verify
+from pomona_federation import audit_log
+from pomona_federation.audit_log import Audit, read, verify
 
 
 def written(path, events):
@@ -147,7 +147,7 @@ def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
     path = tmp_path / "audit.jsonl"
     written(path, [("round", {"number": n}) for n in range(1000)])
     seen = []
-    monkeypatch.setattr(audit, "parsed", lambda line: seen.append(line) or json.loads(line))
+    monkeypatch.setattr(audit_log, "parsed", lambda line: seen.append(line) or json.loads(line))
     with Audit(path) as log:
         log.write("last")
     assert len(seen) == 2, "the last line is looked for, and taken in"
@@ -160,7 +160,7 @@ def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
     "tail", [b"", b"\n", b"\n\n\n", b'{"time', b"[" * 300 + b"\n" + b"]" * 300, b"x\ny\nz\n"]
 )
 def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypatch, block, tail):
-    monkeypatch.setattr(audit, "BLOCK", block)
+    monkeypatch.setattr(audit_log, "BLOCK", block)
     path = tmp_path / "audit.jsonl"
     whole = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
     path.write_bytes(whole + tail)
@@ -189,19 +189,19 @@ def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypa
     ]
     whole = written(path, late)
     monkeypatch.setattr(
-        audit.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
+        audit_log.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
     )
-    assert audit.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
-    assert sum(read_bytes) <= audit.BLOCK < len(whole)
-    assert audit.last_line(path, {"accepted"}, one)["agreement"] == one, (
+    assert audit_log.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
+    assert sum(read_bytes) <= audit_log.BLOCK < len(whole)
+    assert audit_log.last_line(path, {"accepted"}, one)["agreement"] == one, (
         "the first line of all follows nothing"
     )
-    assert audit.last_line(path, {"accepted"}, "3" * 64) is None
+    assert audit_log.last_line(path, {"accepted"}, "3" * 64) is None
     path.write_bytes(whole[len(first) :])
-    assert audit.last_line(path, {"declined"}, one)["event"] == "declined"
+    assert audit_log.last_line(path, {"declined"}, one)["event"] == "declined"
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
-    assert audit.last_line(path, {"declined"}, one) is None, (
+    assert audit_log.last_line(path, {"declined"}, one) is None, (
         "it does not follow what stands before it now"
     )
 
@@ -211,42 +211,42 @@ def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
     written(path, [("accepted", {"agreement": "1" * 64})])
     os.truncate(path, 2**40)
     tracemalloc.start()
-    for reader in (read, verify, lambda path: audit.last_line(path, {"accepted"}, "1" * 64)):
+    for reader in (read, verify, lambda path: audit_log.last_line(path, {"accepted"}, "1" * 64)):
         with pytest.raises(StorageError, match="has a line of more than 1048576 bytes"):
             reader(path)
     with Audit(path) as log, pytest.raises(StorageError, match="has a line of more than"):
         log.write("start")
-    assert tracemalloc.get_traced_memory()[1] < 16 * audit.LINE
+    assert tracemalloc.get_traced_memory()[1] < 16 * audit_log.LINE
     tracemalloc.stop()
 
 
 def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     now = [7200.0]
-    monkeypatch.setattr(audit.time, "time", lambda: now[0])
+    monkeypatch.setattr(audit_log.time, "time", lambda: now[0])
     (tmp_path / "state").mkdir()
     path = tmp_path / "state" / "audit.jsonl"
     for _ in range(3):
-        audit.write_limited(tmp_path / "state", "answered", round=1, task="a" * 64)
-    for number in range(10 * audit.REFUSALS):
-        audit.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
-    audit.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
+        audit_log.write_limited(tmp_path / "state", "answered", round=1, task="a" * 64)
+    for number in range(10 * audit_log.REFUSALS):
+        audit_log.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
+    audit_log.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
     lines = read(path)
     assert [line["event"] for line in lines] == [
         "answered",
-        *["refused"] * audit.REFUSALS,
+        *["refused"] * audit_log.REFUSALS,
         "answered",
     ]
     assert [line.get("unwritten") for line in lines if "unwritten" in line] == [
         2,
-        9 * audit.REFUSALS,
+        9 * audit_log.REFUSALS,
     ]
-    for number in range(2 * audit.REMEMBERED):
-        audit.write_limited(tmp_path / "state", "answered", round=number + 3)
-    assert len(read(path)) == len(lines) + 2 * audit.REMEMBERED
-    now[0] += audit.HOUR
-    audit.write_limited(tmp_path / "state", "refused", reason="no 0")
-    (tmp_path / "state" / "node" / audit.LIMITED).write_text("{")
-    audit.write_limited(tmp_path / "state", "refused", reason="no 0")
+    for number in range(2 * audit_log.REMEMBERED):
+        audit_log.write_limited(tmp_path / "state", "answered", round=number + 3)
+    assert len(read(path)) == len(lines) + 2 * audit_log.REMEMBERED
+    now[0] += audit_log.HOUR
+    audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
+    (tmp_path / "state" / "node" / audit_log.LIMITED).write_text("{")
+    audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
     assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
     assert verify(path) is None
 
