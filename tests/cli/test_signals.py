@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from pomona import cli
-from pomona.cli import heeded
+from pomona.cli.signals import heeded
 
 
 class Dying:

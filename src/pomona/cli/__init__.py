@@ -3,8 +3,8 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Sequence
+from contextlib import redirect_stderr, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError
 
+from pomona.cli.signals import heeded
 from pomona.core.errors import PomonaError, StorageError, enough
 from pomona.core.registry import importing_from
 
@@ -22,66 +23,39 @@ app = App(
     version_flags=("--version",),
     help_flags=("--help", "-h"),
 )
+COMMANDS = {
+    "demo": ("run:demo", "Compare four methods on embedded data, in under a minute."),
+    "run": ("run:run", "Train one federation and record it."),
+    "bench": ("bench:bench", "Run a suite: a table of methods and scenarios, tuned."),
+    "compare": ("report:compare", "Compare recorded runs in one table."),
+    "report": ("report:report", "Write the report page of recorded runs, or of a bench."),
+    "trajectory": ("report:trajectory", "Draw a client's path over its loss surface."),
+    "methods": ("report:methods", "List the methods: paper, cost, what stays private."),
+    "settings": ("settings:settings", "Explain the settings of a run: all, or one KEY."),
+    "commands": ("commands:commands", "List the commands, with --json for programs."),
+    "privacy-audit": (
+        "audit:privacy_audit",
+        "Attack a recorded run: what its server and clients learn of records.",
+    ),
+    "predict": ("predict:predict", "Predict with a client's personal model."),
+    "export": ("predict:export", "Export a personal model for other programs."),
+}
+"""The function of each command, in this folder, and its help."""
+OF_DATA = {
+    "list": ("data:list_", "List data sets, partitions and models."),
+    "show": ("data:show", "Show a scenario: sizes, label map, divergence."),
+}
 data = App(name="data", help="List data sets, and show a partition before any training.")
-app.command(
-    "pomona.cli.run:demo",
-    name="demo",
-    help="Compare four methods on embedded data, in under a minute.",
-)
-app.command("pomona.cli.run:run", name="run", help="Train one federation and record it.")
-app.command(
-    "pomona.cli.bench:bench",
-    name="bench",
-    help="Run a suite: a table of methods and scenarios, tuned.",
-)
-app.command("pomona.cli.report:compare", name="compare", help="Compare recorded runs in one table.")
-app.command(
-    "pomona.cli.report:report",
-    name="report",
-    help="Write the report page of recorded runs, or of a bench.",
-)
-app.command(
-    "pomona.cli.report:trajectory",
-    name="trajectory",
-    help="Draw a client's path over its loss surface.",
-)
-app.command(
-    "pomona.cli.report:methods",
-    name="methods",
-    help="List the methods: paper, cost, what stays private.",
-)
-app.command(
-    "pomona.cli.settings:settings",
-    name="settings",
-    help="Explain the settings of a run: all, or one KEY.",
-)
-app.command(
-    "pomona.cli.commands:commands",
-    name="commands",
-    help="List the commands, with --json for programs.",
-)
-app.command(
-    "pomona.cli.audit:privacy_audit",
-    name="privacy-audit",
-    help="Attack a recorded run: what its server and clients learn of records.",
-)
-app.command(
-    "pomona.cli.predict:predict", name="predict", help="Predict with a client's personal model."
-)
-app.command(
-    "pomona.cli.predict:export", name="export", help="Export a personal model for other programs."
-)
-data.command("pomona.cli.data:list_", name="list", help="List data sets, partitions and models.")
-data.command(
-    "pomona.cli.data:show", name="show", help="Show a scenario: sizes, label map, divergence."
-)
+for _app, _own in ((app, COMMANDS), (data, OF_DATA)):
+    for _name, (_function, _help) in _own.items():
+        _app.command(f"pomona.cli.{_function}", name=_name, help=_help)
 app.command(data)
-COMMANDS = "pomona.commands"
+ENTRY_POINTS = "pomona.commands"
 """Entry points of other packages: functions that add commands to ``app``.
 
 They return the names of commands whose files and folders are readable by their owner only.
 """
-PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=COMMANDS)))
+PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=ENTRY_POINTS)))
 # after Ctrl-C
 GOES_ON = {
     "run": "`pomona run ... --resume` continues",
@@ -209,57 +183,3 @@ def _interrupted(command: str) -> NoReturn:
     again = GOES_ON.get(command, "the same command starts again")
     print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
     sys.exit(130)
-
-
-SOON = 0.01  # seconds until a lost signal is delivered again, when the callback has returned
-CODE = 143
-
-
-@contextmanager
-def heeded() -> Iterator[None]:
-    """SIGTERM ends the block with SystemExit(143); neither it nor Ctrl-C is swallowed by a
-    callback.
-
-    SIGTERM keeps its handler after the block, for the interpreter's shutdown. Outside the main
-    thread, where Python runs no handlers, nothing changes.
-    """
-    if current_thread() is not main_thread():
-        yield
-        return
-    lost: list[signal.Signals] = []
-
-    def again(*_: object) -> None:
-        if lost:
-            signal.raise_signal(lost.pop())  # handled or postponed elsewhere from here on
-
-    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        number = _signal(unraisable.exc_value)
-        if number is None:
-            before(unraisable)
-            return
-        lost[:] = [number]
-        signal.setitimer(signal.ITIMER_REAL, SOON)
-
-    signal.signal(signal.SIGTERM, _terminate)
-    alarm, before = signal.signal(signal.SIGALRM, again), sys.unraisablehook
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = before
-        signal.signal(signal.SIGALRM, alarm)
-
-
-def _signal(fault: BaseException | None) -> signal.Signals | None:
-    """Return the signal of an exception, None for others."""
-    if isinstance(fault, KeyboardInterrupt):
-        return signal.SIGINT
-    return signal.SIGTERM if isinstance(fault, SystemExit) and fault.code == CODE else None
-
-
-def _terminate(*_: object) -> NoReturn:
-    """End a run on SIGTERM as on Ctrl-C: the current round is dropped, and the status is
-    written.
-    """
-    raise SystemExit(CODE)
