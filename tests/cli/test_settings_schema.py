@@ -85,6 +85,11 @@ def test_devices_are_those_that_config_resolves(value):
     assert not validator().is_valid({"device": "tpu"})
 
 
+def test_clients_of_a_membership_are_numbers():
+    assert validator().is_valid({"membership": {"joins": {"1": 2}}})
+    assert not validator().is_valid({"membership": {"joins": {"x": 2}}})
+
+
 def test_every_method_partition_and_data_set_is_known_by_its_name():
     for section, names in (("method", METHODS), ("partition", RECIPES)):
         for name in names:

@@ -14,8 +14,9 @@ from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 
-CLIENTS = {"propertyNames": {"pattern": "^[0-9]+$"}}  # Pydantic's schema has no types of keys
-Rounds = Annotated[dict[Place, Number], Field(json_schema_extra=CLIENTS)]
+Rounds = Annotated[  # Pydantic's own schema says nothing of keys
+    dict[Place, Number], Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]+$"}})
+]
 
 
 class Membership(Settings):
