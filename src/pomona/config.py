@@ -452,7 +452,7 @@ def read_overrides(words: Iterable[str]) -> Tree:
                 "method.mu=0.1"
             )
         leaf: Any = _value(text)
-        for part in reversed(key.replace("-", "_").split(".")):
+        for part in reversed(key.split(".")):
             leaf = {part: leaf}
         require_shallow(leaf)
         merge(tree, named(leaf))

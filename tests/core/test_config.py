@@ -34,14 +34,14 @@ def test_another_method_drops_the_settings_of_the_one_before():
 
 def test_values_are_toml_else_text():
     assert read_overrides(
-        ["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "local-epochs=2"]
+        ["a=1", "b.c=1e-3", "b.d=true", "e=mnist", 'f="7"', "g=[1, 2]", "h.ca-125=[-9]"]
     ) == {
         "a": 1,
         "b": {"c": 1e-3, "d": True},
         "e": "mnist",
         "f": "7",
         "g": [1, 2],
-        "local_epochs": 2,
+        "h": {"ca-125": [-9]},
     }
 
 
@@ -58,6 +58,7 @@ def test_values_are_toml_else_text():
         ({"partition": {"name": "dirichlett"}}, ["dirichlet"]),
         ({"learning_rate": 0.1}, ["'learning_rate'; did you mean lr"]),
         ({"communication_rounds": 0.1}, ["did you mean rounds?"]),
+        ({"local_epochs": 1, "local-epochs": 5}, ["'local-epochs'; did you mean local_epochs?"]),
         ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
         ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
         ({"lr": float("nan")}, ["lr", "finite"]),
@@ -259,10 +260,19 @@ def test_sizes_that_no_run_can_have_are_refused_by_their_key(said):
         Config(**said)
 
 
-def test_what_was_written_runs_the_same_again(tmp_path):
-    config = resolve(
-        {"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}}
-    )
+MISSING = {"ca-125": [-9], "x-1": [0], "x_1": [1]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}},
+        {"data": {"name": "csv", "path": "a.csv", "label_column": "y", "missing_values": MISSING}},
+    ],
+    ids=["method", "columns"],
+)
+def test_what_was_written_runs_the_same_again(said, tmp_path):
+    config = resolve(said)
     path = tmp_path / "config.toml"
     path.write_text(config.toml())
     assert resolve(read_file(path)) == config

@@ -24,13 +24,10 @@ SECTIONS = ("method", "data", "partition", "model", "optimizer")
 
 
 def read_file(path: Path) -> Tree:
-    """Read a TOML file's tree, with keys in snake case. Raises as ``read_tree`` does."""
-    tree: Tree = _snake(read_tree(path))
-    return tree
+    """Read a TOML file's tree, with keys as written: names of columns and views are keys too.
 
-
-def read_tree(path: Path) -> Tree:
-    """Read a TOML file's tree as written. Raises ConfigError with the file and the line."""
+    Raises ConfigError with the file and the line.
+    """
     try:
         return read_text(text(path))
     except FileNotFoundError:
@@ -68,13 +65,6 @@ def _deep() -> ConfigError:
     return ConfigError(
         "the settings are nested too deep; a section has keys, and a key a value or a list"
     )
-
-
-def _snake(value: Any) -> Any:
-    """Convert keys to snake_case; Flower's users also write kebab-case."""
-    if isinstance(value, dict):
-        return {k.replace("-", "_"): _snake(v) for k, v in value.items()}
-    return value
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:

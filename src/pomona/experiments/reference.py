@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pomona.core.bounds import Line, Measured
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
-from pomona.core.toml import leaves, read_tree, validated
+from pomona.core.toml import leaves, read_file, validated
 from pomona.metrics.metric import METRICS, is_own
 
 MOST = 10**4  # scenarios, and methods of each
@@ -151,7 +151,7 @@ class Reference(Settings):
 
 def read_reference(path: Path) -> Reference:
     """Read a file of reference numbers. Raises ConfigError with the file and every bad key."""
-    tree = read_tree(path)
+    tree = read_file(path)
     try:
         return validated(Reference, tree)
     except ConfigError as fault:

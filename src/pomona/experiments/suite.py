@@ -44,7 +44,7 @@ from pydantic import (
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, flat, leaves, read_tree
+from pomona.core.toml import Tree, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
 from pomona.data.settings import DataFolder
 from pomona.experiments.reference import Reference, read_reference
@@ -321,7 +321,7 @@ def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
         return source
     where = f"{source}: " if isinstance(source, Path) else ""
     tree, folder = (
-        (read_tree(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
+        (read_file(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
     )
     if isinstance(tree.get("reference"), str):
         tree["reference"] = read_reference(folder / tree["reference"])

@@ -26,7 +26,7 @@ from pomona.core.bounds import MOST_BYTES, Within, first
 from pomona.core.errors import ConfigError, PomonaError, StorageError
 from pomona.core.files import content, opened, regular
 from pomona.core.registry import own_code_barred
-from pomona.core.toml import read_tree
+from pomona.core.toml import read_file
 from pomona.models.packages import package
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
@@ -89,7 +89,7 @@ def _named(kit: Path) -> list[str]:
     """Code that settings name."""
     found = []
     for file, sections in NAMING.items():
-        tree = read_tree(kit / file) if (kit / file).exists() else {}
+        tree = read_file(kit / file) if (kit / file).exists() else {}
         named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
         found += [
             f"{file}, which names the code {name}" for name in sorted(named) if not package(name)

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from pomona.core.errors import PomonaError, QuorumError
 from pomona.core.files import LONG, content, opened
 from pomona.core.registry import own_code_folders
-from pomona.core.toml import read_tree
+from pomona.core.toml import read_file
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
@@ -219,14 +219,14 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
         federation_file(scenario, f"127.0.0.1:{free_ports(1)[0]}", **options), encoding="utf-8"
     )
     provision(path, folder / "kits")
-    names = tuple(s["name"] for s in read_tree(path)["silo"])
+    names = tuple(s["name"] for s in read_file(path)["silo"])
     files = {
         n: write_rows(scenario, i, (folder / "kits" / n / "data").absolute())
         for i, n in enumerate(names)
     }
     for name in names:
         own = folder / "kits" / name / "silo.toml"
-        known = read_tree(own)
+        known = read_file(own)
         section = data_section(scenario, {name: files[name]})
         own.write_text(tomli_w.dumps({**known, "data": section}), encoding="utf-8")
     local = LocalFederation(folder, names, scenario)
