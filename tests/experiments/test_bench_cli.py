@@ -45,6 +45,7 @@ def test_the_closing_summary_names_results_and_paths(call, whole, tmp_path):
     assert f"{100 * whole.rows[0]['test_accuracy_at_best_validation_mean']:.2f} ± " in out
     for name in ("table.md", "table.csv", "results.json"):
         assert str(whole.folder / name) in out
+    assert out.endswith(f"next     pomona report {whole.folder}\n")
     code, out, _ = call(suite_file(tmp_path, SUITE), "--out", whole.folder, "--json")
     assert json.loads(out)["rows"] == whole.rows
 

@@ -122,7 +122,7 @@ def test_matrix_numbers_and_blank_rows() -> None:
     for row in picture.rows:
         t, i = row["round"] - 1, row["client"]
         seen = [s for s in range(t + 1) if i in PARTIAL[s]]
-        values = [row[f"attention_{j}"] for j in range(6)]
+        values = [row[f"attention_clinic {j + 1}"] for j in range(6)]
         assert values == (infos[seen[-1]]["attention"][i].tolist() if seen else [None] * 6)
     # Clients who never came stand last, and their rows have the colour of nothing.
     assert [r["client"] for r in picture.rows[-2:]] == [4, 5]
@@ -171,7 +171,7 @@ def test_each_line_of_one_clients_relationships_is_named() -> None:
     assert set(lines) == {f"clinic {j + 1}" for j in range(6)}
     for j in range(6):
         np.testing.assert_allclose(
-            lines[f"clinic {j + 1}"], [row[f"p_{j}"] for row in picture.rows]
+            lines[f"clinic {j + 1}"], [row[f"p_clinic {j + 1}"] for row in picture.rows]
         )
     assert {row["client"] for row in picture.rows} == {0}
     many = drawn(result("apple", n=30))["dr-first"]

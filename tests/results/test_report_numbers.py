@@ -1,6 +1,7 @@
 """The named numbers against explicit arithmetic."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,8 +173,11 @@ def test_labels_are_unique_and_name_what_differs() -> None:
     ]
     labels = [run.label for run in runs(several)]
     assert labels == ["APPLE, mu 0.0, seed 1", "APPLE, mu 0.1, seed 1", "APPLE, mu 0.1, seed 2"]
-    same = [run.label for run in runs([several[0], several[0]])]
-    assert len(set(same)) == 2
+    same = [replace(several[0], folder=Path(at)) for at in ("runs/cut", "runs/whole")]
+    assert [run.label for run in runs(same)] == ["APPLE, cut", "APPLE, whole"]
+    for folder in (None, Path("runs/cut"), Path()):
+        twice = [replace(several[0], folder=folder)] * 2
+        assert [run.label for run in runs(twice)] == ["APPLE, run 1", "APPLE, run 2"]
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:

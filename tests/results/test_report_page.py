@@ -268,12 +268,15 @@ def test_traffic_csv_accumulates_bytes(report: Path, results: list[Result]) -> N
 def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]) -> None:
     recorded = dict(results[3].matrices("dr"))
     heat = table_of(report, "dr-heatmap")
+    names = results[3].about["clients"]
     assert sorted({int(r["round"]) for r in heat}) == [1, 20, 40]
+    assert [r["name"] for r in heat] == 3 * names  # as the columns, whatever the figure's order
+    assert list(heat[0])[4:] == [f"p_{name}" for name in names]
     for row in heat + table_of(report, "dr-trajectories"):
-        values = [float(row[f"p_{j}"]) for j in range(12)]
+        values = [float(row[f"p_{name}"]) for name in names]
         assert values == recorded[int(row["round"])][int(row["client"])].tolist()
     for row in table_of(report, "dr-self"):
-        assert [float(row[f"p_{i}_{i}"]) for i in range(12)] == np.diag(
+        assert [float(row[f"p_{name}"]) for name in names] == np.diag(
             recorded[int(row["round"])]
         ).tolist()
 
@@ -289,7 +292,8 @@ def test_label_csvs_hold_the_counts(report: Path, results: list[Result]) -> None
     counts = np.array(results[0].about["label_counts"])
     labels = [int(r["count"]) for r in table_of(report, "labels")]
     assert labels == counts.ravel().tolist()
-    holders = [[int(r[f"client_{i}"]) for i in range(12)] for r in table_of(report, "holders")]
+    names = results[0].about["clients"]
+    holders = [[int(r[f"count_{name}"]) for name in names] for r in table_of(report, "holders")]
     assert holders == counts.T.tolist()
 
 

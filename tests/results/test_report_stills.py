@@ -16,22 +16,22 @@ from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.text.narrative import setup, title
 from pomona.results.web.page_data import payload
 from pomona.results.web.report_page import page
-from pomona.results.wording import megabytes
+from pomona.results.wording import size
 from pomona.simulation import run
 
 
 @pytest.mark.parametrize(
     ("count", "shown"),
     [
-        (0, "0.0"),
+        (0, "0 B"),
         (12_345, "12.3 kB"),
-        (99_999, "100.0 kB"),
-        (100_000, "0.1"),
-        (1_250_000_000, "1,250.0"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (1_250_000_000, "1.25 GB"),
     ],
 )
-def test_little_traffic_is_said_in_kilobytes(count, shown):
-    assert megabytes(count) == shown
+def test_traffic_is_said_in_the_unit_that_fits(count, shown):
+    assert size(count) == shown
 
 
 def test_outcomes_are_those_of_each_run():

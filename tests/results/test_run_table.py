@@ -22,8 +22,8 @@ def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
 def test_accuracies_are_in_percent_and_other_metrics_as_they_are():
     table = run_table([row("A"), row("A", headline=False, model="local")])
     assert table.header == ["method", "model", "when", "last", "best val.", "BMCTA", "all samples", "worst", "10th pct.",
-                            "loss", "MB", "seconds"]  # fmt: skip
-    assert table.rows[0] == ["A", "global", "received", "50.00", "60.00", "75.00", "52.00", "40.00", "42.00", "0.7", "3.00",
+                            "loss", "sent", "seconds"]  # fmt: skip
+    assert table.rows[0] == ["A", "global", "received", "50.00", "60.00", "75.00", "52.00", "40.00", "42.00", "0.7", "3 MB",
                              "1.2"]  # fmt: skip
     assert (table.title, table.marked) == ("Test accuracy in %", {(0, 0)})
     ranked = run_table([row("A", metric="auroc", pooled=None)])

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.best_round import Point, best
@@ -219,14 +220,18 @@ def runs(results: list[Result]) -> list[Run]:
     """Give each result a unique label and a look."""
     titles = [result.presentation.title for result in results]
     labels = [label(result, results) for result in results]
-    return [
-        Run(
-            result,
-            f"{name}, run {labels[:k].count(name) + 1}" if labels.count(name) > 1 else name,
-            look,
-        )
-        for k, (result, name, look) in enumerate(zip(results, labels, looks(titles), strict=True))
-    ]
+    own = [_apart(k, labels, results) for k in range(len(results))]
+    return [Run(*each) for each in zip(results, own, looks(titles), strict=True)]
+
+
+def _apart(k: int, labels: list[str], results: list[Result]) -> str:
+    """Return the label of run k; with its folder's name, or a number, if others have the label."""
+    twins = [i for i, name in enumerate(labels) if name == labels[k]]
+    if len(twins) == 1:
+        return labels[k]
+    folders = {i: plain(folder.name) for i in twins if (folder := results[i].folder)}
+    told = len({*folders.values()} - {""}) == len(twins)
+    return f"{labels[k]}, {folders[k] if told else f'run {twins.index(k) + 1}'}"
 
 
 def label(result: Result, results: list[Result]) -> str:

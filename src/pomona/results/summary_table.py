@@ -9,6 +9,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.run_summary import best_and_spread
 from pomona.results.run_numbers import Key, Run, finished, runs, views
+from pomona.results.wording import size
 
 
 def table(results: list[Result]) -> list[dict[str, Any]]:
@@ -125,7 +126,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         if len(metrics) == 1
         else "On test data, each run in its own metric"
     )
-    header = [*words, *numbers, "loss", "MB", "seconds"]
+    header = [*words, *numbers, "loss", "sent", "seconds"]
     marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
     return Table("runs", title, [_run_note(metrics)], header, lines, range(len(words)), marked)
 
@@ -169,7 +170,7 @@ def _costs(row: dict[str, Any]) -> list[str]:
     down, up, seconds = row["bytes_down"], row["bytes_up"], row["seconds"]
     return [
         LOSS.number(row["loss"]),
-        NOTHING if down is None else f"{(down + up) / 1e6:,.2f}",
+        NOTHING if down is None else size(down + up),
         NOTHING if seconds is None else f"{seconds:.1f}",
     ]
 
@@ -184,8 +185,8 @@ def _run_note(metrics: Sequence[Metric]) -> str:
     return (
         f"Means over clients{pooled}: in the last round, in the round best on validation, in the "
         f"round best on test ({best}). Spread and loss: last round; “{_tenth(metrics)}”: a "
-        "percentile of the clients. MB: traffic down and up. Bold: the model that the method's "
-        "paper reports."
+        "percentile of the clients. Sent: down and up, 1 MB is 10⁶ bytes. Bold: the model that the "
+        "method's paper reports."
     )
 
 

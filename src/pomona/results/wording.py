@@ -24,15 +24,10 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"
 
 
-def megabytes(n: float) -> str:
-    """Format bytes as megabytes (10^6), one decimal, or as kB below a tenth of one."""
-    return f"{n / 1e6:,.1f}" if n >= 1e5 or not n else f"{n / 1e3:,.1f} kB"
-
-
 def size(n: float) -> str:
-    """Format bytes for display."""
+    """Format bytes to three digits; 1 kB is 1000 bytes."""
     for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
+        if n < 999.5 or unit == "GB":
             return f"{n:.3g} {unit}"
         n /= 1000
     raise AssertionError

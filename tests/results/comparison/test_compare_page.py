@@ -24,6 +24,7 @@ from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import rank, write
+from pomona.results.wording import size
 
 
 def test_the_table_has_the_papers_figures_beside_ours(tiny):
@@ -142,9 +143,7 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
     for row, method in (("FedAvg", "fedavg"), ("APPLE, mu!=0", "apple")):
         entry, alone = made.at("one", method), made.at("one", "separate")
         ends, floors = ([values[-1] for _, values in e.curve()] for e in (entry, alone))
-        a_round = [
-            (c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 / 1e6 for c in entry.cells
-        ]
+        a_round = [(c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 for c in entry.cells]
         own, other = lines["MNIST, pathological", row][:2], lines["MNIST, pathological", row][2:]
         for (said, sent), targets in ((own, [0.95 * e for e in ends]), (other, floors)):
             when = [
@@ -157,8 +156,8 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
                 continue
             of = "" if len(there) == 2 else " (1 of 2)"
             assert said == f"{fmean(r for r, _ in there):.1f}{of}"
-            assert sent == f"{fmean(mb for _, mb in there):.3g}"
-    assert lines["MNIST, pathological", "Separate"][1] == "0"
+            assert sent == size(fmean(sent for _, sent in there))
+    assert lines["MNIST, pathological", "Separate"][1] == "0 B"
 
 
 def test_a_target_is_reached_by_the_first_value_that_has_it():
@@ -218,6 +217,13 @@ def test_without_reference_numbers_ours_stand_alone(tiny):
     ]
     assert str(made.count) in table.notes[0]
     assert dict(sentences(made))["MNIST, pathological"] == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_differences_have_a_heading_only_where_there_are_some(tiny, gone, tmp_path):
+    alone = replace(tiny, results={**tiny.results, "reference": None})
+    write(alone if gone else alone.part(["one", "two"]), tmp_path)
+    assert ("## Where ours differs" in (tmp_path / "comparison.md").read_text()) == gone
 
 
 def test_numbers_of_another_metric_are_refused(tiny):

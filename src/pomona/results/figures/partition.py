@@ -173,7 +173,10 @@ def holders(runs: list[Run]) -> ReportFigure | None:
         rows=[
             {
                 "class": labels.classes[label],
-                **{f"client_{i}": int(labels.counts[i, label]) for i in range(n)},
+                **{
+                    f"count_{name}": int(count)
+                    for name, count in zip(labels.clients, labels.counts[:, label], strict=True)
+                },
             }
             for label in range(c)
         ],

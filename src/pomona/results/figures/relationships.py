@@ -81,7 +81,7 @@ def heatmap(series: Series) -> ReportFigure:
         f"{', '.join(str(series.rounds[t]) for t in moments)}. "
         f"{_strongest(series)}{_group_means(series)}",
         figure=_maps(series, sequence, look, end),
-        rows=_rows(series, moments, sequence),
+        rows=_rows(series, moments, range(n)),
     )
 
 
@@ -181,8 +181,8 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
 
 
 def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
-    """Return a row per round and client i, a column per client j; blank before the client's first
-    round.
+    """Return a row per round and client i, a column named by each client j, in id order; blank
+    before the client's first round.
     """
     column = series.quantity.column or series.quantity.name
     return [
@@ -191,7 +191,10 @@ def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Row
             "round": int(series.rounds[t]),
             "client": i,
             "name": series.run.client(i),
-            **{f"{column}_{j}": number(series.values[t, i, j]) for j in range(series.n)},
+            **{
+                f"{column}_{series.run.client(j)}": number(series.values[t, i, j])
+                for j in range(series.n)
+            },
         }
         for t in moments
         for i in clients
@@ -397,7 +400,7 @@ def diagonal(series: Series) -> ReportFigure:
             {
                 "run": series.run.label,
                 "round": int(r),
-                **{f"{column}_{i}_{i}": number(own[t, i]) for i in range(n)},
+                **{f"{column}_{series.run.client(i)}": number(own[t, i]) for i in range(n)},
             }
             for t, r in enumerate(rounds)
         ],

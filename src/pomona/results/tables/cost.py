@@ -8,6 +8,7 @@ from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.run_numbers import ALONE
 from pomona.results.tables.comparison_tables import as_printed
+from pomona.results.wording import size
 
 CONVERGED, NEAR = 0.99, 0.95  # of the best accuracy, and of the last one
 FLOAT = 4  # bytes
@@ -36,7 +37,7 @@ def cost_table(made: Comparison) -> Table | None:
         "method",
         "models down",
         "models up",
-        "MB a client and round",
+        "sent a client and round",
         "seconds a round",
         "seconds",
         "rounds to 99 %",
@@ -44,7 +45,7 @@ def cost_table(made: Comparison) -> Table | None:
         *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
     ]
     note = (
-        "Models and megabytes (10⁶ bytes), down and up, are means over clients and rounds. Seconds "
+        "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds. Seconds "
         "are wall time of training and evaluation where the cells ran, means over seeds; cells "
         "that ran side by side share the machine. 99 % is of a method's own best mean test "
         "accuracy, counted at rounds that were evaluated."
@@ -66,7 +67,7 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: boo
         entry.row,
         f"{down / model:.2f}",
         f"{up / model:.2f}",
-        f"{(down + up) / 1e6:.2f}",
+        size(down + up),
         _mean([s[-1] / len(s) for s in seconds if s], ".2f"),
         _mean([s[-1] for s in seconds if s], ".1f"),
         _mean(ends, ".1f"),
@@ -92,21 +93,21 @@ def first_at(rounds: Sequence[int], values: Sequence[float | None], target: floa
 
 
 def speed_table(made: Comparison) -> Table | None:
-    """Return rounds and megabytes of every cell whose metric is better if higher."""
+    """Return rounds and bytes of every cell whose metric is better if higher."""
     rows = [_speed(made, e) for e in made.entries if e.cells and e.metric.higher]
     header = [
         "scenario",
         "method",
         "rounds to 95 %",
-        "MB to 95 %",
+        "sent to 95 %",
         "rounds to Separate",
-        "MB to Separate",
+        "sent to Separate",
     ]
     note = (
         "Rounds until the mean over clients, of the headline model of a method, first has 95 % of "
         "its own last value, and the last value of Separate with the same seed; counted at rounds "
-        "that were evaluated, means over the seeds that reach it (how many, if not all). Megabytes "
-        "(10⁶ bytes) are those of all clients, down and up, at the run's mean traffic a round."
+        "that were evaluated, means over the seeds that reach it (how many, if not all). Sent is "
+        "by all clients, down and up, at the run's mean traffic a round."
     )
     return (
         Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))
@@ -133,7 +134,7 @@ def _last(entry: ComparisonRow) -> dict[int, float]:
 
 
 def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
-    """Return the seeds' rounds and megabytes to the targets, as text."""
+    """Return the seeds' rounds and bytes to the targets, as text."""
     rounds, bytes_ = list[int](), list[float]()
     asked = [
         pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets
@@ -143,10 +144,10 @@ def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
             figures = cell["figures"]
             rounds.append(number)
             bytes_.append(
-                (figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number / 1e6
+                (figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number
             )
     found, sent = spread(rounds), spread(bytes_)
     if not found or not sent:
         return [NEVER if asked else "-", "-"]
     of = "" if len(rounds) == len(asked) else f" ({len(rounds)} of {len(asked)})"
-    return [f"{found.mean:.1f}{of}", f"{sent.mean:.3g}"]
+    return [f"{found.mean:.1f}{of}", size(sent.mean)]

@@ -127,12 +127,13 @@ def _versions(made: Comparison) -> list[str]:
 
 
 def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
-    parts = [f"# {made.bench.results['title']}", *opening(made), "## Where ours differs, and why"]
-    parts += [
+    parts = [f"# {made.bench.results['title']}", *opening(made)]
+    differences = [
         f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines)
         for column, lines in sentences(made)
         if lines
     ]
+    parts += ["## Where ours differs, and why", *differences] if differences else []
     parts += [markdown(table).rstrip() for table in tables]
     parts += [
         f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures

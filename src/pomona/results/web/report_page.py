@@ -37,7 +37,7 @@ from pomona.results.text.cautions import cautions
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import Json, LiveProgress, left_out, payload
 from pomona.results.web.page_writer import render, write_page
-from pomona.results.wording import capital, megabytes
+from pomona.results.wording import capital, size
 
 NAME = "report.html"
 SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
@@ -115,7 +115,7 @@ def page(
         metric_named=metric_named,
         metrics=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
-        megabytes=megabytes,
+        size=size,
         spoken=spoken,
         gains=gains,
         sections=parts,
