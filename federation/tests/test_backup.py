@@ -28,8 +28,8 @@ from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
+from pomona_federation.audit_log import Audit, verify
 from pomona_federation.audit_log import read as audit_lines
-from pomona_federation.audit_log import verify
 from pomona_federation.installation import backup as module
 from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona_federation.installation.restore import Restoring, needs_key, restore
@@ -475,6 +475,59 @@ def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
     assert not needs_key(tmp_path / "new", told)
 
 
+def test_a_backup_has_every_study_and_its_first_weights_whatever_it_is_called(kit, tmp_path):
+    server, studies = kit.parent / "server", ("cache", "catalogs", "ecg-logs")
+    own = {f"weights/{'0' * 64}.safetensors"} | {f"run/studies/{n}/study.json" for n in studies}
+    left_out = {f"run/studies/{name}/logs/server.log" for name in studies}
+    for name in own | left_out:
+        (server / name).parent.mkdir(parents=True, exist_ok=True)
+        (server / name).write_text("{}")
+    os.mkfifo(server / "run/arrivals")
+    told = backup(server, "server", tmp_path / "it.tar")
+    assert own == {n for n in told.files if n.startswith(("weights/", "run/"))}
+    assert restore(tmp_path / "it.tar", tmp_path / "new", "server", SAID) == told
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_link_in_place_of_a_file_is_named_and_no_backup_is_made(link, kit, tmp_path):
+    for name in (KEY, "silo.toml"):
+        (kit / name).rename(tmp_path / "elsewhere")
+        link(tmp_path / "elsewhere", kit / name)
+        with pytest.raises(StorageError, match=f"{name}: a link, .* put a copy in its place"):
+            backup(kit, "silo", tmp_path / "it.tar")
+        (kit / name).unlink()
+        (tmp_path / "elsewhere").rename(kit / name)
+    assert not list(tmp_path.glob("*it.tar*"))
+    backup(kit, "silo", tmp_path / "it.tar")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
+    linked, kit, monkeypatch, tmp_path
+):
+    Audit(kit / "state/audit.jsonl").close()
+    reserved, size = Cost(0.5, 1e-5), module._size
+    claim = Claim("one", "0" * 64, "ab", lambda: reserved)
+
+    def reserving(name, file):
+        budget = kit / module.BUDGET
+        if not budget.exists():
+            PrivacyBudget(kit).reserve(claim, data_settings(name="digits"), Most())
+            if linked:
+                budget.rename(tmp_path / "elsewhere")
+                budget.symlink_to(tmp_path / "elsewhere")
+        return size(name, file)
+
+    monkeypatch.setattr(module, "_size", reserving)
+    if linked:
+        with pytest.raises(StorageError, match="it is a symbolic link"):
+            backup(kit, "silo", tmp_path / "it.tar")
+        return
+    backup(kit, "silo", tmp_path / "it.tar")
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", SAID)
+    assert [r.cost for r in PrivacyBudget(tmp_path / "new").reservations] == [reserved]
+
+
 def test_nothing_is_written_over(kit, tmp_path):
     backup(kit, "silo", tmp_path / "it.tar")
     before = (tmp_path / "it.tar").read_bytes()
@@ -543,6 +596,7 @@ WRONG = {
     "one more": lambda good: [(member("state/x"), b"1"), *good],
     "one less": lambda good: good[1:],
     "twice": lambda good: [good[0], *good],
+    "a folder as file": lambda good: [(member("state/x/y"), b""), (member("state/x"), b""), *good],
     "a file as folder": lambda good: [*good[:-1], (member(f"{good[0][0].name}/x"), b""), good[-1]],
     "changed": lambda good: [(good[0][0], good[0][1] + b" "), *good[1:]],
     "no manifest": lambda good: good[:-1],
@@ -566,7 +620,7 @@ def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
     backup(kit, "silo", tmp_path / "good.tar")
     (tmp_path / "place").mkdir()
     bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
-    with pytest.raises((ConfigError, StorageError)):
+    with pytest.raises(ConfigError, match="is not a whole backup"):
         restore(bad, tmp_path / "place" / "new", "silo", SAID)
     assert not list((tmp_path / "place").iterdir())
 
@@ -574,7 +628,7 @@ def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
 def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
     backup(kit, "silo", tmp_path / "good.tar")
     whole = (tmp_path / "good.tar").read_bytes()
-    bad = tmp_path / "bad.tar"
+    bad, heading = tmp_path / "bad.tar", tarfile.TarInfo.create_pax_global_header({"path": "x"})
     for content in (
         b"",
         b"text",
@@ -582,9 +636,10 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
         whole[:1000],
         whole[: len(whole) // 2],
         whole[:512] * 3,
+        heading * 1000 + whole,
     ):
         bad.write_bytes(content)
-        with pytest.raises((ConfigError, StorageError)):
+        with pytest.raises(ConfigError, match="is not a whole backup"):
             restore(bad, tmp_path / "new", "silo", SAID)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="a pipe"):

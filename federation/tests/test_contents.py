@@ -114,6 +114,18 @@ def test_links_and_second_names_are_no_paths_to_overwrite(kit, tmp_path, capsys)
     assert paths == SECRET - {"keys/silo.key"}
 
 
+def test_a_file_that_goes_while_the_kit_is_listed_is_left_out(kit, monkeypatch):
+    known, going = os.stat, kit / "state/cache/00ff"
+
+    def removing(path, **options):
+        if path == going.name:
+            going.unlink()
+        return known(path, **options)
+
+    monkeypatch.setattr(os, "stat", removing)
+    assert kinds(kit)["secret"] == SECRET - {"state/cache/00ff"}
+
+
 @pytest.mark.parametrize("name", ["state", "keys"])
 def test_a_kits_folder_that_is_a_link_is_refused(kit, tmp_path, name):
     (kit / name).rename(tmp_path / "outside")
@@ -142,6 +154,20 @@ def test_a_server_keeps_what_studies_without_a_model_have_found(name):
         ).kind
         == "secret"
     )
+
+
+@pytest.mark.parametrize("name", ["cache", "logs", "checkpoints", "report", "study", "trials"])
+def test_what_a_study_keeps_has_its_kind_whatever_the_study_is_called(name):
+    for home in ("run", f"run/studies/{name}", f"run/studies/{name}/trials/000"):
+        for file, kind in (
+            ("study.json", "keep"),
+            ("report.html", "keep"),
+            ("checkpoints/round-000001-aa.safetensors", "secret"),
+            ("logs/server.log", "secret"),
+            ("flwr/config.toml", "secret"),
+            ("asked", "secret"),
+        ):
+            assert rule(PurePosixPath(home, file), RULES["server"]).kind == kind, (home, file)
 
 
 def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world):

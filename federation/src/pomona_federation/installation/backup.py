@@ -14,36 +14,48 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from pydantic import Field
 
 from pomona.core.bounds import Count, Line, Sha256, Within
-from pomona.core.errors import StorageError
+from pomona.core.errors import StorageError, listed
 from pomona.core.files import opened, sync, writing
 from pomona.core.settings import Settings
 from pomona.storage.lock import locked
 from pomona_federation.agreement import Federation
-from pomona_federation.installation.contents import AGREED, STATE, Item, Role, contents, require_kit
+from pomona_federation.installation.contents import (
+    AGREED,
+    STATE,
+    Item,
+    Role,
+    as_own,
+    contents,
+    fits,
+    require_kit,
+)
 from pomona_federation.versions import Versions, own
 
 MANIFEST = "backup.json"
 MOST = 10**5  # files in a backup
 LEFT_OUT = (
-    "data/*",
+    "data/**",
     "wheels/*.whl",
-    "*cache/*",
-    "*logs/*",
-    "*.unfinished",
-    "*/.lock",
-    "*/.roster.lock",
+    "**/__pycache__/**",
+    "state/cache/**",
+    "state/logs/**",
+    "run/logs/**",
+    "run/arrivals",
+    "**.unfinished",
+    "**/.lock",
+    "**/.roster.lock",
     "state/origin.json",
 )
-FLOWERS = ("state/flwr/*", "state/node/*", "run/flwr/*", "run/scratch/*")
-ORDER = ("ledger.jsonl", "budget.json", "seen.json", "asked.json", "agreement.json", "audit.jsonl")
-KEY = "keys/silo.key"
+FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
+# The budget is written before the audit log mentions it, so it is read after the log.
+ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl", "budget.json")
+KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
 AGAIN = 10  # attempts to find the rounds, since a running silo removes old ones as newer ones come
 
 
@@ -75,7 +87,8 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
     Raises:
         ConfigError: the folder is not a kit of this role.
         LockedError: the server is running; Flower's files can be copied only while it is stopped.
-        StorageError: the file already exists or cannot be written, or the kit cannot be read.
+        StorageError: the file already exists or cannot be written, or the kit cannot be read, or a
+            file that belongs in it is a link or has a second name.
     """
     require_kit(folder, whose)
     if os.path.lexists(file):
@@ -103,10 +116,10 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
 
 def saved(item: Item, without_key: bool = False) -> bool:
     """Whether a file of a kit belongs in its backup; of the owner's own files, only code does."""
-    path = str(item.path)
     own = item.rule.kind == "own" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
-    left_out = any(fnmatchcase(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
-    return item.plain and not own and not left_out and not (without_key and path == KEY)
+    path = as_own(item.path)
+    left_out = any(fits(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
+    return not own and not left_out and not (without_key and str(item.path) == KEY)
 
 
 def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Backup:
@@ -149,9 +162,16 @@ def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str,
 
 
 def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[str], list[str]]:
-    names = [str(item.path) for item in contents(folder, whose) if saved(item, without_key)]
-    rounds = [name for name in names if "/checkpoints/round-" in name]
-    return rounds, sorted(set(names) - set(rounds), key=_rank)
+    items = [item for item in contents(folder, whose) if saved(item, without_key)]
+    if strange := [str(item.path) for item in items if not item.plain]:
+        raise StorageError(
+            f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name elsewhere, "
+            "which no backup takes; put a copy in its place (cp, then mv)"
+        )
+    names = {str(item.path) for item in items}
+    rounds = {name for name in names if "/checkpoints/round-" in name}
+    # A first private run may write the budget after the kit was listed.
+    return sorted(rounds), sorted((names | {BUDGET}) - rounds, key=_rank)
 
 
 def _rank(name: str) -> tuple[int, str]:

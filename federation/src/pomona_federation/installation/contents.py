@@ -5,10 +5,12 @@ data, custom code. Symbolic links are not followed, so nothing outside the kit i
 """
 
 import os
+import re
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -21,7 +23,10 @@ Role = Literal["server", "silo"]
 
 AGREED = "federation.toml"
 STATE: dict[Role, str] = {"server": "run", "silo": "state"}
-MANAGED = ("app", "certs", "keys", "run", "state", "wheels")  # folders of kits
+MANAGED = ("app", "certs", "keys", "run", "state", "weights", "wheels")  # folders of kits
+# of a study and of a trial: they are like run/ and state/, which are the kit's own study's
+HOME = re.compile(r"\A(run|state)/studies/[^/]+/(trials/[^/]+/)?")
+FREE = {"*": "[^/]*", "**": ".*"}  # of a pattern, as regular expressions
 SIGNS: dict[Role, tuple[str, ...]] = {
     "silo": ("silo.toml", "keys/silo.pub", "state"),
     "server": ("run", "app"),
@@ -30,7 +35,7 @@ SIGNS: dict[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Files of a kit by path, with ``*`` for any part: their kind and a description.
+    """Files of a kit by a pattern of ``fits``, for paths ``as_own``: their kind and a description.
 
     ``kind``: "keep" for results and records, "secret" for keys and states, "kit" for the rest of
     the kit, "own" for the owner's files.
@@ -45,14 +50,15 @@ COMMON = (
     Rule(AGREED, "keep", "what was agreed"),
     Rule("certs/*.key", "secret", "private key"),
     Rule("keys/*.key", "secret", "private key, this silo's identity"),
-    Rule("certs/*", "kit", "certificates, not secret"),
+    Rule("certs/**", "kit", "certificates, not secret"),
     *(
         Rule(name, "kit", "parts of the kit, not secret")
         for name in (
-            "wheels/*",
-            "app/*",
+            "wheels/**",
+            "app/**",
             "app.sha256",
             "weights.safetensors",
+            "weights/*.safetensors",
             "README.md",
             "Dockerfile",
         )
@@ -65,37 +71,41 @@ COMMON = (
 RULES: dict[Role, tuple[Rule, ...]] = {
     "silo": (
         *COMMON,
-        Rule("state/*study.json", "keep", "studies, and who accepted them"),
+        Rule("state/study.json", "keep", "studies, and who accepted them"),
         Rule("policy.toml", "keep", "rules by which studies were accepted"),
-        Rule("state/*models/*", "keep", "your models, with their cards"),
-        Rule("state/*report.md", "keep", "your report"),
-        Rule("state/*audit.jsonl", "keep", "audit log"),
-        Rule("state/*ledger.jsonl", "keep", "privacy ledger: what was spent on your data"),
+        Rule("state/models/**", "keep", "your models, with their cards"),
+        Rule("state/report.md", "keep", "your report"),
+        Rule("state/audit.jsonl", "keep", "audit log"),
+        Rule(
+            "state/private/dp/*/ledger.jsonl",
+            "keep",
+            "privacy ledger: what was spent on your data",
+        ),
         Rule(
             "state/private/budget.json",
             "keep",
             "privacy budget: what all studies may have spent on your data",
         ),
         Rule("state/disclosed/*.json", "keep", "what surveys have reported of your data"),
-        Rule("state/private/*", "secret", "key of the noise"),
-        Rule("state/*cache/*", "secret", "other silos' models"),
-        Rule("state/*checkpoints/*", "secret", "what the method keeps between rounds, and answers"),
-        Rule("state/*logs/*", "secret", "logs, with names and paths"),
+        Rule("state/private/**", "secret", "key of the noise"),
+        Rule("state/cache/**", "secret", "other silos' models"),
+        Rule("state/checkpoints/**", "secret", "what the method keeps between rounds, and answers"),
+        Rule("state/logs/**", "secret", "logs, with names and paths"),
         Rule(
-            "state/*",
+            "state/**",
             "secret",
             "other states: tasks, scores with other silos' names, Flower's files",
         ),
         Rule("silo.toml", "secret", "own settings: paths of data, a proxy's password"),
-        Rule("keys/*", "kit", "public keys, not secret"),
+        Rule("keys/**", "kit", "public keys, not secret"),
     ),
     "server": (
         *COMMON,
-        Rule("keys/*", "keep", "public keys, with which signatures can be verified later"),
-        Rule("run/*audit.jsonl", "keep", "audit log"),
+        Rule("keys/**", "keep", "public keys, with which signatures can be verified later"),
+        Rule("run/audit.jsonl", "keep", "audit log"),
         *(
             Rule(
-                f"run/*{name}",
+                f"run/{name}",
                 "keep",
                 "record of the run: figures that silos agreed to share, no models",
             )
@@ -109,20 +119,20 @@ RULES: dict[Role, tuple[Rule, ...]] = {
             )
         ),
         *(
-            Rule(f"run/studies/*/{name}", "keep", "results of surveys, evaluations and searches")
+            Rule(f"run/{name}", "keep", "results of surveys, evaluations and searches")
             for name in (*(f"{result}.*" for result in RESULTS.values()), "*.toml")
         ),
-        Rule("run/*study.json", "keep", "studies"),
-        Rule("run/*consents.json", "keep", "who accepted which study"),
-        Rule("run/*checkpoints/*", "secret", "silos' models"),
-        Rule("run/*superlink.db*", "secret", "Flower's messages, with silos' models"),
-        Rule("run/*logs/*", "secret", "logs, with names and paths"),
+        Rule("run/study.json", "keep", "studies"),
+        Rule("run/consents.json", "keep", "who accepted which study"),
+        Rule("run/checkpoints/**", "secret", "silos' models"),
+        Rule("run/superlink.db*", "secret", "Flower's messages, with silos' models"),
+        Rule("run/logs/**", "secret", "logs, with names and paths"),
         Rule("run/*report*", "keep", "reports"),
         Rule("run/arrivals", "kit", "a pipe between the server's processes"),
-        Rule("run/*", "secret", "other states"),
+        Rule("run/**", "secret", "other states"),
     ),
 }
-OWN = Rule("*", "own", "yours, no part of the kit: data, own code")
+OWN = Rule("**", "own", "yours, no part of the kit: data, own code")
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ class Item:
     """A file of a kit: its path, the matching rule, its size, and whether it is a plain file with
     no other name.
 
-    A backup leaves out a link, a pipe, or a file that has another name elsewhere (``plain`` false).
+    A backup refuses a link, a pipe, or a file that has another name elsewhere (``plain`` false).
     """
 
     path: PurePosixPath
@@ -160,17 +170,16 @@ def contents(folder: Path, whose: Role) -> list[Item]:
     _require_own_folders(folder)
     found: list[Item] = []
     try:
-        for place, names, files, handle in os.fwalk(folder, follow_symlinks=False, onerror=_raise):
+        for place, names, files, handle in os.fwalk(
+            folder, follow_symlinks=False, onerror=_unless_gone
+        ):
             here = PurePosixPath(Path(place).relative_to(folder).as_posix())
-            for name in (*files, *names):
-                info = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                if not stat.S_ISDIR(info.st_mode) and here / name != PurePosixPath(
-                    STATE[whose], LOCK
-                ):
+            for path in (here / name for name in (*files, *names)):
+                with suppress(FileNotFoundError):  # a running silo removes files
+                    info = os.stat(path.name, dir_fd=handle, follow_symlinks=False)
                     plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
-                    found.append(
-                        Item(here / name, rule(here / name, RULES[whose]), info.st_size, plain)
-                    )
+                    if not stat.S_ISDIR(info.st_mode) and path != PurePosixPath(STATE[whose], LOCK):
+                        found.append(Item(path, rule(path, RULES[whose]), info.st_size, plain))
     except OSError as fault:
         raise StorageError(
             f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions"
@@ -180,7 +189,26 @@ def contents(folder: Path, whose: Role) -> list[Item]:
 
 def rule(path: PurePosixPath, rules: Sequence[Rule]) -> Rule:
     """The first rule that matches a path in a kit."""
-    return next((r for r in rules if fnmatchcase(str(path), r.pattern)), OWN)
+    own = as_own(path)
+    return next((r for r in rules if fits(own, r.pattern)), OWN)
+
+
+def as_own(path: PurePosixPath) -> str:
+    """A path as if its study were the kit's own: the names of studies decide nothing."""
+    return HOME.sub(r"\1/", str(path))
+
+
+def fits(path: str, pattern: str) -> bool:
+    """Whether a path has a pattern's form: ``*`` is any part of a name, ``**`` any part of a
+    path.
+    """
+    return _form(pattern).fullmatch(path) is not None
+
+
+@cache
+def _form(pattern: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*+)", pattern)
+    return re.compile("".join(FREE.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def _require_own_folders(folder: Path) -> None:
@@ -197,5 +225,6 @@ def _require_own_folders(folder: Path) -> None:
             )
 
 
-def _raise(fault: OSError) -> None:
-    raise fault
+def _unless_gone(fault: OSError) -> None:
+    if not isinstance(fault, FileNotFoundError):
+        raise fault

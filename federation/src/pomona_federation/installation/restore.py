@@ -175,7 +175,7 @@ def privacy_known(kit: Path) -> list[str]:
 
 BLOCK = 2**20
 LEDGER = "private/dp/*/ledger.jsonl"  # only inside the state of a study
-BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
+BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, RecursionError, ValueError)
 PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # file names of a kit
 WITHIN: TypeAdapter[str] = TypeAdapter(Within)
 
@@ -321,10 +321,9 @@ def _unpacked(file: Path, folder: Path) -> Backup:
             assert source
             if member.name == MANIFEST and told is None:
                 told = _manifest(source.read(MOST_BYTES + 1))
-            elif (name := _name(member.name)) in found:
-                raise ValueError(f"{_shown(name)} comes twice")
             else:
-                found[name] = _copied(source, folder / name)
+                name = _name(member.name)
+                found[name] = _copied(source, folder, name)
     os.sync()  # one sync for all: syncing each of 60,000 files takes minutes
     if told is None or told.files != found:
         raise ValueError("its files differ from those it was made with")
@@ -353,15 +352,18 @@ def _shown(name: str) -> str:
     return repr(name[:80])
 
 
-def _copied(source: IO[bytes], path: Path) -> SavedFile:
-    for parent in reversed(path.parents):
-        if not parent.is_dir():
-            parent.mkdir(mode=0o700)
-    content, size = hashlib.sha256(), 0
+def _copied(source: IO[bytes], folder: Path, name: str) -> SavedFile:
+    path = folder / name
     mode = 0o700 if path.name == "start.sh" else 0o600
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb"
-    ) as out:
+    try:
+        for parent in reversed(path.parents):
+            if not parent.is_dir():
+                parent.mkdir(mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        raise ValueError(f"{_shown(name)} comes twice, or as a file and as a folder") from None
+    content, size = hashlib.sha256(), 0
+    with os.fdopen(handle, "wb") as out:
         while piece := source.read(BLOCK):
             content.update(piece)
             size += out.write(piece)
