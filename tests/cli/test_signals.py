@@ -57,26 +57,70 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "where", "said"),
     [
-        (["run", "apple"], "`pomona run ... --resume` continues"),
-        (["bench", "digits"], "the same command continues"),
-        (["report", "runs"], "the same command starts again"),
-        ([], "the same command starts again"),
+        (
+            ["run", "fedavg", "--out", "r"],
+            "pomona.cli.run.watched",
+            "the same command starts again",
+        ),
+        (
+            ["bench", "digits", "--out", "b"],
+            "pomona.cli.bench.run",
+            "the same command continues, finished cells are in b",
+        ),
+        (
+            ["privacy-audit", "r"],
+            "pomona.cli.audit.load",
+            "the same command continues",
+        ),
+        (["report", "runs"], "pomona.cli.report.load", "the same command starts again"),
     ],
 )
-def test_each_command_that_is_interrupted_says_how_it_goes_on(words, said, monkeypatch, capsys):
+def test_each_command_that_is_interrupted_says_how_it_goes_on(
+    words, where, said, monkeypatch, capsys, tmp_path
+):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(type(cli.app), "__call__", interrupted)
+    monkeypatch.setattr(where, interrupted)
+    monkeypatch.chdir(tmp_path)
     try:
         with pytest.raises(SystemExit, match="130"):
             cli.main(words)
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == f"error[INTERRUPTED]: stopped before the end; {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"), [((), "begins anew"), ((2, 3), "continues after round 3 of 9")]
+)
+def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
+    rounds, said, monkeypatch, capsys, tmp_path
+):
+    def interrupted(config, folder, *_):
+        (folder / "checkpoints").mkdir(parents=True)
+        for number in rounds:
+            (folder / f"checkpoints/round-{number:06}-{'0' * 64}.safetensors").touch()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("pomona.cli.run.watched", interrupted)
+    monkeypatch.chdir(tmp_path)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            cli.main(["run", "fedavg", "rounds=9"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (folder,) = (tmp_path / "runs").iterdir()
+    record, fault = capsys.readouterr().err.splitlines()
+    assert record == f"record: runs/{folder.name}"
+    assert fault == (
+        "error[INTERRUPTED]: stopped before the end; the same command with --out "
+        f"runs/{folder.name} --resume {said}"
+    )
 
 
 def test_it_is_delivered_until_it_is_heard():

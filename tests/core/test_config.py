@@ -343,6 +343,15 @@ def test_a_key_that_is_no_name_in_python_is_written_as_in_the_paper():
         resolve({"method": {"name": "fedamp", "lamda": 1}})
 
 
+def test_a_key_of_another_choice_is_named_with_those_that_have_it():
+    for tree, said in (
+        ({"partition": {"name": "iid", "beta": 1}}, "beta is a setting of partition = dirichlet"),
+        ({"method": {"name": "fedavg", "dr_lr": 1}}, "dr_lr is a setting of method = apple$"),
+    ):
+        with pytest.raises(ConfigError, match=rf"unknown key '\w+\.\w+'; {said}"):
+            resolve(tree)
+
+
 def test_an_unknown_key_with_a_bracket_is_named_as_any_other():
     class Named(Settings):
         name: str

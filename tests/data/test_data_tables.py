@@ -433,6 +433,18 @@ def test_the_raw_table_is_answered_as_it_was_trained_on(tmp_path):
     assert "(first 'Z')" in samples.note
 
 
+def test_a_gap_in_a_column_that_had_none_in_training_is_counted(tmp_path):
+    """Ages 30 and 40 have the median 35."""
+    data = table(
+        tmp_path, "30,0,A\n40,2,B\n", columns=("age", "num", "ward"), label_column="num", dates=()
+    )
+    samples = read_inputs(write(tmp_path / "u.csv", "age,ward\n,A\n50,B\n"), about(data))
+    assert samples.x[:, 0].tolist() == [35, 50]
+    assert samples.note.endswith(
+        "column age: 1 of 2 rows have a gap, which no training row had; it is filled with 35.0"
+    )
+
+
 def test_files_without_names_are_read_by_the_layout_of_the_training_file(tmp_path):
     named = {"columns": ("age", "num", "ward"), "label_column": "num", "dates": ()}
     data = table(tmp_path, "30,0,A\n40,2,B\n,1,A\n", **named)

@@ -26,6 +26,14 @@ def test_data_without_oddities_need_no_remark():
     ]
 
 
+def test_rows_that_are_dealt_to_others_than_their_owners():
+    data = owned((20, 20))
+    assert said(data) == [
+        "rows have owners (site-0, site-1), and partition iid deals them to other clients; "
+        "partition.name = natural keeps them together"
+    ]
+
+
 def test_classes():
     assert said(table([30], [10])) == [
         "all rows are of class class-0: there is nothing to learn, and accuracy is 100 %"

@@ -348,6 +348,7 @@ def test_answers_name_the_patient_and_go_to_a_csv(tmp_path, table, capsys):
     code, _, err = call(capsys, *words)
     assert code == 3
     assert "unknown patient" in err
+    assert "name a column of identifiers with --id" in err
     code, out, _ = call(capsys, *words, "--id", "patient", "--json")
     assert code == 0
     told = json.loads(out)

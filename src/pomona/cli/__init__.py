@@ -56,13 +56,6 @@ ENTRY_POINTS = "pomona.commands"
 They return the names of commands whose files and folders are readable by their owner only.
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=ENTRY_POINTS)))
-# after Ctrl-C
-GOES_ON = {
-    "run": "`pomona run ... --resume` continues",
-    "bench": "the same command continues",
-    "privacy-audit": "the same command continues",
-}
-
 
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
@@ -143,8 +136,8 @@ def _main(given: list[str]) -> None:
         _end(fault)
     except CycloptsError as fault:
         _misused(fault, given)
-    except KeyboardInterrupt:
-        _interrupted(command)
+    except KeyboardInterrupt as fault:
+        _interrupted(str(fault))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
@@ -176,10 +169,10 @@ def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
     sys.exit(2)
 
 
-def _interrupted(command: str) -> NoReturn:
-    """Exit after Ctrl-C, and say how to continue."""
+def _interrupted(how: str) -> NoReturn:
+    """Exit after Ctrl-C, and say how to continue: what the command says of itself, if anything."""
     if current_thread() is main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
-    again = GOES_ON.get(command, "the same command starts again")
+    again = how or "the same command starts again"
     print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
     sys.exit(130)

@@ -48,9 +48,12 @@ def privacy_audit(
     if wrong := [e for e in epsilon if not e > 0]:
         raise ConfigError(f"--epsilon {wrong[0]:g} is not above 0; give for example 8")
     folder = out or run / "privacy-audit"
-    with own_code_barred(not own_code), progress() as told:
-        found = audit(load(run), folder, runs, epsilon, told)
-        page = write(found)
+    try:
+        with own_code_barred(not own_code), progress() as told:
+            found = audit(load(run), folder, runs, epsilon, told)
+            page = write(found)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command continues") from None
     if json:
         emit([record(each) for each in found.measured])
         return

@@ -116,14 +116,9 @@ def bench(
                 watch=watch,
             )
     except KeyboardInterrupt:
-        print(
-            (
-                "error[INTERRUPTED]: stopped; the same command continues, finished cells are in "
-                f"{folder}"
-            ),
-            file=sys.stderr,
-        )
-        sys.exit(130)
+        raise KeyboardInterrupt(
+            f"the same command continues, finished cells are in {folder}"
+        ) from None
     asked = made.part(**part)
     page = _drawn(made, folder, wanted) if wanted else None
     _closing(asked, still_to_run(made.results), page, json)

@@ -18,6 +18,7 @@ from pomona.cli.output import (
     print_table,
     shown,
     size,
+    talk,
 )
 from pomona.cli.progress import watching
 from pomona.config import Config, resolve
@@ -35,6 +36,7 @@ from pomona.results.web.live_run_page import following
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
+from pomona.storage.run_status import last_round
 from pomona.tasks import TASKS
 
 Words = Annotated[
@@ -108,7 +110,12 @@ def run(
     if resume and not out:
         raise ConfigError("--resume needs the folder of a run; name it with --out")
     folder = out or _dated(config)
-    result = watched(config, folder, resume, live)
+    if not out:
+        talk(f"record: {folder}")  # whoever stops it needs the folder to continue
+    try:
+        result = watched(config, folder, resume, live)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_it_continues(folder, config.rounds)) from None
     page = write([result], folder, wanted) if report else None
     emit({**result.summary, "folder": folder, "report": page}) if json else closing(
         result, folder, page
@@ -137,6 +144,15 @@ def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, An
     if config.method.name != method:
         raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
     return config
+
+
+def _how_it_continues(folder: Path, rounds: int) -> str:
+    """Return what to do after Ctrl-C; empty if the run has not begun."""
+    if not folder.exists():
+        return ""
+    again = f"the same command with --out {folder} --resume"
+    done = last_round(folder)
+    return f"{again} continues after round {done} of {rounds}" if done else f"{again} begins anew"
 
 
 def _dated(config: Config) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from pomona.core.bounds import plain, shallow
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, listed, near
 from pomona.core.files import text
 from pomona.core.settings import Settings
 
@@ -148,7 +148,7 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
     key = ".".join(map(str, error["loc"]))
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}; {_nearest(key, known)}"
+            return f"unknown key {key!r}; {_nearest(key, known, choices)}"
         case "missing":
             return f"{key} must be set"
         case "misplaced":
@@ -179,15 +179,20 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-def _nearest(key: str, known: Mapping[str, str]) -> str:
+def _nearest(key: str, known: Mapping[str, str], choices: Choices) -> str:
     """Return the best suggestions for an unknown key.
 
-    In order: a longer key in its section, the same key in another section, keys with a matching
-    description, similar keys in its section, and all keys there. Section names are not compared,
-    since all keys of a section share one.
+    In order: the names of its section that have the key, a longer key in its section, the same key
+    in another section, keys with a matching description, similar keys in its section, and all keys
+    there. Section names are not compared, since all keys of a section share one.
     """
     key = ".".join(part for part in key.split(".") if not part.isdecimal())  # list indices
     section, dot, last = key.rpartition(".")
+    kinds = [
+        name for name, kind in choices.get(section, {}).items() if key in _fields(section, kind)
+    ]
+    if kinds:
+        return f"{last} is a setting of {section} = {listed(sorted(kinds))}"
     own = sorted(_inside(f"{section}{dot}", known))
     # epochs -> local_epochs
     meant = [f"{section}{dot}{name}" for name in own if last in name.split("_")]

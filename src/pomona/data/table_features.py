@@ -135,12 +135,19 @@ def _codes(values: Sequence[str], column: TableColumn) -> NDArray[np.int64]:
 
 
 def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
-    """Warn for each column about categories without a feature: how many, and the first of them."""
+    """Warn for each column about cells unlike those in training: gaps in a column that had none,
+    and categories without a feature: how many, and the first of them.
+    """
     lines = []
     for k, column in enumerate(by.columns):
+        cells = raw.x[:, k]
+        if (gaps := int(np.isnan(cells).sum())) and not column.flagged:
+            lines.append(
+                f"column {column.name}: {gaps} of {len(cells)} rows have a gap, which no training "
+                f"row had; it is filled with {column.fill}"
+            )
         if column.kind != "category":
             continue
-        cells = raw.x[:, k]
         found = _codes(raw.values[k], column)[cells[~np.isnan(cells)].astype(np.int64)]
         if count := int((found < 0).sum()):
             first = raw.values[k][int(cells[~np.isnan(cells)][np.flatnonzero(found < 0)[0]])]

@@ -35,6 +35,8 @@ WINDOW = 1000
 """Accepted norms stored for each tensor."""
 STRIKES = 3
 """Consecutive refused uplinks after which a client is quarantined."""
+OF_VALUES = "lower lr, or look at the data"
+OF_FORM = "what the method's client sends and its server expects must agree"
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,14 @@ class Rejection:
         reason: the reason, without client and round.
         struck: whether it counts towards its client's quarantine.
         line: the whole message, for display.
+        remedy: what to do if a run ends for it; empty if the reason says it.
     """
 
     client: int
     reason: str
     struck: bool
     line: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,8 @@ def admit(
     }
     huge = {client: line for client, own in norms.items() if (line := _excess(own, bounds))}
     rejected += [
-        _rejection(client, expected.round, line, struck=True) for client, line in huge.items()
+        _rejection(client, expected.round, line, struck=True, remedy=OF_VALUES)
+        for client, line in huge.items()
     ]
     accepted = {client: sound[client] for client in norms if client not in huge}
     rejected.sort(key=lambda r: (r.client, r.reason))
@@ -169,8 +174,10 @@ def _sound(
         client = arrival.reply.client
         if ignored := _uninvited(arrival, expected, history):
             rejected.append(_rejection(client, expected.round, ignored, struck=False))
-        elif wrong := _flaw(arrival, expected):
-            rejected.append(_rejection(client, expected.round, wrong, struck=True))
+        elif wrong := _form_flaw(arrival, expected):
+            rejected.append(_rejection(client, expected.round, wrong, True, OF_FORM))
+        elif wrong := non_finite(arrival.reply.uplink) or expected.flaw(arrival.reply.uplink):
+            rejected.append(_rejection(client, expected.round, wrong, True, OF_VALUES))
         elif client in sound:
             again = _repeated(sound[client].reply.uplink, arrival.reply.uplink)
             rejected.append(_rejection(client, expected.round, again, struck=False))
@@ -218,7 +225,7 @@ def _uninvited(arrival: Arrival, expected: Expected, history: History) -> str | 
     return None
 
 
-def _flaw(arrival: Arrival, expected: Expected) -> str | None:
+def _form_flaw(arrival: Arrival, expected: Expected) -> str | None:
     size, tensors = expected.sizes[arrival.reply.client], arrival.reply.uplink
     if type(arrival.samples) is not int or arrival.samples != size:
         return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
@@ -227,9 +234,7 @@ def _flaw(arrival: Arrival, expected: Expected) -> str | None:
     return (
         not_plain(tensors)
         or mismatch(tensors, expected.spec)
-        or non_finite(tensors)
         or strangers(tensors, expected.members)
-        or expected.flaw(tensors)
     )
 
 
@@ -263,5 +268,5 @@ def _bound(history: Sequence[float], candidates: Sequence[float]) -> float:
     return top if middle > 0 and isfinite(top) else UNBOUNDED
 
 
-def _rejection(client: int, round_: int, reason: str, struck: bool) -> Rejection:
-    return Rejection(client, reason, struck, f"client {client}, round {round_}: {reason}")
+def _rejection(client: int, round_: int, reason: str, struck: bool, remedy: str = "") -> Rejection:
+    return Rejection(client, reason, struck, f"client {client}, round {round_}: {reason}", remedy)

@@ -304,11 +304,8 @@ class Loop:
             verdict = self._ask(visit, down, expected)
         refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
-            why = (
-                f"{refused[0]}; lower lr, or look at the data"
-                if refused
-                else "see who is absent, then resume"
-            )
+            first = [refused[0], verdict.rejected[0].remedy] if refused else []
+            why = "; ".join(filter(None, first)) or "see who is absent, then resume"
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
             self.watcher.note(

@@ -20,9 +20,10 @@ MANY = 30  # rows after which measured integers repeat
 def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
     """Return warnings about problems that metrics would hide, one line each.
 
-    Covers skipped files; a single class, classes without rows or with few, class names that differ
-    only in spelling, as many classes as a measurement has values; masks without a class; constant
-    flags; columns that look like an identifier; clients without test rows.
+    Covers skipped files; rows dealt to others than their owners; a single class, classes without
+    rows or with few, class names that differ only in spelling, as many classes as a measurement has
+    values; masks without a class; constant flags; columns that look like an identifier; clients
+    without test rows.
 
     Args:
         dataset: the data.
@@ -31,6 +32,7 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
     found = [
+        *_parted(dataset, partition),
         *_classes(dataset),
         *_unpainted(dataset),
         *_flags(dataset),
@@ -38,6 +40,17 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
         *_identifiers(dataset),
     ]
     return [*dataset.notes, *found, *_untested(partition, names)]
+
+
+def _parted(dataset: Dataset, partition: Partition) -> list[str]:
+    """Warn if rows that have owners are dealt to other clients."""
+    recipe = partition.recipe.get("name")
+    if dataset.owners is None or recipe in {"natural", "file"}:
+        return []
+    return [
+        f"rows have owners ({listed(dataset.owners.names)}), and partition {recipe} deals them to "
+        "other clients; partition.name = natural keeps them together"
+    ]
 
 
 def _classes(dataset: Dataset) -> list[str]:

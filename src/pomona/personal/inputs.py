@@ -301,9 +301,10 @@ def _by_name(file: TableFile, about: ModelMetadata, beside: str | None) -> tuple
             for what, names in (("missing", missing), ("unknown", odd))
             if names
         ]
+        id_ = "; name a column of identifiers with --id, leave out others" if odd else ""
         raise DataError(
             f"{file.path} has other columns than the model: {'; '.join(wrong)}; "
-            f"the model takes {listed(about.read_columns, 12)}"
+            f"the model takes {listed(about.read_columns, 12)}{id_}"
         )
     return tuple(columns.index(name) for name in about.read_columns)
 
