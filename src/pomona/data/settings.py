@@ -480,8 +480,8 @@ class Features(Columns):
     )
     categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
         default="refuse",
-        description='Columns of categories, one column of 0 and 1 per category: those listed, ["NAME"]'
-        "; 'encode': all that are mostly not numbers; 'refuse': an error.",
+        description="Columns of categories, one column of 0 and 1 per category: those in a list, "
+        """["NAME"]; 'encode': all that are mostly not numbers; 'refuse': an error.""",
     )
     category_share: float = Field(
         default=0.01,
