@@ -128,12 +128,12 @@ def blocked():
 def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
     """In a process of its own, since the server of forks may run already in this one."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\nfrom test_bench_interrupts import blocked\n"
+        "import sys; sys.path[:0] = sys.argv[1:]\nfrom test_bench_interrupts import blocked\n"
         "from pomona.experiments.executors import ProcessPool\nif __name__ == '__main__':\n    "
         "with ProcessPool(1) as lanes:\n        print(lanes.submit(blocked).result(), blocked())\n"
     )
     made = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
+        [sys.executable, "-c", code, *map(str, Path(__file__).parents[:2])],
         capture_output=True,
         text=True,
         check=True,
