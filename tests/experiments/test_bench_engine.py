@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -422,3 +423,26 @@ def test_the_reference_numbers_of_a_suite_are_named(whole):
     known = {"title": "table 2 of the APPLE paper", "average": "best_test"}
     text = markdown({**whole.results, "reference": known})
     assert text.split("\n\n")[1].startswith("To be compared with table 2 of the APPLE paper. Size ")
+
+
+def test_a_table_is_not_replaced_by_that_of_another_suite(whole, tmp_path):
+    """A suite that has grown continues; one of another title, or without a method or a scenario of
+    the table, is refused before anything is written.
+    """
+    out = tmp_path / "bench"
+    copytree(whole.folder, out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    apple = SUITE["method"]["apple"]
+    for other, told in (
+        ({"title": "Another"}, "and this one is 'Another'; give another --out"),
+        ({"method": {"apple": apple}}, "and this one has no method separate; give another --out"),
+        ({"scenario": {"iid": {}}}, "has no scenario dirichlet; give another --out"),
+    ):
+        with pytest.raises(StorageError, match=f"'{SUITE['title']}', .*{told}"):
+            run(changed(**other), out, Never())
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    grown = changed(method={"fedavg": {}, **SUITE["method"]}, seeds=[0, 1, 2])
+    # separate's seed 2 is run; apple's and the two trials of fedavg wait
+    assert run(grown, out, here(), methods=["separate"]).counts == {"finished": 7, "waiting": 3}
+    (out / "results.json").write_text("{")  # made anew from the cells
+    assert load(run(SUITE, out, Never()).folder).rows == whole.rows

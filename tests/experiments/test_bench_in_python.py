@@ -12,6 +12,7 @@ from pomona.data import from_arrays, from_clients
 from pomona.experiments import load
 from pomona.results.comparison import comparison
 from pomona.results.tables.gains_of_bench import gains_table
+from pomona.results.web.comparison_page import TEXT, write
 from representatives import in_turn
 
 DRAW = np.random.default_rng(0)
@@ -36,15 +37,21 @@ def test_its_runs_are_those_of_pomona_run(made):
     frame = made.to_frame().set_index("method")
     assert list(frame.index) == list(METHODS)
     for name, run in runs.items():
-        last = run.summary["models"][run.summary["headline"]]["last"]["test"]
-        assert frame.loc[name, "test"] == last
+        own = run.summary["models"][run.summary["headline"]]
+        for moment in ("last", "best_validation"):
+            assert frame.loc[name, f"test_at_{moment}_mean"] == own[moment]["test"]
         gain = pomona.gains(run, runs["separate"])[1]
         if name != "separate":
             seen = frame.loc[name, ["gain", "low", "high", "p", "verdict"]]
             assert tuple(seen) == (gain.value, gain.low, gain.high, gain.p, gain.verdict)
     assert frame.loc["fedavg", "verdict"] == "worse"
     assert pd.isna(frame.loc["separate", "gain"])
+    assert frame["reason"].tolist() == ["the base itself", "", ""]
     assert pd.isna(made.to_frame("ditto")["gain"]).all()
+    assert {*made.to_frame("ditto")["reason"]} == {"ditto is not in this bench"}
+    flat = pd.DataFrame(made.rows).set_index("method")
+    for column in (c for c in frame.columns if c.startswith("test_at_")):
+        assert frame[column].tolist() == pytest.approx(flat[column].tolist(), nan_ok=True)
 
 
 def test_in_a_notebook_it_is_a_table_with_intervals(made):
@@ -55,7 +62,7 @@ def test_in_a_notebook_it_is_a_table_with_intervals(made):
     assert f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}" in html
     assert load(made.folder)._repr_html_() == html
     title, runs, folder = repr(made).splitlines()
-    assert (title, runs) == ("<bench separate, fedavg, apple", " runs: 3 finished")
+    assert (title, runs) == (f"<bench {made.folder.name}", " runs: 3 finished")
     assert str(made.folder) in folder
 
 
@@ -74,8 +81,15 @@ def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
     assert fixed.to_frame()["seeds"].tolist() == [2, 2]
     assert fixed.to_frame()["low"].notna().tolist() == [False, True]
     drawn = pomona.bench(METHODS[:2], tmp_path / "b", data=from_clients(rows), **quick)
-    assert drawn.to_frame()["test"].notna().all()
-    assert drawn.to_frame()["gain"].isna().all()
+    frame = drawn.to_frame()
+    assert frame["test_at_last_mean"].notna().all()
+    assert frame["gain"].isna().all()
+    assert frame["reason"][1].startswith("each seed has other test samples; give all seeds one")
+    text = write(drawn, tmp_path / "page").with_name(TEXT).read_text()
+    section = text.partition("## Does it beat training alone?")[2].partition("## ")[0]
+    assert "No gain of FedAvg in all: each seed has other test samples" in section
+    assert all(word in section for word in ("pomona data show --save", "partition.name=file"))
+    assert "|" not in section
 
 
 @in_turn
@@ -115,7 +129,11 @@ def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
             f"{100 * own[key]:+.2f}".replace("-", "\u2212") for key in ("gain", "low", "high")
         )
         assert row[2:] == ["1", f"{gain} percentage points", f"{low} to {high}", own["verdict"]]
-    assert gains_table(comparison(replace(made, folder=tmp_path))) is None
+    gone = gains_table(comparison(replace(made, folder=tmp_path)))
+    told = "No gain of FedAvg in all, APPLE in all: the folders of its runs are missing."
+    assert (gone.rows, gone.notes) == ([], [told])
     lying = [{**r, "settings": {**r["settings"], "attack": {}}} for r in made.results["results"]]
     beside_liars = replace(made, results={**made.results, "results": lying})
-    assert gains_table(comparison(beside_liars)) is None
+    beside = gains_table(comparison(beside_liars))
+    assert not beside.rows
+    assert "clients lie" in beside.notes[0]

@@ -64,9 +64,10 @@ def _text(value: Any) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Render a heading, the table and its notes as Markdown."""
+    """Render a heading, the table if it has rows, and its notes as Markdown."""
     title, *notes = (text.translate(MARKDOWN) for text in (table.title, *table.notes))
-    return "\n\n".join([f"## {title}", markdown_grid(table), *notes]) + "\n"
+    grid = [markdown_grid(table)] if table.rows else []
+    return "\n\n".join([f"## {title}", *grid, *notes]) + "\n"
 
 
 def markdown_grid(table: Table) -> str:

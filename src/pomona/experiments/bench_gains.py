@@ -1,4 +1,4 @@
-"""A bench's table for Python: the value of each method with its gain over another and the gain's
+"""A bench's table for Python: the values of each method with its gain over another and the gain's
 interval, as a frame or in HTML.
 """
 
@@ -9,84 +9,97 @@ from typing import Any
 
 from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING
+from pomona.experiments import bench_table
 from pomona.experiments.bench_table import metric
+from pomona.experiments.reference import ROUNDS
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import Gain, gains
+from pomona.record.paired_gain import ONE_PARTITION, Gain, gains
 from pomona.record.run_folder import load
 
 Results = Mapping[str, Any]
+VALUES = {
+    "test_at_best_validation_mean": ROUNDS["best_validation"],
+    "test_at_best_validation_std": "",
+    "test_at_last_mean": ROUNDS["last"],
+    "test_at_last_std": "",
+}
+"""Columns of ``table.csv`` that the frame has, and the headings of those that HTML has."""
 
 
 def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
-    """Return a record for each scenario and method: its test value, mean over clients and seeds,
-    after the last round, and its mean gain over ``base`` on the same test samples.
+    """Return a record for each scenario and method: its test values, named as in ``table.csv``, and
+    its mean gain over ``base`` on the same test samples, of the models that the runs keep.
 
     A gain is None for the base itself, where runs or their folders lack, over seeds of which each
     has other test samples, and where clients lie: a bench's values are of the honest ones, gains of
-    all.
+    all. ``reason`` then says why.
     """
     own = results["results"]
     bases = {r["scenario"]: r for r in own if r["method"] == base}
-    return [_row(folder, result, bases.get(result["scenario"])) for result in own]
+    found = []
+    for result, row in zip(own, bench_table.rows(results), strict=True):
+        over = bases.get(result["scenario"])
+        gain = _gain(folder, result, over) if over else f"{base} is not in this bench"
+        known, reason = (None, gain) if isinstance(gain, str) else (gain, "")
+        found.append(
+            {
+                **{key: row[key] for key in ("scenario", "method", "state", "metric")},
+                "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
+                **{key: row[key] for key in VALUES},
+                "gain": known and known.value,
+                **{key: known and getattr(known, key) for key in ("low", "high", "p", "verdict")},
+                "reason": reason,
+            }
+        )
+    return found
 
 
-def _row(folder: Path, result: Results, base: Results | None) -> dict[str, Any]:
-    done = [cell for cell in result["cells"] if cell["figures"]]
-    value = result["over_seeds"]["last"]["value"]
-    gain = _gain(folder, result, base) if base and base is not result else None
-    return {
-        "scenario": result["scenario"],
-        "method": result["method"],
-        "state": result["state"],
-        "metric": metric(result).name if done else None,
-        "seeds": len(done),
-        "test": value["mean"],
-        "std_over_seeds": value["std"],
-        "gain": gain and gain.value,
-        "low": gain and gain.low,
-        "high": gain and gain.high,
-        "p": gain and gain.p,
-        "verdict": gain and gain.verdict,
-    }
-
-
-def _gain(folder: Path, result: Results, base: Results) -> Gain | None:
-    """Return the mean gain over the seeds that both have finished; None if it is undefined."""
-    mine, its = (
-        {
-            cell["seed"]: folder / cell["folder"]
-            for cell in each["cells"]
-            if cell["figures"] and (folder / cell["folder"]).is_dir()
-        }
+def _gain(folder: Path, result: Results, base: Results) -> Gain | str:
+    """Return the mean gain over the seeds that both have finished, or why it is undefined."""
+    if result is base:
+        return "the base itself"
+    done = [
+        {cell["seed"]: folder / cell["folder"] for cell in each["cells"] if cell["figures"]}
         for each in (result, base)
-    )
-    seeds = sorted(mine.keys() & its.keys())
-    lies = any("attack" in (each["settings"] or {}) for each in (result, base))
-    if not seeds or lies or metric(result) != metric(base):
-        return None
+    ]
+    mine, its = done
+    both = sorted(mine.keys() & its.keys())
+    seeds = [seed for seed in both if mine[seed].is_dir() and its[seed].is_dir()]
+    if not seeds:
+        return "the folders of its runs are missing" if both else "no seed of both has finished"
+    if any("attack" in (each["settings"] or {}) for each in (result, base)):
+        return "clients lie: values are of the honest ones, a gain would be of all"
+    if metric(result) != metric(base):
+        return "its metric is another"
     try:
-        return gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])[1]
+        gain = gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])[1]
     except ConfigError:
-        return None
+        return f"each seed has other test samples; {ONE_PARTITION}"
+    return gain or "no client's test samples define it"
 
 
 def shown(row: Mapping[str, Any], judge: Metric) -> list[str]:
-    """Return a record's gain, its interval and its verdict as text."""
+    """Return a record's gain, its interval and its verdict, or why it has none, as text."""
     ends = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
-    return [judge.gap(row["gain"]), " to ".join(ends) or NOTHING, row["verdict"] or NOTHING]
+    return [judge.gap(row["gain"]), " to ".join(ends) or NOTHING, row["verdict"] or row["reason"]]
 
 
 def html(folder: Path, results: Results, base: str) -> str:
     """Return ``rows`` as an HTML table."""
-    head = ("scenario", "method", "metric", "test", f"gain over {base}", "95 % interval", "verdict")
+    values = {key: heading for key, heading in VALUES.items() if heading}
+    gain = (f"gain over {base}", "95 % interval", "verdict")
+    head = ("scenario", "method", "metric", *values.values(), *gain)
     judges = [metric(r) for r in results["results"]]
     body = []
     for row, judge in zip(rows(folder, results, base), judges, strict=True):
-        cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * 4]
+        cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * (len(head) - 3)]
         if row["metric"] is not None:
-            cells[2:] = [judge.title, judge.text(row["test"]), *shown(row, judge)]
+            tested = [judge.text(row[key]) for key in values]
+            cells[2:] = [judge.title, *tested, *shown(row, judge)]
         body.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    caption = f"<caption>{escape(results['title'])}: test values after the last round</caption>"
+    caption = (
+        f"<caption>{escape(results['title'])}: test values, mean over clients and seeds</caption>"
+    )
     lines = "".join(f"<tr>{line}</tr>" for line in body)
     return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"

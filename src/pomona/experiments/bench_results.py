@@ -53,9 +53,11 @@ class Bench:
         return bench_table.rows(self.results)
 
     def to_frame(self, base: str = "separate") -> Any:
-        """Return a pandas DataFrame with a row per scenario and method: its test value after the
-        last round (``test``, mean over clients and seeds), and its gain over the method ``base``
-        with a 95 % interval (``low``, ``high``), p-value and verdict, NaN or None if undefined.
+        """Return a pandas DataFrame with a row per scenario and method: its test values in the
+        round best on validation and in the last (mean over clients, then mean and deviation over
+        seeds, named as in ``table.csv``), and its gain over the method ``base`` with a 95 %
+        interval (``low``, ``high``), p-value and verdict; NaN or None if undefined, and why
+        (``reason``). The gain is of the models that the runs keep (``keep``), by default the last.
 
         Raises PomonaError if pandas is not installed.
         """
@@ -235,6 +237,29 @@ def save(bench: Bench) -> None:
 
 def _always(name: str) -> Callable[[str], str]:
     return lambda _: name
+
+
+def require_same(suite: Suite, out: Path) -> None:
+    """Refuse a folder with the table of another suite, which this one would replace.
+
+    A suite that has grown has the same title and all scenarios and methods of the table. Results
+    that cannot be read are written anew from the cells.
+    """
+    try:
+        known = load(out).results
+    except StorageError:
+        return
+    lost = [
+        f"{kind} {', '.join(gone)}"
+        for kind, own in (("scenario", suite.scenario), ("method", suite.method))
+        if (gone := [name for name in known[f"{kind}s"] if name not in own])
+    ]
+    if known["title"] != suite.title or lost:
+        what = f"has no {' and no '.join(lost)}" if lost else f"is {suite.title!r}"
+        raise StorageError(
+            f"{out} holds the table of the suite {known['title']!r}, and this one {what}; give "
+            "another --out"
+        )
 
 
 def load(folder: Path | str) -> Bench:

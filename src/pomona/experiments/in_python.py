@@ -49,7 +49,8 @@ def bench(
 
     Raises:
         ConfigError: an invalid key or value.
-        StorageError: ``out`` cannot be written, or has runs over other data in memory.
+        StorageError: ``out`` cannot be written, or has runs over other data in memory, or a table
+            with other scenarios or methods.
     """
     rows = methods if isinstance(methods, Mapping) else {name: {} for name in methods}
     for name in rows:
@@ -58,7 +59,7 @@ def bench(
             raise ConfigError(f"methods: {name!r} needs a short name, such as {row}")
     suite = read_suite(
         {
-            "title": ", ".join(rows) or "bench",
+            "title": Path(out).absolute().name or "bench",
             "seeds": tuple(seeds),
             "search": dict(search or {}),
             "points": points,

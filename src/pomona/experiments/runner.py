@@ -23,7 +23,7 @@ from typing import Any
 from pomona.core.errors import ConfigError, LockedError, WorkerError
 from pomona.core.files import own, probe, writing
 from pomona.data.kinds import InMemory
-from pomona.experiments.bench_results import Bench, collect, save
+from pomona.experiments.bench_results import Bench, collect, require_same, save
 from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan
 from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
@@ -127,7 +127,7 @@ def run(
     Raises:
         ConfigError: an invalid key or value of the suite, or of ``jobs``; nothing is run then.
         LockedError: another bench is running in ``out``, and not both share it.
-        StorageError: ``out`` cannot be written.
+        StorageError: ``out`` cannot be written, or has the table of another suite.
         WorkerError: the executor is gone. Start again to resume.
     """
     if jobs is not None and jobs < 1:
@@ -135,6 +135,7 @@ def run(
     suite = read_suite(suite)
     groups, pairs, out = plan(suite, size), suite.pairs(size, scenarios, methods), out.absolute()
     asked = [group for group in groups if (group.scenario, group.method) in pairs]
+    require_same(suite, out)
     with locked(out, share), writing(out):
         with waiting_lock(out / WRITING, GROUP):
             probe(out)

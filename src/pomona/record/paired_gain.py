@@ -24,6 +24,11 @@ from pomona.record.result import Result
 from pomona.tasks import Task, task_of
 
 Verdict = Literal["better", "worse", "no difference that this data can show"]
+ONE_PARTITION = (
+    "give all seeds one partition (“pomona data show --save cut.json KEY=VALUE...”, then "
+    "partition.name=file partition.path=cut.json)"
+)
+"""The remedy where each seed has other test samples."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +222,8 @@ def _of_client(
         if len(runs) > 1:
             raise ConfigError(
                 f"client {client} has other test samples in other seeds, so there is no gain over "
-                "seeds; look at the gain of each, or give all seeds the same test rows (`test=` of "
-                "data in memory, or partition.name = file with a run's partition.json)"
+                f"seeds; look at the gain of each, or {ONE_PARTITION}; of data in memory `test=` "
+                "is the same for all"
             )
         return LeftOut(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from pomona.core.toml import flat
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.paired_gain import ONE_PARTITION
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, baseline, finished, label
 from pomona.results.wording import listing
@@ -130,8 +131,8 @@ def _why(apart: Sequence[Group], lead: Group) -> str:
         )
     if any(len({*map(_test_samples, group)}) > 1 for group in others):
         return (
-            "Gains are of single runs, not over seeds, as each seed has other test samples: give "
-            "all seeds one partition (“pomona data show --save”, then partition.name = file)."
+            "Gains are of single runs, not over seeds, as each seed has other test samples: "
+            f"{ONE_PARTITION}."
         )
     return ""
 

@@ -1,5 +1,6 @@
 """Table of what each method of a bench gains over training alone."""
 
+from pomona.core.errors import listed
 from pomona.core.table import Table
 from pomona.experiments import bench_gains
 from pomona.results.comparison import Comparison
@@ -8,12 +9,15 @@ from pomona.results.run_numbers import ALONE
 
 
 def gains_table(made: Comparison) -> Table | None:
-    """Return gains with intervals; None where no gain is defined, or the runs' folders lack."""
+    """Return gains with intervals, and why others have none; None if no other method has a result.
+
+    It has no rows where no gain is defined.
+    """
     bench, entries = made.bench, {(e.scenario, e.method): e for e in made.entries}
     found = [
-        (entries[row["scenario"], row["method"]], row)
+        (entry, row)
         for row in bench_gains.rows(bench.folder, bench.results, ALONE)
-        if row["gain"] is not None
+        if row["method"] != ALONE and (entry := entries[row["scenario"], row["method"]]).cells
     ]
     rows = [
         [
@@ -23,16 +27,22 @@ def gains_table(made: Comparison) -> Table | None:
             *(text.replace("-", MINUS) for text in bench_gains.shown(row, entry.metric)),
         ]
         for entry, row in found
+        if row["gain"] is not None
     ]
     note = (
-        "Gain over Separate, mean over clients and seeds, in the last round, of the same test "
-        "samples; more than 0 is better. Where an interval holds 0, there is no difference that "
-        "these data can show. A method is missing where each seed has other test samples: save the "
-        "partition."
+        "Gain over Separate, mean over clients and seeds, in the last round (with keep=best in the "
+        "one best on validation), of the same test samples; more than 0 is better. Where an "
+        "interval holds 0, there is no difference that these data can show."
     )
+    without: dict[str, list[str]] = {}
+    for entry, row in found:
+        if row["reason"]:
+            without.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
+    notes = [note] if rows else []
+    notes += [f"No gain of {listed(names)}: {reason}." for reason, names in without.items()]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
     return (
-        Table("gains", "Does it beat training alone?", [note], header, rows, {0, 1, 5})
-        if rows
+        Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
+        if found
         else None
     )

@@ -44,7 +44,7 @@ def write(
         pictures = _pictures(made, ranked)
         texts = {
             TEXT: _markdown(made, tables, pictures if "png" in forms else []),
-            LATEX: "\n".join(map(latex, tables)),
+            LATEX: "\n".join(latex(table) for table in tables if table.rows),
             RECORDS: csv_text(comparison_tables.records(made)),
             PAGE: _html(made, tables, pictures, forms),
         }
