@@ -270,3 +270,18 @@ def test_the_table_of_events_in_the_documents_is_complete():
             known = re.search(rf'^{event} = ("\w+")', code, re.MULTILINE)
             written |= set(re.findall(r'"(\w+)"', known[1] if known else event))
     assert told == written
+
+
+@pytest.mark.parametrize("left", ["nothing", "a line", "a line and a half"])
+def test_a_file_that_is_cut_under_its_writer_goes_on_and_shows_where(left, tmp_path):
+    """As by a rotation that copies and truncates."""
+    path = tmp_path / "audit.jsonl"
+    with Audit(path) as audit:
+        audit.write("a")
+        line = path.stat().st_size
+        audit.write("b")
+        os.truncate(path, {"nothing": 0, "a line": line, "a line and a half": line * 3 // 2}[left])
+        audit.write("c")
+        audit.write("d")
+    assert [r["event"] for r in read(path)][-2:] == ["c", "d"]
+    assert verify(path) == (1 if left == "nothing" else 2 if left == "a line" else 3)

@@ -198,3 +198,12 @@ def test_real_silos_read_their_data_once_and_compute_the_same(local, monkeypatch
         assert "the worker holds the data" in log
         (one,) = local.find("worker", name)
         assert one.num_threads() == 1
+
+
+def test_a_note_of_another_release_is_replaced(kit):
+    note = kit / "state" / kept_data.WANTED
+    note.write_text('{"of": "another release"}')
+    assert not kept_data._KEEPER.refresh()
+    assert own_data(wanted(kit), TASK) is not own_data(wanted(kit), TASK)
+    _, second = again(kit)
+    assert own_data(wanted(kit), TASK) is second

@@ -385,3 +385,9 @@ def test_a_server_does_not_fill_a_silo_with_studies(world):
     queue.submit(study_file(federation, "third"))
     assert "100 studies" in heard(federation, "silo-0")[0]
     assert len(known.all) == 100
+
+
+def test_a_cost_of_delta_alone_is_no_missing_bound(budget):
+    budget.enter_unknown("ab12", Cost(0.0, 1e-5))
+    (row,) = overview(budget.kit)
+    assert "epsilon 0 spent of 0, delta 1e-05" in cost_line(row)

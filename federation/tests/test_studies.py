@@ -14,7 +14,7 @@ from federation_in_process import loaded, same
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.storage.lock import locked
-from pomona.storage.run_status import read_status
+from pomona.storage.run_status import Status, read_status
 from pomona_federation import audit_log, status, versions
 from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
@@ -468,3 +468,25 @@ def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
     home = federation.server / "run" / "studies"
     found = [home, *home.rglob("*")]
     assert {p.name: oct(p.stat().st_mode & 0o077) for p in found if p.stat().st_mode & 0o077} == {}
+
+
+def test_who_decides_in_an_account_without_a_name_is_its_number(federation, monkeypatch, capsys):
+    """As in the kit's container."""
+    StudyQueue(federation.server).submit(study_file(federation, "second"))
+    heard(federation, "silo-1")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with suppress(SystemExit):
+        main(["silo", "decline", "second", "--folder", str(federation.kits / "silo-1")])
+    assert "is declined by account 54321" in capsys.readouterr().out
+
+
+def test_a_study_that_ended_early_is_not_called_finished(monkeypatch, capsys):
+    ended = Status(state="interrupted", round=3, code=143, reason="aborted by the operator")
+    monkeypatch.setattr("pomona_federation.server.launcher.serve", lambda *_: ended)
+    with pytest.raises(SystemExit, match="143"):
+        main(["server", "start"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error[RUN]: interrupted after round 3: aborted by the operator\n"

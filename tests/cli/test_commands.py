@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from errno import EACCES
+from errno import EACCES, ENOSPC
 from pathlib import Path
 
 import numpy as np
@@ -638,3 +638,28 @@ def test_a_path_of_another_account_is_one_line(tmp_path, monkeypatch, capsys):
         f"error[STORAGE]: {tmp_path}/state/studies: Permission denied; use the account that owns it"
     )
     assert said.count("\n") == 1
+
+
+def test_a_fault_that_names_no_file_is_one_line_with_its_command(tmp_path, monkeypatch, capsys):
+    """As of a write to a full disk, or of a current folder that was removed."""
+
+    def full(*_, **__):
+        raise OSError(ENOSPC, "No space left on device")
+
+    def said():
+        with pytest.raises(SystemExit, match="6"):
+            main(["silo", "studies", "--folder", str(tmp_path)])
+        return capsys.readouterr().err
+
+    again = "then give the command again\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "glob", full)
+        assert said() == (
+            f"error[STORAGE]: pomona silo studies: No space left on device; make room, {again}"
+        )
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert said() == (
+        "error[STORAGE]: pomona silo studies: No such file or directory; remove the cause, " + again
+    )

@@ -1,6 +1,7 @@
 """The only module that reads files: what it refuses, and that no other source opens files."""
 
 import ast
+import errno
 import hashlib
 import os
 import socket
@@ -179,3 +180,14 @@ def test_blocks_and_hash_are_the_files(tmp_path):
     assert [len(p) for p in parts] == [2**20, 256 * 5000 - 2**20]
     assert b"".join(parts) == data
     assert files.sha256(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+
+
+def test_a_write_that_fails_names_its_file_and_leaves_none(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as fault:
+        files.publish(tmp_path, [b"x"], lambda _: "new")
+    assert Path(fault.value.filename).parent == tmp_path
+    assert not list(tmp_path.iterdir())

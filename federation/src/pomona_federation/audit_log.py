@@ -83,16 +83,21 @@ class Audit:
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def _catch_up(self) -> None:
-        """Read lines appended by other processes; on first use only the last complete line."""
+        """Read lines appended by other processes; on first use only the last complete line.
+
+        In a file that was cut meanwhile the chain continues from the lines lost, so that ``verify``
+        names the place.
+        """
         size = os.fstat(self._handle).st_size
-        if self._end < 0 or size - self._end > BLOCK:
+        cut = size < self._end
+        if cut or self._end < 0 or size - self._end > BLOCK:
             found = _backwards(self._handle, self.path)
             self._end = next((at for at, text in found if text and parsed(text) is not None), 0)
         news = os.pread(self._handle, size - self._end, self._end)
         self._end += len(news)
         lines = list(_lines(BytesIO(news), self.path))
         chains = [line["chain"] for _, line in lines if line is not None]
-        self._chain = chains[-1] if chains else self._chain
+        self._chain = chains[-1] if chains and not cut else self._chain
         if news and not news.endswith(b"\n"):
             self._end += os.write(self._handle, b"\n")
             text, line = lines[-1]

@@ -1,5 +1,6 @@
 """The command line: thin, typed functions, imported when their command is called."""
 
+import errno
 import os
 import signal
 import sys
@@ -57,6 +58,7 @@ They return the names of commands whose files and folders are readable by their 
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=ENTRY_POINTS)))
 
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a disk, or of what an account may have there
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
 
@@ -114,7 +116,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if words is None else words)
     before = os.umask(0o077) if PRIVATE.intersection(given[:1]) else None
     try:
-        with redirect_stderr(SafeStderr(sys.stderr)), heeded(), importing_from(Path.cwd()):
+        with redirect_stderr(SafeStderr(sys.stderr)), heeded():
             _main(given)
     finally:
         if before is not None:
@@ -128,7 +130,7 @@ def _main(given: list[str]) -> None:
 
         app["run"].help_epilogue = of_a_run()
     try:
-        with enough(f"pomona {command}".rstrip()):
+        with enough(f"pomona {command}".rstrip()), importing_from(Path.cwd()):
             app(given, exit_on_error=False, print_error=False)
         # here rather than at the interpreter's exit, so that a closed pipe is not an error
         sys.stdout.flush()
@@ -142,14 +144,14 @@ def _main(given: list[str]) -> None:
         sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
     except OSError as fault:
-        if fault.filename is None:
-            raise
-        _end(
-            StorageError(
-                f"{fault.filename}: {fault.strerror}; use the account that owns it, or correct "
-                "the path"
-            )
-        )
+        where, what = fault.filename or _called(given), fault.strerror or fault
+        if fault.errno in FULL:
+            remedy = "make room"
+        elif fault.filename:
+            remedy = "use the account that owns it, or correct the path"
+        else:  # of a connection, or of an open file
+            remedy = "remove the cause"
+        _end(StorageError(f"{where}: {what}; {remedy}, then give the command again"))
 
 
 def _called(given: Sequence[str]) -> str:

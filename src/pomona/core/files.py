@@ -159,8 +159,8 @@ def publish(
         The path; the file is durable on return.
 
     Raises:
-        OSError: any step failed. Before the rename nothing has changed; after it the new file is
-            complete.
+        OSError: any step failed; it names a file. Before the rename nothing has changed; after it
+            the new file is complete.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True)
@@ -174,9 +174,11 @@ def publish(
             file.flush()
             os.fsync(file.fileno())
         path = temporary.replace(folder / name(content.hexdigest()))
-    except BaseException:
+    except BaseException as fault:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)  # frees the space on a full disk
+        if isinstance(fault, OSError) and fault.filename is None:  # of a write or a sync
+            fault.filename = str(temporary)
         raise
     sync(folder)
     return path

@@ -46,8 +46,9 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
         sys.exit(130)
     if json:
         emit(status.model_dump())
-    if status.state == "failed":
-        print(shown(f"error[RUN]: after round {status.round}: {status.reason}"), file=sys.stderr)
+    if status.state != "finished":
+        said = f"error[RUN]: {status.state} after round {status.round}: {status.reason}"
+        print(shown(said), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
     sys.exit(status.code or 0)

@@ -77,7 +77,7 @@ def cost_line(study: dict[str, Any]) -> str:
     cost = (
         f"epsilon {study['spent']:.3g} spent of {bound:.3g}, delta {study['delta']:g}"
         f"{study['against'] and ', '}{study['against']}"
-        if bound
+        if bound is not None
         else NO_BOUND
     )
     return f"privacy   study {study['study']}: {cost}"

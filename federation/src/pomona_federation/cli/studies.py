@@ -3,6 +3,7 @@ existing federation.
 """
 
 import getpass
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -205,7 +206,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
 
         importable(folder)
         Silo(folder, named).require_affordable()
-    done = known.decide(named, accepted, by or getpass.getuser())
+    done = known.decide(named, accepted, by or _account())
     news = _tell(folder)
     if json:
         emit(_known(done))
@@ -213,6 +214,14 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
         say(
             f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}"
         )
+
+
+def _account() -> str:
+    """The account's name, or its number: in the kit's container it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"account {os.getuid()}"
 
 
 def _tell(folder: Path) -> str:

@@ -105,8 +105,14 @@ class DataKeeper:
     def want(self, wanted: WantedData) -> None:
         """Leave the note for the worker."""
         with suppress(OSError, PomonaError):  # without the note the data is read again next time
-            if wanted.files and wanted != read_json(WantedData, self._note):
+            if wanted.files and wanted != self._noted():
                 write_json(self._note, wanted)
+
+    def _noted(self) -> WantedData | None:
+        """What the note says; None without one, and for one that this release cannot read."""
+        with suppress(PomonaError):
+            return read_json(WantedData, self._note)
+        return None
 
     def refresh(self) -> bool:
         """Read the wanted data if note, files or ``silo.toml`` have changed.
@@ -124,8 +130,10 @@ class DataKeeper:
             return False
         settings = self.folder / "silo.toml"
         if (told := stamps((settings, self._note))) != self._told:
-            self._told, self._wanted, self._tried = told, read_json(WantedData, self._note), ()
-        assert self._wanted, "it exists"
+            self._told, self._wanted, self._tried = told, self._noted(), ()
+        if not self._wanted:
+            self.kept = None
+            return False
         if (now := stamps(self._wanted.files)) == self._tried:
             return False
         self.kept = None
