@@ -92,9 +92,9 @@ def _index(modules: Mapping[str, list[str]]) -> str:
 
 
 def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
-    title, _, text = (sys.modules[module].__doc__ or "").strip().partition("\n")
+    title, _, text = (sys.modules[module].__doc__ or "").strip().partition("\n\n")
     source, *paragraphs = re.split(r"\n\n+|\n(?=Differs from )", text.strip("\n"))
-    parts = [f"# {title.rstrip('.')}"]
+    parts = [f"# {' '.join(title.split()).rstrip('.')}"]
     if source.startswith("    "):  # a method without a paper
         paragraphs.insert(0, source)
     else:

@@ -146,6 +146,8 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
         assert (
             json.loads(text)["inputs"] == f"(batch, {', '.join(map(str, x.shape[1:]))}) {x.dtype}"
         )
+        if net.about.kind == "table":
+            assert json.loads(text)["features"] == ["age", "dose"]
     for to in FORMATS:
         held = path.with_suffix(f".{to}").read_bytes()
         assert b"site-packages" not in held, to

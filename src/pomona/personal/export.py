@@ -79,8 +79,13 @@ def export(model: PersonalModel, path: Path, to: To) -> None:
 
 
 def told(model: PersonalModel) -> str:
-    """Describe a program's inputs and outputs, as JSON."""
-    return json.dumps({**model.about.model_dump(mode="json"), "inputs": inputs(model)})
+    """Describe a program's inputs, for a table with its columns' names in order, and outputs, as
+    JSON.
+    """
+    about = model.about
+    steps = about.preprocessing
+    named = {"features": steps.features if steps else about.columns} if about.columns else {}
+    return json.dumps({**about.model_dump(mode="json"), "inputs": inputs(model), **named})
 
 
 def inputs(model: PersonalModel) -> str:
