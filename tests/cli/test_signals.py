@@ -95,7 +95,7 @@ def test_each_command_that_is_interrupted_says_how_it_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said"), [((), "begins anew"), ((2, 3), "continues after round 3 of 9")]
+    ("rounds", "said"), [((), "starts again"), ((2, 3), "continues after round 3 of 9")]
 )
 def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
     rounds, said, monkeypatch, capsys, tmp_path

@@ -152,7 +152,7 @@ def _how_it_continues(folder: Path, rounds: int) -> str:
         return ""
     again = f"the same command with --out {folder} --resume"
     done = last_round(folder)
-    return f"{again} continues after round {done} of {rounds}" if done else f"{again} begins anew"
+    return f"{again} continues after round {done} of {rounds}" if done else f"{again} starts again"
 
 
 def _dated(config: Config) -> Path:
