@@ -154,9 +154,17 @@ def test_a_silo_sends_no_scores_where_none_are_agreed_on(world):
     assert [bool(r["scores"]) for r in rounds if r["trained"]] == [True] * 3
 
 
-def test_a_newcomer_joins_and_a_member_leaves(world):
-    """Four places: silo-2 comes with round 2, silo-0 is gone from round 3 on."""
-    federation = world.federation(run={"rounds": 4})
+BANKED = [{"name": name} for name in ("apple", "auto", "fedfomo", "fedfomo-ma", "mocha")]
+BANKED += [{**APPLE, "core_radius": 1.0}, {"name": "pgfed", "mixing": "client"}]
+BANKED += [{"name": "fedfomo", "candidates": "everybody", "budget": 1}]
+"""Methods whose clients are sent rows of other clients."""
+
+
+@pytest.mark.parametrize("method", [APPLE, *drawn(BANKED), *drawn(OTHERS)], ids=str)
+def test_a_newcomer_joins_and_a_member_leaves(method, world):
+    """silo-2 comes with round 2, silo-0 is gone from round 3 on."""
+    method = method if isinstance(method, dict) else {"name": method}
+    federation = world.federation(method, run={"rounds": 4})
     late = federation.grid.folders.pop(12)
     round_ = ServerStatusFile.round
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from pomona.core.round import Roster
 from pomona.methods.apple import APPLE, choose, schedule
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.request_bank import fresh_first, limit, probabilities
+from pomona.methods.request_bank import by_relations, limit, probabilities
 from pomona.methods.separate import Separate
 from pomona.objective.objective import Mixture
 from problems import Federation, a_round, quadratics, trained
@@ -300,9 +301,8 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(
     settings = APPLE(budget=budget, selection=selection)
     p = torch.linspace(-1, 1, N)
     fetched = torch.arange(N) % 2 == 0
-    asked = choose(
-        settings, p, fetched, torch.ones(N, dtype=torch.bool), client, 0, number
-    ).tolist()
+    everybody, roster = torch.ones(N, dtype=torch.bool), Roster((1,) * N)
+    asked = choose(settings, p, fetched, everybody, client, roster, 0, number).tolist()
     assert len(asked) == limit(settings.budget, N) == len(set(asked))
     assert client not in asked
     assert asked == sorted(asked)
@@ -311,34 +311,36 @@ def test_a_choice_is_others_only_without_repeats_and_of_the_right_size(
 
 def test_never_downloaded_comes_first():
     fetched = torch.tensor([False, True, True, False, True, False])
+    everybody, roster = torch.ones(6, dtype=torch.bool), Roster((1,) * 6)
     for number in range(1, 30):
-        everybody = torch.ones(6, dtype=torch.bool)
-        asked = set(
-            choose(APPLE(budget=3), torch.ones(6), fetched, everybody, 0, 0, number).tolist()
-        )
-        assert {3, 5} <= asked
+        p = torch.ones(6)
+        asked = choose(APPLE(budget=3), p, fetched, everybody, 0, roster, 0, number).tolist()
+        assert {3, 5} <= {*asked}
 
 
 def test_as_many_known_cores_are_drawn_as_there_are_places_however_far_coefficients_are_apart():
-    others, known = np.arange(4), np.ones(4, bool)
-    drawn = fresh_first(
-        others, np.array([1e30, 0.0, 1.0, 2.0]), known, 3, 9, np.random.default_rng(0)
-    )
-    assert len({*drawn.tolist()}) == 3
-    assert 0 in drawn
+    p, everybody = torch.tensor([0.0, 1e30, 0.0, 1.0, 2.0]), torch.ones(5, dtype=torch.bool)
+    drawn = by_relations(p, everybody, everybody, 0, Roster((1,) * 5), 3, 0, 10).tolist()
+    assert len({*drawn}) == 3
+    assert 1 in drawn
 
 
-def test_known_cores_are_drawn_with_the_probabilities_of_equation_9():
-    """N = 4, M = 1, r = 11 behind round 12: b = max(1.5, 11 / 4) = 2.75; frequencies over 4000
-    seeds within 4 standard errors.
+@pytest.mark.parametrize("there", [(1, 2, 3), (1, 2)])
+def test_known_cores_are_drawn_with_the_probabilities_of_equation_9(there):
+    """N = 4, M = 1, r = 11 behind round 12: b = max(1.5, 11 / 4) = 2.75, whoever is available;
+    frequencies over 4000 seeds within 4 standard errors. A place without a member does not count.
     """
-    p, fetched = torch.tensor([9.0, 0.0, 1.0, -2.0]), torch.ones(4, dtype=torch.bool)
-    power = np.array([2.75**0, 2.75**1, 2.75**2])
-    expected = power / power.sum()
+    p, fetched = torch.tensor([9.0, 0.0, 1.0, -2.0, 0.0]), torch.ones(5, dtype=torch.bool)
+    available = torch.zeros(5, dtype=torch.bool).index_fill(0, torch.tensor(there), True)
+    power = 2.75 ** p[list(there)].abs().double().numpy()
+    expected, roster = power / power.sum(), Roster((1, 1, 1, 1, 0))
     draws = np.array(
-        [int(choose(APPLE(budget=1), p, fetched, fetched, 0, seed, 12)[0]) for seed in range(4000)]
+        [
+            int(choose(APPLE(budget=1), p, fetched, available, 0, roster, seed, 12)[0])
+            for seed in range(4000)
+        ]
     )
-    for j, share in zip((1, 2, 3), expected, strict=True):
+    for j, share in zip(there, expected, strict=True):
         assert abs((draws == j).mean() - share) < 4 * math.sqrt(share * (1 - share) / 4000)
 
 

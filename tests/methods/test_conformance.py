@@ -15,6 +15,7 @@ VARIANTS = [
     ("apple", {"mu": 1.0}),
     ("apple", {"core_step": "local"}),
     ("apple", {"core_step": "local", "budget": 1, "mu": 1.0}),
+    ("apple", {"core_radius": 1.0}),
     ("apfl", {"adaptive": True}),
     ("fedamp", {"start": "cloud"}),
     ("fedamp", {"attention": "scad"}),

@@ -89,3 +89,19 @@ def test_features_without_tasks_of_the_card():
     method = server(start=lambda initial, *_: class_means.start(initial).means)
     refusal = fails("shapes_and_dtypes_are_kept", method, ConfigError)
     assert 'unless the card has tasks, such as ("classes",)' in refusal.__notes__[0]
+
+
+def test_a_client_that_reads_what_its_index_does_not_name():
+    apple = METHODS["apple"]().method()
+
+    def down(state, ids, roster, round_):
+        (rows,) = apple.server.down(state, ids, roster, round_).values()
+        index = rows.index.clone()
+        index[:, 0] = torch.tensor(ids)  # whose core came first is not sent
+        return {"cores": base.Rows(rows.bank, index)}
+
+    lacking = replace(apple, server=replace(apple.server, down=down))
+    assert re.match(
+        "round 1: core, dr.* of client 0 depend on rows that its downlink does not name",
+        str(fails("a_client_reads_only_rows_that_it_was_sent", lacking)),
+    )

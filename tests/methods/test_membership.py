@@ -13,6 +13,7 @@ from pomona.methods.fedamp import FedAMP
 from pomona.methods.feddyn import FedDyn
 from pomona.methods.fedfomo import FedFomo
 from pomona.methods.mocha import MOCHA
+from pomona.methods.pgfed import PGFed
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.testing import Points
 from problems import Federation, Quadratics, a_round, passes, same, states, suited, trained, uneven
@@ -169,6 +170,21 @@ def test_a_separable_server_touches_nothing_but_who_sent(name, settings):
     for key, now in states(run).items():
         if key.startswith("server"):
             assert torch.equal(now[[0, 2, 3]], before[key][[0, 2, 3]])
+
+
+@pytest.mark.parametrize("settings", [APPLE(), APPLE(selection="uniform"), PGFed(mixing="client")])
+def test_without_a_budget_a_newcomers_row_comes_at_once_though_nobody_could_ask_for_it(settings):
+    """Two members ask in round 2 for each other; in round 3 each is sent every row that there is."""
+    run = Federation(settings.method(), uneven(2, 2, 2), members=(0, 1))
+    for number in (1, 2):
+        run.round(a_round(number))
+    run.only(0, 1, 2)
+    for number, there in ((3, {0, 1, 2} if settings.name == "apple" else {0, 1}), (4, {0, 1, 2})):
+        down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
+        (bank,) = (rows for rows in down.values() if rows.index.dim() == 2)
+        for i, row in zip(run.ids, bank.index.tolist(), strict=True):
+            assert {*row} - {i} == there - {i}
+        run.round(a_round(number))
 
 
 def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first():

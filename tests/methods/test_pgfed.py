@@ -218,17 +218,17 @@ def test_the_choice_prefers_large_coefficients_once_all_are_met():
     """Probabilities b^a_ij with b = max(1.5, r M / N): at r = 400, M = 1, N = 4 b is 100."""
     a, offered = torch.tensor([0.0, 1.0, 0.0, 0.0]), torch.ones(4, dtype=torch.bool)
     settings = PGFed(mixing="client", budget=1)
-    drawn = [int(choose(settings, a, offered, 0, seed, 401)[0]) for seed in range(300)]
+    drawn = [
+        int(choose(settings, a, offered, 0, Roster((1,) * 4), seed, 401)[0]) for seed in range(300)
+    ]
     assert drawn.count(1) / 300 == pytest.approx(100 / 102, abs=0.03)
     assert 0 not in drawn
 
 
 def test_nobody_offered_is_an_empty_request():
-    nobody = torch.zeros(3, dtype=torch.bool)
-    assert choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, 0, 1).tolist() == [
-        1,
-        1,
-    ]
+    nobody, roster = torch.zeros(3, dtype=torch.bool), Roster((1,) * 3)
+    asked = choose(PGFed(mixing="client"), torch.full((3,), -1.0), nobody, 1, roster, 0, 1)
+    assert asked.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("mixing", ["server", "client"])

@@ -19,7 +19,7 @@ from pomona.methods import resolve as method_of
 from pomona.storage.mapped_tensor import filed
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from problems import a_round, quadratics, suited, tiny, trained
+from problems import Federation, a_round, quadratics, suited, tiny, trained, uneven
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 RUNS = {check.__name__ for check in TASK_CHECKS}
@@ -297,10 +297,49 @@ def test_an_apple_client_moves_cores_that_are_out_of_reach():
     assert [i for i in range(8) if not torch.equal(near[i], cores[i])] == [3]
     assert_close((near[3] - middle).norm(), 2 * far[there].sort().values[3])
     assert_close(near[3] - middle, (cores[3] - middle) * (near[3] - middle).norm() / far[3])
-    each = apple.within_reach(torch.stack([cores, cores]), known, 2.0)
-    assert torch.equal(each, torch.stack([near, near]))  # under a budget every client has its own
-    for c in (None, 1e6):
-        assert torch.equal(apple.within_reach(cores[:3], known[:3], c), cores[:3])
+    few = cores[:3]
+    assert apple.within_reach(few, known[:3], 1e6) is few
+
+
+def test_the_median_of_cores_has_a_clients_own_current_one():
+    """Own cores 2 and 4, of which no download knows, and 1, 3, 9.
+
+    Of (2, 1, 3, 9) the median is 2.5, distances are 0.5, 1.5, 0.5, 6.5, and their lower median 0.5:
+    within twice that, 1 becomes 1.5 and 9 becomes 3.5. Of (0, 4, 3, 9) they are 3.5, 3.5, 0.5, 0.5,
+    5.5 and again 0.5: 0 becomes 2.5, and 9 becomes 4.5.
+    """
+    known = torch.ones(4, dtype=torch.bool)
+    held = torch.tensor([[0.0, 1.0, 3.0, 9.0]]).double().T  # what a silo has: 0 for its own
+    first = torch.tensor([[2.0, 1.5, 3.0, 3.5]]).double().T
+    C = torch.tensor([[2.0], [4.0]]).double()
+    near = apple.bounded(held, C[:1], (0,), known, 2.0)
+    assert torch.equal(near, first)
+    second = torch.tensor([[2.5, 4.0, 3.0, 4.5]]).double().T
+    for cores in (held, torch.stack([held, held])):  # one bank for all, and a copy each
+        near = apple.bounded(cores, C, (0, 1), known, 2.0)
+        assert torch.equal(near, torch.stack([first, second]))
+    assert held[:, 0].tolist() == [0.0, 1.0, 3.0, 9.0]
+
+
+@pytest.mark.parametrize("budget", [None, 1])
+def test_a_radius_is_counted_from_the_median_with_the_core_as_trained(budget):
+    """After a round the own core has moved. One step of the row then is dr_lr <g, c_j>, with cores
+    by hand.
+    """
+    own_start = apple.APPLE(dr_lr=0.01, core_radius=1.0, budget=budget, core_init="independent")
+    run = Federation(own_start.method(), uneven(2, 2, 2, 2))
+    run.round(a_round(1, lr=1.0))
+    p, own, bank = run.state(0).dr[0], run.state(0).core[0], run.server.cores
+    run.round(a_round(2, lr=0.1))
+    held = bank if budget is None else run.clients.copies.of(0)["cores"]
+    cores = torch.cat([own.unsqueeze(0), held[1:]]).numpy()
+    middle = np.median(cores, 0)
+    far = np.linalg.norm(cores - middle, axis=1)
+    short = np.minimum(1, np.sort(far)[1] / far)[:, None]
+    near = torch.from_numpy(middle + short * (cores - middle))
+    near[0] = own
+    g = p @ near - run.problem.targets[run.problem.rows[0]].mean(0)
+    assert_close(run.state(0).dr[0], p - 0.01 * near @ g)
 
 
 @pytest.mark.parametrize("step", ["paper", "local"])

@@ -43,9 +43,9 @@ its mixture, and uploads the change:
   = 0: Separate.
 
 Extension, not in the paper: ``core_radius`` = c, against clients that lie. A client moves each core
-that it received to at most c median distances from the cores' median by coordinate. Relationships
-turn away from cores that point elsewhere, but not before one that is out of all proportion has
-spoilt the mixture.
+that it received to at most c median distances from the median by coordinate of all cores, of its
+own the current one. Relationships turn away from cores that point elsewhere, but not before one
+that is out of all proportion has spoilt the mixture.
 
 Differs from the paper: the exponential scheduler is printed as e^(r/L), which grows and drops the
 eps that the text defines. p may be negative and need not sum to 1 (the "convex combination" of the
@@ -65,7 +65,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -73,7 +72,16 @@ from torch import Tensor
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.apple_steps import RULES, Mixing
-from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
+from pomona.methods.request_bank import (
+    by_relations,
+    limit,
+    others,
+    request,
+    servable,
+    served,
+    unasked,
+    unlimited,
+)
 from pomona.methods.robust_rules import clipped, median
 
 EPSILON = 1e-3
@@ -179,7 +187,7 @@ def server(settings: APPLE) -> base.Server:
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
         # Clients that keep copies compute the initial cores themselves; others must receive them.
-        offered = torch.full((N,), limit(settings.budget, N) == N - 1)
+        offered = torch.full((N,), unlimited(settings.budget, N))
         return Bank(
             initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N)
         )
@@ -190,7 +198,7 @@ def server(settings: APPLE) -> base.Server:
         there = bank.offered & roster.known
         index = torch.stack([wishes(settings, bank, there, i, roster, round_) for i in ids])
         down = {"cores": base.Rows(bank.cores, index)}
-        if limit(settings.budget, len(roster)) == len(roster) - 1:
+        if unlimited(settings.budget, len(roster)):
             return down
         return {**down, "available": base.Rows.same(servable(there, ids), len(ids))}
 
@@ -230,20 +238,13 @@ def wishes(
 ) -> Tensor:
     """Return the available ids (M,) that a client requested; its own id marks an empty place.
 
-    Before its first uplink it has requested none; choosing among cores never downloaded needs no
-    private data.
+    Without a budget these are all, also who joined since. Before its first uplink it has requested
+    none; choosing among cores never downloaded needs no private data.
     """
-    asked = bank.requests[client]
-    if (asked == client).all():
-        return choose(
-            settings,
-            roster.shares,
-            torch.zeros_like(there),
-            there,
-            client,
-            round_.seed,
-            round_.number,
-        )
+    asked, fetched = bank.requests[client], torch.zeros_like(there)
+    if unlimited(settings.budget, len(roster)) or (asked == client).all():
+        now = round_.seed, round_.number
+        return choose(settings, roster.shares, fetched, there, client, roster, *now)
     return served(asked, there, client)
 
 
@@ -288,7 +289,7 @@ def client(settings: APPLE) -> base.Client:
 
     def copies(initial: base.Initial, roster: base.Roster) -> base.Rows:
         N = len(roster)
-        if limit(settings.budget, N) == N - 1:
+        if unlimited(settings.budget, N):
             return base.Rows.same(initial(), 0)  # every round brings all
         if settings.core_init == "common":
             return base.Rows.same(initial(), N)
@@ -298,8 +299,10 @@ def client(settings: APPLE) -> base.Client:
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
         known = training.roster.known.to(state.dr.device)
-        cores, came = mixed(received["cores"])
-        cores = training.mixing_layout(within_reach(cores, known, settings.core_radius))
+        cores, came = downloaded(received["cores"])
+        if settings.core_radius:
+            cores = bounded(cores, state.core, training.clients, known, settings.core_radius)
+        cores = training.mixing_layout(cores)
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)
@@ -313,7 +316,7 @@ def client(settings: APPLE) -> base.Client:
         available = received.get("available", training.roster.known.expand_as(seen))
         asks = torch.stack(
             [
-                choose(settings, p, f, there, i, round_.seed, round_.number + 1)
+                choose(settings, p, f, there, i, training.roster, round_.seed, round_.number + 1)
                 for p, f, there, i in zip(P.cpu(), seen, available, training.clients, strict=True)
             ]
         )
@@ -325,9 +328,9 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    # Under a budget clients have their own copies, and a call for several reads as much as calls
-    # for each.
-    reads_alike = settings.budget is None
+    # Under a budget, or within a radius, clients have their own copies, and a call for several
+    # reads as much as calls for each.
+    reads_alike = settings.budget is None and settings.core_radius is None
     return base.Client(
         start,
         train,
@@ -339,7 +342,7 @@ def client(settings: APPLE) -> base.Client:
     )
 
 
-def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
+def downloaded(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
     """Return the cores to mix, (N, d) or under a budget copies (n, N, d); and the ids received (n,
     M).
     """
@@ -348,14 +351,22 @@ def mixed(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
     )
 
 
-def within_reach(cores: Tensor, known: Tensor, c: float | None) -> Tensor:
-    """Return the members' cores (..., N, d) that are farther from their median than c times the
-    median distance moved up to there; the given ones if none are, or without a c.
+def bounded(cores: Tensor, C: Tensor, clients: tuple[int, ...], known: Tensor, c: float) -> Tensor:
+    """Return downloaded cores (N, d) or (n, N, d) within reach of their median, for clients whose
+    own current cores, which no download has, are C (n, d); copies (n, N, d) if there are several.
     """
-    if c is None:
-        return cores
-    if cores.dim() > 2:
-        return torch.stack([within_reach(own, known, c) for own in cores])
+    copies = cores if cores.dim() == 3 else [cores] * len(C)
+    near = [
+        within_reach(base.replace_rows(held, (i,), core), known, c)
+        for i, core, held in zip(clients, C, copies, strict=True)
+    ]
+    return torch.stack(near) if cores.dim() == 3 or len(C) > 1 else near[0]
+
+
+def within_reach(cores: Tensor, known: Tensor, c: float) -> Tensor:
+    """Return cores (N, d) in which each member's is at most c median distances from the members'
+    median; the same tensor if none moved.
+    """
     there = base.chunked(cores)[known].compute()
     near = clipped(there, median(there), c)
     ids = tuple(known.nonzero().squeeze(1).tolist())
@@ -363,20 +374,21 @@ def within_reach(cores: Tensor, known: Tensor, c: float | None) -> Tensor:
 
 
 def choose(
-    settings: APPLE, p: Tensor, seen: Tensor, available: Tensor, client: int, seed: int, number: int
+    settings: APPLE,
+    p: Tensor,
+    fetched: Tensor,
+    available: Tensor,
+    client: int,
+    roster: base.Roster,
+    seed: int,
+    number: int,
 ) -> Tensor:
     """Return a client's request (M,) for round ``number`` (A.2), from those available (N,)."""
-    draw, places = stream(seed, "request", number, client), limit(settings.budget, len(p))
-    others = np.array(
-        [i for i in available.nonzero().squeeze(1).tolist() if i != client], dtype=np.int64
-    )
-    M = min(places, len(others))
-    if settings.selection == "uniform" or len(others) == M:
-        chosen = draw.choice(others, M, replace=False)
-    else:
-        chosen = fresh_first(
-            others, p.double().numpy()[others], seen.numpy()[others], M, number - 1, draw
-        )
+    if settings.selection == "private":
+        return by_relations(p, fetched, available, client, roster, settings.budget, seed, number)
+    ids, places = others(available, client), limit(settings.budget, len(roster))
+    draw = stream(seed, "request", number, client)
+    chosen = draw.choice(ids, min(places, len(ids)), replace=False)
     return request(chosen.tolist(), client, places)
 
 

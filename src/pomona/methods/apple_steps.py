@@ -37,7 +37,7 @@ class Mixing:
     p0: Tensor
     pull: float
 
-    def cores(self, n: int) -> Tensor:
+    def copies_of(self, n: int) -> Tensor:
         """Return the copies of the first n clients."""
         return self.copies[:n] if self.copies.dim() == 3 else self.copies
 
@@ -80,7 +80,7 @@ def paper(
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.own)
     for batch, c, p, vc, vp, mine in training.steps(round_.passes, *rows):
-        mixture = Mixture(p, mine, mixing.cores(len(c)), c)
+        mixture = Mixture(p, mine, mixing.copies_of(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
         base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
     return C, P, lambda: training.mixtures(Mixture(P, mixing.own, mixing.copies, C))
@@ -105,7 +105,7 @@ def local(
     states = base.optimizer_state(W, round_), base.optimizer_state(P, round_)
     rows = (W, P, *states, mixing.own, C, mixing.origins, rates)
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.passes, *rows):
-        C0 = mixing.cores(len(w))
+        C0 = mixing.copies_of(len(w))
         _, G = training.gradient(w, batch)
         slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
         slopes = (slopes + mixing.penalty(p)) * mixing.known

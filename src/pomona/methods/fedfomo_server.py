@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.request_bank import limit, request, servable, served, unasked
+from pomona.methods.request_bank import limit, others, request, servable, served, unasked
 
 
 class Fomo(base.MethodSettings):
@@ -152,8 +152,7 @@ def preferred(
     p: Tensor, available: Tensor, client: int, draw: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the available others in descending order of p (N,); ties in random order."""
-    others = available.clone().index_fill_(0, torch.tensor(client), False).numpy().nonzero()[0]
-    shuffled = draw.permutation(others)
+    shuffled = draw.permutation(others(available, client))
     order: NDArray[np.int64] = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")]
     return order
 

@@ -7,14 +7,12 @@ For the equations see ``pgfed``, under ``mixing = "client"``; the choice under a
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.pgfed_risks import UNMET, Risks, meeting, most, risk, with_momentum
-from pomona.methods.request_bank import fresh_first, limit, request, servable, served, unasked
+from pomona.methods.request_bank import by_relations, servable, served, unasked, unlimited
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def server(settings: Risks) -> base.Server:
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         sent = bank.sent & roster.known
-        index = torch.stack([wishes(settings, bank, sent, i, round_) for i in ids])
+        index = torch.stack([wishes(settings, bank, sent, i, roster, round_) for i in ids])
         return {
             "model": base.Rows.same(bank.model, len(ids)),
             "gradients": base.Rows(bank.gradients, index),
@@ -83,16 +81,18 @@ def server(settings: Risks) -> base.Server:
     return base.Server(start, down, aggregate, welcome, expects, relays=relays, global_model=True)
 
 
-def wishes(settings: Risks, bank: Bank, sent: Tensor, client: int, round_: base.Round) -> Tensor:
+def wishes(
+    settings: Risks, bank: Bank, sent: Tensor, client: int, roster: base.Roster, round_: base.Round
+) -> Tensor:
     """Return the ids (M,) that a client requested, of those that have ``sent`` (N,); its own id in
     an empty place.
 
     Without a budget these are all. For a client that has never taken part the server draws at
     random, since it has met no risks and all are equal to it.
     """
-    N = len(sent)
-    if not sent[client] or limit(settings.budget, N) == N - 1:
-        return choose(settings, torch.full((N,), UNMET), sent, client, round_.seed, round_.number)
+    if not sent[client] or unlimited(settings.budget, len(roster)):
+        unmet, now = torch.full((len(roster),), UNMET), (round_.seed, round_.number)
+        return choose(settings, unmet, sent, client, roster, *now)
     return served(bank.requests[client], sent, client)
 
 
@@ -155,7 +155,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         )
         G, offset = risk(training, W, round_)
         asks = [
-            choose(settings, row, available, i, round_.seed, round_.number + 1)
+            choose(settings, row, available, i, training.roster, round_.seed, round_.number + 1)
             for row, available, i in zip(
                 weights.cpu(), received["available"], training.clients, strict=True
             )
@@ -195,15 +195,15 @@ def products(others: Tensor, w: Tensor) -> Tensor:
 
 
 def choose(
-    settings: Risks, a: Tensor, available: Tensor, client: int, seed: int, number: int
+    settings: Risks,
+    a: Tensor,
+    available: Tensor,
+    client: int,
+    roster: base.Roster,
+    seed: int,
+    number: int,
 ) -> Tensor:
     """Return a client's request (M,) with coefficients a (N,) for round ``number``, from those
     available (N,).
     """
-    draw, places = stream(seed, "request", number, client), limit(settings.budget, len(a))
-    others = np.array(
-        [j for j in available.nonzero().squeeze(1).tolist() if j != client], dtype=np.int64
-    )
-    weights = a.double().numpy()[others]
-    chosen = fresh_first(others, weights, weights >= 0, min(places, len(others)), number - 1, draw)
-    return request(chosen.tolist(), client, places)
+    return by_relations(a, a >= 0, available, client, roster, settings.budget, seed, number)

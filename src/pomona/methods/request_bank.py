@@ -12,12 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pomona.core.rng import stream
+from pomona.core.round import Roster
+
 LEAST = -700.0  # of an exponent: its power is still a normal number
 
 
 def limit(budget: int | None, N: int) -> int:
     """Return the rows that a client of N downloads per round: M, at most those of all others."""
     return N - 1 if budget is None else min(budget, N - 1)
+
+
+def unlimited(budget: int | None, N: int) -> bool:
+    """Return whether a client of N downloads the rows of all others, whatever it requests."""
+    return limit(budget, N) == N - 1
 
 
 def unasked(budget: int | None, N: int) -> Tensor:
@@ -45,24 +53,34 @@ def servable(there: Tensor, ids: tuple[int, ...]) -> Tensor:
     return there.index_fill(0, torch.tensor(ids, device=there.device), True)
 
 
-def fresh_first(
-    others: NDArray[np.int64],
-    p: NDArray[np.float64],
-    fetched: NDArray[np.bool_],
-    M: int,
-    r: int,
-    draw: np.random.Generator,
-) -> NDArray[np.int64]:
-    """Return M of the ids ``others`` after r rounds: those never fetched, at random, then by
-    APPLE's eq. 9 from p.
+def others(available: Tensor, client: int) -> NDArray[np.int64]:
+    """Return the ids of those available (N,), ascending, without the client's own."""
+    return np.setdiff1d(available.cpu().numpy().nonzero()[0], client)
+
+
+def by_relations(
+    p: Tensor,
+    fetched: Tensor,
+    available: Tensor,
+    client: int,
+    roster: Roster,
+    budget: int | None,
+    seed: int,
+    number: int,
+) -> Tensor:
+    """Return a client's request (M,) for round ``number`` (APPLE, A.2), of those available (N,).
+
+    First those never ``fetched`` (N,), at random, then by eq. 9 from relations p (N,). N of eq. 8
+    counts members.
     """
-    fresh = draw.permutation(others[~fetched])[:M]
-    if len(fresh) == M:
-        return fresh
-    weight = probabilities(p[fetched], r, M, len(others) + 1)
-    return np.concatenate(
-        [fresh, draw.choice(others[fetched], M - len(fresh), replace=False, p=weight)]
-    )
+    draw, places = stream(seed, "request", number, client), limit(budget, len(roster))
+    ids = others(available, client)
+    known, M = fetched.numpy()[ids], min(places, len(ids))
+    chosen = draw.permutation(ids[~known])[:M]
+    if more := M - len(chosen):
+        weight = probabilities(p.double().numpy()[ids[known]], number - 1, M, len(roster.members))
+        chosen = np.append(chosen, draw.choice(ids[known], more, replace=False, p=weight))
+    return request(chosen.tolist(), client, places)
 
 
 def probabilities(p: NDArray[np.float64], r: int, M: int, N: int) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
 from pomona.testing.problems import (
     OBSERVED,
+    Federation,
     after,
     differing,
     passes,
@@ -119,6 +120,40 @@ def absent_clients_are_unchanged(settings: MethodSettings) -> None:
     changed = differing({k: v for k, v in states(run).items() if k in before}, before)
     assert not changed, f"a round of clients 0 and 2 changed {', '.join(changed)}"
     run.round(passes(settings, 3))
+
+
+def a_client_reads_only_rows_that_it_was_sent(settings: MethodSettings) -> None:
+    """Check that a round gives a client the same without the rows of a bank that its index does not
+    name: a silo has none of them. Client 3 joins in the third round, and client 0 leaves after it.
+    """
+    run = Federation(settings.method(), suited(settings, uneven(4, 3, 2, 4)), members=(0, 1, 2))
+    for number in range(1, 6):
+        if number in (3, 4):
+            run.only(*((0, 1, 2, 3) if number == 3 else (1, 2, 3)))
+        round_ = passes(settings, number)
+        down = run.method.server.down(run.server, run.ids, run.roster, round_)
+        for k, i in enumerate(run.ids):
+            visit = ClientRequest(round_, run.roster, (i,), True, OBSERVED)
+            whole = {name: rows.part([k]) for name, rows in down.items()}
+            (one,) = run.clients.visit(visit, whole)
+            (two,) = run.clients.visit(
+                visit, {name: _sent(rows, i) for name, rows in whole.items()}
+            )
+            other = differing(one.uplink, two.uplink) + differing(one.info, two.info)
+            other += [] if one.scores == two.scores else ["scores"]
+            assert not other, (
+                f"round {number}: {', '.join(other)} of client {i} depend on rows that its "
+                "downlink does not name, and that a silo does not receive"
+            )
+        run.round(round_)
+
+
+def _sent(rows: Rows, client: int) -> Rows:
+    """Return one client's part of a downlink as a silo builds it: rows that were not sent are 0."""
+    if rows.index.dim() == 1:
+        return rows
+    sent = rows.index[rows.index != client].unique()
+    return Rows(torch.zeros_like(rows.bank).index_copy(0, sent, rows.bank[sent]), rows.index)
 
 
 def private_tensors_never_go_up(settings: MethodSettings) -> None:
@@ -363,6 +398,7 @@ ROUND_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (
     a_round_that_is_not_committed_changes_nothing_and_repeats,
     an_evaluation_changes_nothing,
     absent_clients_are_unchanged,
+    a_client_reads_only_rows_that_it_was_sent,
     private_tensors_never_go_up,
     a_model_that_the_card_calls_private_never_goes_up,
     rows_of_one_call_train_as_they_do_alone,
