@@ -11,7 +11,8 @@ import pytest
 
 from pomona.core import files
 from pomona.core.bounds import MOST_BYTES
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings, read
 
 ROOT = Path(__file__).parents[2]
 # Who opens a file for reading elsewhere, and why. Writers are not listed: see the modes below.
@@ -150,6 +151,13 @@ def test_what_is_no_plain_file_of_a_bounded_length_is_refused_at_once(named, nam
     if name != "sparse":
         with pytest.raises(ConfigError, match=why):
             files.regular(named / name, ConfigError)
+
+
+def test_the_folder_of_an_account_that_is_not_there_is_a_missing_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.expanded("~/rows.csv") == tmp_path / "rows.csv"
+    with pytest.raises(DataError, match=r"~nobody-here/rows\.csv does not exist"):
+        read(data_settings(name="csv", path="~nobody-here/rows.csv", label_column="y"))
 
 
 def test_a_link_is_followed_only_where_that_is_allowed(tmp_path):

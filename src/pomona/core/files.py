@@ -31,6 +31,17 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 E = TypeVar("E", bound=PomonaError)
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path with ``~`` replaced by the account's folder.
+
+    It is unchanged, so usually missing, if that is unknown: of another account, or in a container.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def opened(path: Path, most: int | None = None, follow: bool = True) -> BufferedReader:
     """Open a regular file for reading.
 

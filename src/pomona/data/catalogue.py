@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.core.files import expanded
 from pomona.data.kinds import (
     BundledImages,
     BundledTable,
@@ -253,7 +254,7 @@ CATALOGUE = {entry.name: entry for entry in _ENTRIES}
 def data_dir(setting: Path | None = None) -> Path | None:
     """Return the data folder: the setting, else the environment variable, else None."""
     named = setting or os.environ.get("POMONA_DATA")
-    return Path(named).expanduser() if named else None
+    return expanded(named) if named else None
 
 
 def _found(entry: CatalogueEntry, roots: list[Path]) -> Path | None:
@@ -269,15 +270,15 @@ def locate(settings: PublicImages | PublicTexts) -> Path:
         DataError: it is missing; the message names the places searched and the download.
     """
     entry, base = CATALOGUE[settings.name], data_dir(settings.dir)
-    if settings.path is not None and settings.path.expanduser().is_file():
-        return settings.path.expanduser()
+    if settings.path is not None and expanded(settings.path).is_file():
+        return expanded(settings.path)
     if settings.path is None and base is None:
         raise DataError(
             f"no data folder to find {entry.name} in: point POMONA_DATA or --data-dir at the "
             f"folder that holds {entry.folders[0]}/{entry.markers[0]}, from {entry.source}"
         )
     roots = (
-        [settings.path.expanduser()]
+        [expanded(settings.path)]
         if settings.path
         else [(base or Path()) / name for name in entry.folders]
     )
@@ -298,7 +299,7 @@ def own_path(settings: OwnPath) -> Path:
     """
     if settings.path is None:
         raise ConfigError("own data need a file or folder: set data.path")
-    path = settings.path.expanduser()
+    path = expanded(settings.path)
     if not path.exists():
         raise DataError(f"{path} does not exist; correct data.path")
     return path

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError, listed, refuse
+from pomona.core.files import expanded
 from pomona.data import csv_columns, csv_table, npz, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
@@ -52,7 +53,7 @@ def read(settings: ClientData) -> Dataset:
             "for each"
         )
     parts = [
-        (client, role, path.expanduser())
+        (client, role, expanded(path))
         for role, part in enumerate(SPLITS)
         for client, files in enumerate(settings.clients)
         if (path := getattr(files, part)) is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.core.errors import ConfigError, DataError
+from pomona.core.files import expanded
 
 REPOSITORY = re.compile(r"(?:[\w-][\w.-]{0,95}/)?[\w-][\w.-]{0,95}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -18,14 +19,14 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 def cache() -> Path:
     """Return the folder of the cache, as the Hub's tools find it."""
     if named := os.environ.get("HF_HUB_CACHE"):
-        return Path(named).expanduser()
+        return expanded(named)
     home = os.environ.get("HF_HOME")
-    base = Path(home).expanduser() if home else _caches() / "huggingface"
+    base = expanded(home) if home else _caches() / "huggingface"
     return base / "hub"
 
 
 def _caches() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
 def snapshot(kind: Literal["model", "dataset"], repository: str, revision: str) -> Path:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, with_extra
+from pomona.core.files import expanded
 from pomona.core.settings import Settings
 from pomona.data import hub
 from pomona.storage.mapped_array import allocate
@@ -123,7 +123,7 @@ def named(name: str) -> Tokenizer:
         DataError: the repository is not on this machine.
     """
     repository, at, revision = name.rpartition("@")
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if at and not folder.exists():
         folder = hub.snapshot("model", repository, revision)
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, near
+from pomona.core.files import expanded
 from pomona.core.registry import require
 from pomona.models.settings import ModelSettings
 from pomona.models.weights import Weights
@@ -70,7 +70,7 @@ def resolved(settings: ModelSettings) -> ModelSettings:
     named = settings.name.removeprefix(PREFIX)
     if not settings.name.startswith(PREFIX) or named in (*IMAGES, *TEXTS):
         return settings
-    folder = Path(named).expanduser()
+    folder = expanded(named)
 
     def no_config(why: str) -> ConfigError:
         return ConfigError(

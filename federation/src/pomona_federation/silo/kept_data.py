@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pomona.core.errors import DataError, PomonaError
+from pomona.core.files import expanded
 from pomona.core.settings import Settings
 from pomona.data import csv_table, image_arrays, read
 from pomona.data.dataset import Dataset
@@ -48,7 +49,7 @@ class WantedData(Settings):
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from; empty if anything else may be read, or executed."""
-        paths = tuple(path.expanduser() for path in files(self.data))
+        paths = tuple(expanded(path) for path in files(self.data))
         own = self.data.name in READERS and all(
             p.suffix.lower() in SUFFIXES and p.is_file() for p in paths
         )
