@@ -55,10 +55,12 @@ def test_without_mu_it_is_fedavg_local_to_the_bit(settings):
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
 
 
+@pytest.mark.parametrize("least", [1, 2])  # with 2, batches of 2 leave none of 7 or 3 over
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("sizes", [(1,), (7, 3, 1), (4, 4)])
-def test_a_risk_and_its_gradient_are_over_all_samples_whatever_the_batches(size, sizes):
+def test_a_risk_and_its_gradient_are_over_all_samples_whatever_the_batches(size, sizes, least):
     problem = uneven(*sizes)
+    problem.least_batch = least
     run = Federation(PGFed().method(), problem)
     ids = tuple(sorted(range(len(sizes)), key=lambda i: -sizes[i]))
     W = torch.randn(len(ids), 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -90,19 +90,21 @@ def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[T
     """Return g_i = grad F_i(w_i) (n, d) at rows W (n, d) over all training data, and the offsets
     F_i(w_i) - <g_i, w_i>.
 
-    The offsets are (n, 1). A step's weight is its number of samples by the roster, not of those
-    drawn, so that under privacy the size of a draw stays private. A call that only evaluates takes
-    no steps.
+    The offsets are (n, 1). A step's weight is its number of samples by the roster, with those that
+    join a last batch (``Pass.least``), not of those drawn, so that under privacy the size of a draw
+    stays private. A call that only evaluates takes no steps.
     """
     G, F, counted = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
     if not training.trains:
         return G, F
     sizes = W.new_tensor([training.roster.sizes[i] for i in training.clients]).unsqueeze(1)
+    full, least = round_.batch_size, training.objective.least_batch
     for batch, w, total, losses, count, n in training.steps(
         1, W, G, F, counted, sizes, purpose=RISK
     ):
         loss, g = training.gradient(w, batch)
-        size = (n - batch.step * round_.batch_size).clamp(1, round_.batch_size)
+        left = n - batch.step * round_.batch_size
+        size = torch.where(left < full + least, left, full).clamp_min(1)
         total.addcmul_(size, g)
         losses.addcmul_(size, loss.to(losses).unsqueeze(1))
         count.add_(size)
