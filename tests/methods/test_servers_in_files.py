@@ -75,5 +75,6 @@ def test_a_server_computes_the_same_from_files(name, tmp_path):
         for here, there in zip(one[:2], other[:2], strict=True):
             assert here.keys() == there.keys()
             assert all(torch.equal(here[key], there[key]) for key in here)
-        rows = {k: t for k, t in other[0].items() if t.shape[:1] == (N,) and t.numel() >= N * WIDE}
+        held = {**other[0], **{name: rows.bank for name, rows in other[2].items()}}
+        rows = {k: t for k, t in held.items() if t.shape[:1] == (N,) and t.numel() >= N * WIDE}
         assert all(folder_of(t) for t in rows.values()), "rows of all clients"

@@ -62,10 +62,12 @@ def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
     """Offer the mean of the available models (initially the initial one), and the leave-one-out
     means.
     """
-    sent = bank.models[offered] if offered.any() else bank.models[:1]
-    mean = base.weighted_mean(sent, torch.full((len(sent),), 1 / len(sent), dtype=torch.float64))
+    places = offered if offered.any() else torch.arange(len(offered)) == 0
+    W, count = base.chunked(bank.models), int(places.sum())
+    mean = base.weighted_mean(W[places], torch.full((count,), 1 / count, dtype=torch.float64))
+    means = W.apply(lambda models, of_all: without(of_all, models, count), mean).compute()
     return {
-        "models": base.Rows(without(mean, bank.models, len(sent)), index),
+        "models": base.Rows(means, index),
         "mean": base.Rows.same(mean, len(index)),
         "uploaded": base.Rows.same(offered, len(index)),
     }

@@ -143,8 +143,9 @@ def server() -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> ServerState:
         w, N = initial(), len(roster)
-        gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
-        return ServerState(w, gradients, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
+        none = base.chunked(w.unsqueeze(0)).apply(torch.zeros_like).compute().expand(N, -1)
+        nobody = torch.zeros(N, dtype=torch.bool)
+        return ServerState(w, none, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
 
     def down(
         state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
@@ -205,11 +206,11 @@ def server() -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> dict[int, str]:
-        largest, limit = uplink["weights"].amax(0).tolist(), most(roster)
+        largest, cap = uplink["weights"].amax(0).tolist(), most(roster)
         return {
-            j: f"others weigh its risk by up to {a:.3g}; it counts by {limit:g} at most"
+            j: f"others weigh its risk by up to {a:.3g}; it counts by {cap:g} at most"
             for j, a in enumerate(largest)
-            if a > limit * (1 + SLACK)
+            if a > cap * (1 + SLACK)
         }
 
     return base.Server(start, down, aggregate, welcome, expects, limited=limited, global_model=True)
