@@ -256,7 +256,7 @@ def test_a_radius_beyond_all_changes_leaves_every_method_as_it_is_to_the_bit(nam
         assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
 
 
-def test_a_round_without_an_accepted_uplink_and_of_one_client():
+def test_a_round_of_one_client():
     w = random(1, 4)[0]
     for name in robust.RULES:
         W = random(1, 4, 1)
@@ -268,6 +268,31 @@ def test_models_in_files_have_the_same_result(name, tmp_path):
     w, W = random(1, 40)[0].float(), random(7, 40, 1).float()
     in_files = filed(W, tmp_path)
     assert torch.equal(mean_of(name, in_files, w), mean_of(name, W, w))
+
+
+# numbers beside the models
+
+
+def step_of(name, up, sizes, largest):
+    """By how much of the estimate's distance a server moves, with four clients' equal models."""
+    w, W = torch.zeros(1).double(), torch.ones(4, 1).double()
+    uplink = {"model": W} | {k: torch.tensor(v).double().unsqueeze(1) for k, v in up.items()}
+    server, round_ = method_of(name)().method().server, a_round(1, batch_size=1, lr=0.5)
+    return float(server.aggregate(w, uplink, (0, 1, 2, 3), Roster(sizes, largest), round_))
+
+
+@pytest.mark.parametrize("rule", sorted(robust.RULES.keys() - {"clipped"}))
+def test_numbers_beside_models_decide_how_far_an_estimate_is_followed(rule):
+    """FedNova: steps a = (1, 1, 1, 5), p = a / 8: tau = 28 / 8, sum_i p_i / a_i = 1 / 2. q-FedAvg,
+    |D_i| / lr = 2: of losses F_i it is mean F / (4 lr + mean F), at most 1.
+    """
+    steps, sizes = [1.0, 1.0, 1.0, 5.0], (1, 1, 1, 5)
+    assert step_of(f"fednova+{rule}", {"steps": steps}, sizes, 1.0) == pytest.approx(28 / 8 / 2)
+    assert step_of(f"fednova+{rule}", {"steps": steps}, sizes, 0.5) == pytest.approx(1)
+    for largest in (1.0, 0.5):
+        for lie, mean in ((1.0, 1.0), (4e6 - 3, 1e6)):
+            moved = step_of(f"q-fedavg+{rule}", {"risk": [1, 1, 1, lie]}, (1,) * 4, largest)
+            assert moved == pytest.approx(mean / (4 * 0.5 + mean))
 
 
 # names, and whom a rule names

@@ -21,8 +21,10 @@ A name followed by ``+clipped``, ``+centred``, ``+median``, ``+trimmed``, ``+geo
 ``+krum`` (``fedrep+median``) is that method with the rule before the mean of its server, for every
 method whose server keeps only the mean of its uplinks' models, or of a part of them; an optimizer
 may follow (``fedavg+clipped+adam``). After an estimate (all but clipped) every row is the same, so
-that the server's weights no longer matter. Numbers beside the models (a loss, steps) and BatchNorm
-statistics are not changed; ``largest_share`` limits what they do.
+that only the sum of the server's weights matters: 1, but for q-FedAvg, where losses make it any
+number up to 1, and FedNova, where steps make it 1 or more (1 with ``largest_share`` below 1). A
+rule is for models only: numbers beside them (a loss, steps, Fisher information) and BatchNorm
+statistics are taken as they come, up to ``largest_share`` of the weight.
 
 With at most half of the clients lying, what one of any size adds to a clipped mean is at most its
 weight times the radius, which is no longer than c times the longest honest change. The results of
@@ -242,8 +244,6 @@ def guarded(inner: base.Server, robust: Robust, settings: Any) -> base.Server:
     def ruled(
         w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster
     ) -> base.Uplink:
-        if not ids:
-            return uplink
         rows = robust.rule(settings, uplink["model"], w, roster.weights(ids))
         return {**uplink, "model": rows}
 
