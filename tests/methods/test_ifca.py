@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from pomona.federation.exchange import stack
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.ifca import IFCA, entry
-from problems import Federation, a_round, judged, quadratics, trained, uneven
+from problems import Federation, Quadratics, a_round, judged, quadratics, trained, uneven
 
 
 def test_one_model_is_fedavg_to_the_bit():
@@ -65,6 +65,19 @@ def test_equal_models_are_all_but_one_never_chosen_and_the_run_says_so():
     run.round(a_round())
     assert not run.server.labels.any()
     assert "all clients chose one" in run.method.server.closing(run.server, run.roster, a_round())
+
+
+def test_a_leavers_choice_says_nothing_about_the_members():
+    """Of clients with optima 0, 0 and 1 and models at 0 and 1, the last chooses another one."""
+    problem = Quadratics(torch.tensor([[0.0], [0.0], [1.0]]).double(), [[0], [1], [2]])
+    run = Federation(IFCA(clusters=2).method(), problem)
+    run.server = replace(run.server, models=torch.tensor([[0.0], [1.0]]).double())
+    run.round(a_round())
+    assert run.server.labels.squeeze(1).tolist() == [0, 0, 1]
+    assert run.method.server.closing(run.server, run.roster, a_round()) is None
+    run.only(0, 1)
+    run.round(a_round(2))
+    assert "all clients chose one" in run.method.server.closing(run.server, run.roster, a_round(2))
 
 
 @pytest.mark.parametrize("clusters", [0, 1001])

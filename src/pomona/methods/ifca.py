@@ -51,7 +51,7 @@ class IFCA(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = replace(CARD, exchange=replace(CARD.exchange, down_models=lambda _: self.clusters))
-        return base.Method(server(self.clusters), base.Client(base.no_state, train), card)
+        return base.Method(server(self.clusters), client(self.clusters), card)
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,9 @@ def entry(k: int) -> str:
 
 
 def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None:
-    """Return a note for a run in whose last rounds only one of several models was chosen."""
-    taken = state.labels[state.labels != NOBODY].unique()
+    """Return a note for a run in whose last rounds the members chose only one of several models."""
+    labels = state.labels[roster.known]
+    taken = labels[labels != NOBODY].unique()
     if len(state.models) == 1 or len(taken) > 1:
         return None
     return (
@@ -115,24 +116,26 @@ def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None
     )
 
 
-def train(
-    state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
-) -> base.Trained[None]:
+def client(K: int) -> base.Client:
     """Choose a model by training loss, then train it."""
-    models = [
-        received[entry(k)]
-        for k in range(len([name for name in received if name.startswith("model_")]))
-    ]
-    losses = torch.stack([training.loss(w, "train") for w in models], 1)
-    chosen = losses.argmin(1)
-    W = models[0].clone()
-    for k, w in enumerate(models):
-        W[chosen == k] = w[chosen == k]
-    training.observe("personal", W, "received")
-    W = base.sgd(training, W, round_)
-    training.observe("local", W, "trained")
-    one_hot = torch.nn.functional.one_hot(chosen, len(models)).bool().cpu()
-    return None, {"model": W, "cluster": one_hot}, {"cluster": chosen, "cluster_losses": losses}
+
+    def train(
+        state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
+    ) -> base.Trained[None]:
+        models = [received[entry(k)] for k in range(K)]
+        losses = torch.stack([training.loss(w, "train") for w in models], 1)
+        chosen = losses.argmin(1)
+        W = models[0].clone()
+        for k, w in enumerate(models):
+            W[chosen == k] = w[chosen == k]
+        training.observe("personal", W, "received")
+        W = base.sgd(training, W, round_)
+        training.observe("local", W, "trained")
+        one_hot = torch.nn.functional.one_hot(chosen, K).bool().cpu()
+        info = {"cluster": chosen, "cluster_losses": losses}
+        return None, {"model": W, "cluster": one_hot}, info
+
+    return base.Client(base.no_state, train)
 
 
 QUANTITIES = (
