@@ -26,6 +26,19 @@ def test_a_step_that_forgets_is_warned_of(name, settings, lr, said):
 
 
 @pytest.mark.parametrize(
+    ("name", "settings", "rate"),
+    [
+        ("pfedme", {"personal_lr": 0.1}, "method.personal_lr"),
+        ("pfedme+ala", {"personal_lr": 0.1}, "method.personal_lr"),
+        ("fedas", {"alignment_lr": 0.1}, "method.alignment_lr"),
+        *((name, {}, None) for name in METHODS if name != "apple"),
+    ],
+)
+def test_a_client_that_diverges_is_pointed_to_a_rate_that_is_set(name, settings, rate):
+    assert METHODS[name](**settings).method().client.rate == rate
+
+
+@pytest.mark.parametrize(
     ("name", "settings", "over", "said"),
     [
         # lambda / alpha_k = k, lr 0.1: 1 from round 10 on.

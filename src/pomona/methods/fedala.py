@@ -80,18 +80,16 @@ class FedALA(base.MethodSettings, ALA):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
+        card = adaptive_card(fedavg.CARD, self)
         card = replace(
-            adaptive_card(fedavg.CARD, self),
+            card,
             presentation=base.Presentation("FedALA", QUANTITIES),
             paper="Zhang et al., AAAI 2023, Algorithm 1",
             summary=(
                 "each client starts from its own element-wise mixture of the global model and "
                 "its last one"
             ),
-            exchange=replace(
-                adaptive_card(fedavg.CARD, self).exchange,
-                private="ALA's weights and the personal model",
-            ),
+            exchange=replace(card.exchange, private="ALA's weights and the personal model"),
         )
         return base.Method(fedavg.server(), adaptive(fedavg.client(mu=0.0), self), card)
 
@@ -151,7 +149,15 @@ def adaptive(
             {**info, **ala},
         )
 
-    return base.Client(start, train, (*inner.private, "weights"))
+    return replace(
+        inner,
+        start=start,
+        train=train,
+        private=(*inner.private, "weights"),
+        adapt=None,
+        constant=False,
+        sends_step=False,
+    )
 
 
 def weighed(row: partly_shared.RowLayout, settings: ALA) -> partly_shared.Parts:

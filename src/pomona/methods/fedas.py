@@ -123,7 +123,8 @@ def client(settings: FedAS) -> base.Client:
         sent = {"fisher": traces(training, W)} if settings.weigh == "fisher" else {}
         return FedASState(shared, select_columns(W, head.part)), {"model": shared, **sent}, {}
 
-    return base.Client(start, train, private=("head",), rate="alignment_lr")
+    tuned = "method.alignment_lr" if settings.alignment_lr else None
+    return base.Client(start, train, private=("head",), rate=tuned)
 
 
 def aligned(training: base.LocalTraining, means: Tensor) -> base.Loss:

@@ -165,7 +165,7 @@ def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 
-    return base.Client(inner.start, train, inner.private, sends_step=inner.sends_step)
+    return replace(inner, train=train)
 
 
 CARD = base.Card(

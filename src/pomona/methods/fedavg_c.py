@@ -67,7 +67,7 @@ def customised(inner: base.Client, epochs: int | None) -> base.Client:
         training.observe("personal", tuned, "received")
         return inner.train(state, {**received, "start": tuned}, training, round_)
 
-    return base.Client(inner.start, train, inner.private)
+    return replace(inner, train=train, sends_step=False)
 
 
 def customised_card(
