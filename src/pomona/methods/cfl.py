@@ -303,8 +303,8 @@ CARD = base.Card(
     exchange=base.Exchange(down="1", up="1", private="nothing but the data", keeps="nothing"),
     headline=("personal", "received"),
     joining=(
-        "a newcomer joins the cluster with the most samples, a leaver leaves its own; an unseen "
-        "client gets the first one's model"
+        "newcomers and unseen clients join the cluster with the most samples; a leaver leaves its "
+        "own"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
     needs=base.Needs(cohort="any cohort; to split a cluster, all its members"),

@@ -126,8 +126,11 @@ def server(beta: int) -> base.Server:
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """Return o_ij (N, N) of masks (N, d): the share of i's critical parameters that j has too; 0 if
-    i has none.
+    """Return o_ij (N, N) of masks (N, d): 1 less half of what differs between both masks, relative
+    to i's; 0 if i has no critical parameters.
+
+    It is the share of them that j has too where counts are equal, and negative if j's is much
+    larger.
     """
     both = base.chunked(masks).apply(Tensor.double).gram()
     count = both.diagonal().unsqueeze(1)
@@ -196,8 +199,9 @@ QUANTITIES = (
         "How much of what is critical two clients have in common",
         "o(i, j)",
         (
-            "the share o(i, j) of the critical parameters of client i (row) that are critical for "
-            "client j (column) too."
+            "o(i, j): 1 less half of what differs between the masks of clients i (row) and j "
+            "(column), relative to client i's: the share of critical parameters that both have "
+            "where counts are equal, negative if client j's is much larger."
         ),
         history="How the overlaps moved",
     ),
