@@ -5,13 +5,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from sklearn.decomposition import PCA
 from torch.testing import assert_close
 
 import pomona
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.floco import WHOLE, Floco, components, energy, point, projected, spread
+from pomona.methods.floco import WHOLE, Floco, components, energy, point, spread
 from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
 
 
@@ -59,22 +58,6 @@ def test_points_of_the_whole_simplex_are_uniform():
     points = np.stack([point(draw, np.full(3, 1 / 3), WHOLE) for _ in range(20000)])
     assert points.mean(0) == pytest.approx(np.full(3, 1 / 3), abs=0.005)
     assert points.var(0) == pytest.approx(np.full(3, 1 / 18), abs=0.002)
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.01, 1))
-def test_the_projection_is_the_nearest_point(seed, z):
-    x = np.random.default_rng(seed).normal(size=(1, 4))
-    found = projected(x, z)
-    assert found.sum() == pytest.approx(z)
-    constraint = {"type": "eq", "fun": lambda a: a.sum() - z}
-    best = minimize(
-        lambda a: ((a - x[0]) ** 2).sum(),
-        np.full(4, z / 4),
-        bounds=[(0, None)] * 4,
-        constraints=constraint,
-        options={"ftol": 1e-12},
-    )
-    assert found[0] == pytest.approx(best.x, abs=1e-5)
 
 
 def test_components_are_scikit_learns():

@@ -12,7 +12,8 @@ from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
 from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.pfedgraph import PFedGraph, cosine_gradient, onto_simplex
+from pomona.methods.pfedgraph import PFedGraph, cosine_gradient
+from pomona.methods.row_algebra import onto_simplex
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics, trained, uneven
 
@@ -20,14 +21,15 @@ from problems import Federation, a_round, quadratics, trained, uneven
 @given(
     arrays.arrays(
         "float64", st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.floats(-50, 50)
-    )
+    ),
+    st.floats(1e-4, 2),
 )
-def test_the_projection_meets_the_conditions_of_the_nearest_point(V):
-    """a >= 0, sum 1, and V - a is one number t wherever a > 0, and at most t elsewhere."""
+def test_the_projection_meets_the_conditions_of_the_nearest_point(V, total):
+    """a >= 0, a sum, and V - a is one number t wherever a > 0, and at most t elsewhere."""
     V = torch.from_numpy(V)
-    a = onto_simplex(V)
+    a = onto_simplex(V, total)
     assert (a >= 0).all()
-    assert_close(a.sum(1), torch.ones(len(V), dtype=torch.float64))
+    assert_close(a.sum(1), torch.full((len(V),), total, dtype=torch.float64))
     t = (V - a).masked_fill(a == 0, -torch.inf).max(1, keepdim=True).values
     assert ((V - a) <= t + 1e-9).all()
     assert ((V - a - t).abs()[a > 0] < 1e-9).all()

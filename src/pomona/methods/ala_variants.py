@@ -12,8 +12,8 @@ models itself. Table 4 has the last two, but neither paper nor code explains how
 does not change FedRep. FedAvg with ALA is ``fedala``.
 """
 
-from types import new_class
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any
 
 from pomona.methods import base
 from pomona.methods.ditto import Ditto
@@ -23,6 +23,7 @@ from pomona.methods.fedphp import FedPHP
 from pomona.methods.fedprox import FedProx
 from pomona.methods.per_fedavg import PerFedAvg
 from pomona.methods.pfedme import PFedMe
+from pomona.methods.suffixes import with_suffix
 
 
 def with_ala(
@@ -41,29 +42,14 @@ def with_ala(
         model: the received model from which local training starts.
         without: the method's keys that ALA replaces; they are not available.
     """
-    name = f"{kind.model_fields['name'].default}+ala"
 
     def method(settings: Any) -> base.Method:
         inner = kind.method(settings)
         half = adaptive(inner.client, settings, personal, model)
-        return base.Method(
-            inner.server, half, adaptive_card(inner.card, settings, personal), inner.caution
-        )
+        return replace(inner, client=half, card=adaptive_card(inner.card, settings, personal))
 
     fixed = {key: kind.model_fields[key].default for key in without}
-    types = {"name": Literal[name], **dict.fromkeys(fixed, ClassVar)}
-    body = {
-        "__module__": __name__,
-        "__annotations__": types,
-        "name": name,
-        "method": method,
-        **fixed,
-    }
-    named, bases = f"{kind.__name__}ALA", (kind, ALA)
-    both: type[base.MethodSettings] = new_class(
-        named, bases, exec_body=lambda space: space.update(body)
-    )
-    return both
+    return with_suffix(kind, "ALA", ALA, method, fixed=fixed)
 
 
 FedProxALA = with_ala(FedProx, personal=True)

@@ -175,7 +175,8 @@ def client(halves: Mapping[str, base.Client]) -> base.Client:
 def on_validation(training: base.LocalTraining, W: Tensor) -> Tensor:
     """Return mean losses (n,) of rows W (n, d) on each client's validation samples.
 
-    They decide what a client takes, and nothing that it sends: under privacy a metric.
+    Through ``batchwise``, as a metric: the choice decides nothing that is sent, so privacy asks for
+    ``metrics``, not ``validation-losses``.
     """
     own = training.objective
 

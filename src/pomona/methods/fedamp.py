@@ -46,14 +46,11 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
-
-# lambda is a keyword in Python
-BY_ALIAS = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
 Lambda = Annotated[
     float, Field(ge=0, alias="lambda", description="weight of the attention term (lambda)")
@@ -70,8 +67,6 @@ Start = Annotated[
 
 class FedAMP(base.MethodSettings):
     """FedAMP's settings; symbols of the paper in brackets."""
-
-    model_config = BY_ALIAS
 
     name: Literal["fedamp"] = "fedamp"
     lambda_: Lambda = 1.0
@@ -123,8 +118,6 @@ class FedAMP(base.MethodSettings):
 class HeurFedAMP(base.MethodSettings):
     """FedAMP with message weights by cosine similarity; symbols of the paper in brackets."""
 
-    model_config = BY_ALIAS
-
     name: Literal["heurfedamp"] = "heurfedamp"
     self_weight: float | None = Field(
         None, ge=0, le=1, description="a client's own weight (xi_ii); 1 / clients if not set"
@@ -151,9 +144,7 @@ class HeurFedAMP(base.MethodSettings):
 
 
 def step(settings: FedAMP | HeurFedAMP, round_: base.Round, members: int) -> float:
-    """Return alpha_k: theorem 1's lambda / sqrt(K), or one with an infinite sum and a finite sum of
-    squares.
-    """
+    """Return alpha_k: by schedule alpha, lambda / sqrt(K), or alpha / k."""
     alpha = settings.alpha
     if alpha is None:
         assert isinstance(settings, FedAMP)

@@ -39,7 +39,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, fedavg, partly_shared
+from pomona.methods import base, fedavg
 from pomona.objective.objective import RowCriterion
 
 NOTHING = 1e-6  # sample count of a class without samples
@@ -78,7 +78,7 @@ def client(settings: FedRoD) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedRoDState:
-        head = initial()[partly_shared.top_layers(initial.layers, 1)].repeat(len(ids), 1)
+        head = initial()[initial.layers[-1]].repeat(len(ids), 1)
         return FedRoDState(head if settings.head_start == "copy" else torch.zeros_like(head))
 
     def train(
@@ -87,11 +87,7 @@ def client(settings: FedRoD) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedRoDState]:
-        part, W, H = (
-            partly_shared.top_layers(training.layers, 1),
-            received["model"].clone(),
-            state.head,
-        )
+        part, W, H = training.layers[-1], received["model"].clone(), state.head
         training.observe("global", W, "received")
         training.observe("personal", added(W, H, part), "received")
         losses = (

@@ -90,7 +90,7 @@ def server() -> base.Server:
 
 @dataclass(frozen=True)
 class FedSelectState:
-    """A client's mask (n, d) bool, and its own parameters (n, d), 0 where the mask is."""
+    """A client's mask (n, d) bool, and its own parameters (n, d), 0 where they are shared."""
 
     mask: Tensor
     own: Tensor

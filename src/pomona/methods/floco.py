@@ -34,8 +34,8 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.rng import stream
-from pomona.methods import base, partly_shared
-from pomona.methods.row_algebra import TINY
+from pomona.methods import base
+from pomona.methods.row_algebra import TINY, onto_simplex
 
 SIZES = np.linspace(1e-4, 1, 1000)
 """Candidates for z."""
@@ -81,7 +81,7 @@ def server(settings: Floco) -> base.Server:
     M = settings.corners
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Simplex:
-        part, N = last(initial), len(roster)
+        part, N = initial.layers[-1], len(roster)
         rest = [initial(m)[part] for m in range(M - 1)]
         centres = torch.full((N, M), 1 / M, dtype=torch.float64)
         return Simplex(
@@ -132,11 +132,6 @@ def placed(state: Simplex, ids: tuple[int, ...], centres: Tensor, radius: float)
     )
 
 
-def last(row: partly_shared.RowLayout) -> slice:
-    """Return the last layer of a row."""
-    return partly_shared.top_layers(row.layers, 1)
-
-
 def components(changes: Float64, M: int) -> Float64:
     """Return the first M principal components (n, M) of rows (n, m), 0 where there are fewer; the
     largest loading of each is positive.
@@ -151,17 +146,9 @@ def components(changes: Float64, M: int) -> Float64:
 
 def spread(X: Float64) -> Float64:
     """Return the centres (n, M) of points X (n, M) that have the least energy."""
-    nearest = [projected(X, z) for z in SIZES]
+    nearest = [onto_simplex(torch.from_numpy(X), z).numpy() for z in SIZES]
     candidates: list[Float64] = [b / b.sum(1, keepdims=True) for b in nearest]
     return candidates[int(np.argmin([energy(b) for b in candidates]))]
-
-
-def projected(X: Float64, z: float) -> Float64:
-    """Return the nearest points (n, M) to X (n, M) in {a >= 0, sum a = z}."""
-    ordered = -np.sort(-X, axis=1)
-    levels = (ordered.cumsum(1) - z) / np.arange(1, X.shape[1] + 1)
-    positive = (ordered > levels).sum(1, keepdims=True)
-    return np.maximum(X - np.take_along_axis(levels, positive - 1, axis=1), 0)
 
 
 def energy(B: Float64) -> float:
@@ -177,7 +164,7 @@ def client(M: int) -> base.Client:
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
-        W, part = received["model"].clone(), last(training)
+        W, part = received["model"].clone(), training.layers[-1]
         centre, radius = received["centre"], received["radius"].squeeze(1).tolist()
         middle = torch.full_like(centre, 1 / M)
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.methods import base, fedavg, partly_shared
+from pomona.methods import base, fedavg
 from pomona.objective.batches import Batch
 from pomona.objective.optimizer_step import state_mask
 
@@ -118,7 +118,7 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
         for norm in training.norms:
             taken[norm] = False
     else:
-        taken[partly_shared.top_layers(training.layers, 1)] = rule == "head-shared"
+        taken[training.layers[-1]] = rule == "head-shared"
     return taken
 
 

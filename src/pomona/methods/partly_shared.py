@@ -73,7 +73,7 @@ def head(row: RowLayout, shared: Shared | None) -> Parts:
     if isinstance(shared, tuple):
         return gaps(matched(row, shared, KEY), row.layers[-1].stop)
     if shared is None:
-        return (top_layers(row.layers, 1),)
+        return (row.layers[-1],)
     _require_layers(row.layers, shared, KEY)
     return (top_layers(row.layers, len(row.layers) - shared),)
 
@@ -212,9 +212,7 @@ def client(kept: Kept) -> base.Client:
 
 
 def by_name(card: base.Card, shared: Shared | None) -> base.Card:
-    """Return the card of a method that keeps the last or first layers, as it is if parameters are
-    shared by their names.
-    """
+    """Return a method's card; if ``shared`` is a list of globs, with the exchange in those words."""
     if not isinstance(shared, tuple):
         return card
     part = "share of the parameters in method.shared"

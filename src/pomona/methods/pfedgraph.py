@@ -35,7 +35,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.row_algebra import TINY, cosine_similarity
+from pomona.methods.row_algebra import TINY, cosine_similarity, onto_simplex
 
 
 class PFedGraph(base.MethodSettings):
@@ -126,16 +126,6 @@ def graph(
     s = cosines[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
     a = onto_simplex(p + s / (2 * alpha))
     return a.new_zeros(len(ids), len(among)).index_copy(1, columns, a)
-
-
-def onto_simplex(V: Tensor) -> Tensor:
-    """Project rows V (n, S), S >= 1, onto the simplex, (n, S): max(V - t, 0) with rows that sum to
-    1.
-    """
-    ordered, _ = V.sort(1, descending=True)
-    thresholds = (ordered.cumsum(1) - 1) / torch.arange(1, V.shape[1] + 1)
-    kept = (ordered > thresholds).sum(1, keepdim=True)
-    return (V - thresholds.gather(1, kept - 1)).clamp_min(0)
 
 
 def trainer(mu: float) -> Callable[..., base.Trained[None]]:

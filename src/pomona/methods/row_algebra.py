@@ -85,6 +85,16 @@ def cosine_similarity(W: Tensor | Chunked, scale: float = 1.0) -> Tensor:
     return chunked(W).apply(lambda w: w / lengths).gram(scale)
 
 
+def onto_simplex(V: Tensor, total: float = 1.0) -> Tensor:
+    """Return the points (n, m) nearest to rows V (n, m), m >= 1, that sum to ``total`` without
+    negative numbers: max(V - t, 0).
+    """
+    ordered, _ = V.sort(1, descending=True)
+    thresholds = (ordered.cumsum(1) - total) / torch.arange(1, V.shape[1] + 1)
+    kept = (ordered > thresholds).sum(1, keepdim=True)
+    return (V - thresholds.gather(1, kept - 1)).clamp_min(0)
+
+
 def replace_rows(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return rows W (N, d) with others in the places of ids: one for all (d,), or one each (n,
     d).

@@ -1,8 +1,8 @@
-"""A method's settings with those of an addition to its server, as one class under a joint name."""
+"""A method's settings with those of an addition, as one class under a joint name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import new_class
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
@@ -15,25 +15,30 @@ def with_suffix(
     own: type[Settings],
     method: Callable[[Any], base.Method],
     called: str | None = None,
+    fixed: Mapping[str, Any] = {},
 ) -> type[base.MethodSettings]:
     """Return settings that combine a method's with an addition's in one section.
 
     Args:
         kind: the method's settings.
-        suffix: of the joint name, after a plus sign.
+        suffix: of the new class, as it is written there, and in lower case of the joint name, after
+            a plus sign.
         own: the addition's settings.
         method: the method from the joint settings.
         called: title of the new method, whose name is the title in lower case; NAME+suffix if
             None.
+        fixed: values of the method's keys that are no longer available.
     """
-    name = called.lower() if called else f"{kind.model_fields['name'].default}+{suffix}"
+    plain = kind.model_fields["name"].default
+    name = called.lower() if called else f"{plain}+{suffix.lower()}"
     body = {
         "__module__": method.__module__,
-        "__annotations__": {"name": Literal[name]},
+        "__annotations__": {"name": Literal[name], **dict.fromkeys(fixed, ClassVar)},
         "name": name,
         "method": method,
+        **fixed,
     }
-    title = called or f"{kind.__name__}{suffix.capitalize()}"
+    title = called or f"{kind.__name__}{suffix[0].upper()}{suffix[1:]}"
     both: type[base.MethodSettings] = new_class(
         title, (kind, own), exec_body=lambda space: space.update(body)
     )
