@@ -24,8 +24,8 @@ Model = tuple[str, str]  # (model, when)
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> one model's answers
-# of a client's answers: an interval
-Surety = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
+# (a client's answers, its id) -> the confidence interval of a score
+IntervalOf = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
 
 
 def shares_all(split: str, samples: int) -> bool:
@@ -33,7 +33,7 @@ def shares_all(split: str, samples: int) -> bool:
     return True
 
 
-def unsure(answers: tuple[Tensor, Tensor], client: int) -> None:
+def no_interval(answers: tuple[Tensor, Tensor], client: int) -> None:
     """Compute no confidence interval (default), since a round has many scores that are viewed
     together.
     """
@@ -46,13 +46,13 @@ class Scoring:
     Attributes:
         metric: the headline metric.
         specificity: see ``Examination``.
-        surety: confidence interval of a score.
+        interval: confidence interval of a score.
         shares: which scores are shared, by split and number of samples.
     """
 
     metric: Metric = ACCURACY
     specificity: float | None = None
-    surety: Surety = unsure
+    interval: IntervalOf = no_interval
     shares: Callable[[str, int], bool] = shares_all
 
     def score(
@@ -96,8 +96,8 @@ class Scoring:
                 value = loss
             case name:
                 value = compute(name, *data.in_units(outputs, targets, client, split), task)
-        sure = self.surety(data.in_units(outputs, targets, client, split), client)
-        return Score(model, when, split, len(targets), loss, accuracy, value, sure)
+        interval = self.interval(data.in_units(outputs, targets, client, split), client)
+        return Score(model, when, split, len(targets), loss, accuracy, value, interval)
 
 
 @dataclass(frozen=True)

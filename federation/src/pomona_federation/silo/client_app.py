@@ -18,7 +18,7 @@ from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.kept_models import ModelChoice
 from pomona.federation.round_plan import round_of
-from pomona.federation.scoring import Scoring, Surety, unsure
+from pomona.federation.scoring import IntervalOf, Scoring, no_interval
 from pomona.methods.base import Downlink
 from pomona.objective.dataset import clustered
 from pomona.objective.private import PrivateObjective
@@ -239,7 +239,7 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
-        scoring = Scoring(metric, config.specificity, self._surety, silo.agreed.run_study.shares)
+        scoring = Scoring(metric, config.specificity, self._interval, silo.agreed.run_study.shares)
         clients = ClientRuntime(*parts, scoring=scoring, choice=choice)
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
@@ -265,13 +265,13 @@ class ClientApp:
         return clients, reply
 
     @property
-    def _surety(self) -> Surety:
-        """Confidence of scores: computed for an evaluation, of which there is one, and not for each
+    def _interval(self) -> IntervalOf:
+        """Confidence intervals of scores: in an evaluation, of which there is one, not in each
         round.
         """
         own = self.silo.own
         if not self.silo.agreed.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
-            return unsure
+            return no_interval
         metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
         return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
 
