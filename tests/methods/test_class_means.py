@@ -37,7 +37,7 @@ def points(*sizes):
 def test_features_and_means_are_those_of_the_network():
     scenario, training = digits()
     W = torch.stack([scenario.initial(i) for i in range(4)])
-    means, counts = training.class_means(W, 10)
+    means, counts = class_means.means_of(training.features(W), 10)
     data = training.objective.data
     for i, (z, y) in enumerate(training.features(W)):
         module = scenario.module()

@@ -12,12 +12,13 @@ keeps its last mean. Up go ``class_means`` (K f) and ``class_counts`` (K), down 
 ``class_known`` (K), 1 for a class that has a mean, else 0 and out of the loss.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pomona.methods import base
 
@@ -60,9 +61,23 @@ def received(entries: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     return entries["class_means"].unflatten(1, (known.shape[1], -1)), known
 
 
+def means_of(features: Sequence[tuple[Tensor, Tensor]], classes: int) -> tuple[Tensor, Tensor]:
+    """Return means (n, K, f) and counts (n, K) float64 of each client's classes, from features (b,
+    f) and classes (b,) of its samples; the mean is 0 for a class without samples.
+
+    Sending them is the release "class-means".
+    """
+    means, counts = [], []
+    for z, y in features:
+        own = one_hot(y, classes).double()
+        counts.append(own.sum(0))
+        means.append((own.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
+    return torch.stack(means), torch.stack(counts)
+
+
 def uplink(training: base.LocalTraining, W: Tensor) -> base.Uplink:
     """Return the entries of an uplink: the clients' means under rows W (n, d), and counts."""
-    means, counts = training.class_means(W, base.linear_head(training).outputs)
+    means, counts = means_of(training.features(W), base.linear_head(training).outputs)
     return {"class_means": means.flatten(1), "class_counts": counts}
 
 
@@ -75,7 +90,7 @@ def expects(state: ClassMeans) -> base.Uplink:
 def flaw(uplink: base.Uplink) -> str | None:
     """Return why counts cannot be used: one is negative, or none is positive."""
     counts = uplink["class_counts"]
-    if float(counts.min()) >= 0 < float(counts.sum()):
+    if counts.min() >= 0 and counts.sum() > 0:
         return None
     return "tensor 'class_counts' holds a negative number, or only zeros"
 

@@ -18,7 +18,8 @@ Named models: ``personal, received`` is the received phi under the client's h_i,
 
 Differs from published code: that aligns by plain SGD at 0.01 in batches of 16, here with the run's
 optimizer, rate and batches; measures t_i in evaluation mode, here as in training; and lets absent
-clients measure theirs, which nobody uses. In full batches PFLlib's models are these. Where shares of a mean are limited, so is that of t_i.
+clients measure theirs, which nobody uses. In full batches PFLlib trains the same models. Where
+shares of a mean are limited, so is that of t_i.
 """
 
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
+from pomona.methods.class_means import means_of
 from pomona.methods.partly_shared import drop_columns, insert_columns, select_columns
 from pomona.methods.reweighting import reweighted_server
 
@@ -107,7 +109,7 @@ def client(settings: FedAS) -> base.Client:
         training.observe("personal", W, "received")
         if training.trains and settings.alignment_epochs:
             own = insert_columns(state.body, state.head, head.part)
-            means, _ = training.class_means(own, head.outputs)
+            means, _ = means_of(training.features(own), head.outputs)
             base.sgd(
                 training,
                 W,

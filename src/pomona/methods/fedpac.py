@@ -26,7 +26,8 @@ Differs from published code: that sets weights below 0.001 to 0, and eigenvalues
 has made one of Q negative; takes 0.1 as the rate of the head, and pulls a class without a mean to the
 client's own. PFLlib counts clients alike in C. It receives models in a random order and gives each
 client the head of another one's statistics; and heads that were mixed already are mixed into those
-of the next clients. Without these three its models are these. Here an s_i is taken to be no less than the client's means allow.
+of the next clients. Without these three differences it trains the same models. Here an s_i is taken
+to be no less than the client's means allow.
 """
 
 from dataclasses import dataclass, replace
@@ -161,13 +162,12 @@ def client(settings: FedPAC) -> base.Client:
         part = base.linear_head(training).part
         W = insert_columns(received["model"], received["head"], part)
         training.observe("personal", W, "received")
-        before = class_means.uplink(training, W)["class_means"]
+        before = measured(training, W)
         losses = [
             class_means.attracted(training, *own, settings.lambda_)
             for own in zip(*class_means.received(received), strict=True)
             if settings.lambda_
         ]
-        squares = [z.double().square().sum(1).mean() for z, _ in training.features(W)]
         if training.trains:
             base.sgd(training, W, round_, settings.head_epochs, purpose="head", part=part)
         base.sgd(training, W, round_, losses=losses, part=slice(0, part.start))
@@ -175,13 +175,22 @@ def client(settings: FedPAC) -> base.Client:
         uplink = {
             "model": drop_columns(W, part),
             "head": select_columns(W, part),
-            "start_means": before,
-            "mean_square": torch.stack(squares).unsqueeze(1),
+            **before,
             **class_means.uplink(training, W),
         }
         return None, uplink, {}
 
     return base.Client(base.no_state, train)
+
+
+def measured(training: base.LocalTraining, W: Tensor) -> base.Uplink:
+    """Return the clients' class means and mean square of features under the received rows W (n,
+    d).
+    """
+    features = training.features(W)
+    means, _ = class_means.means_of(features, base.linear_head(training).outputs)
+    squares = torch.stack([z.double().square().sum(1).mean() for z, _ in features])
+    return {"start_means": means.flatten(1), "mean_square": squares.unsqueeze(1)}
 
 
 CARD = base.Card(

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
@@ -267,20 +266,6 @@ class LocalTraining:
             )
             for row, c in zip(W, self.clients, strict=True)
         ]
-
-    def class_means(self, W: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Return the mean features of each class of each client's training samples under rows W
-        (n, d), as ``features`` has them.
-
-        Means (n, K, f) are 0 for a class without samples; counts (n, K) are float64. Sending them
-        is the release "class-means".
-        """
-        means, counts = [], []
-        for z, y in self.features(W):
-            own = one_hot(y, classes).double()
-            counts.append(own.sum(0))
-            means.append((own.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
-        return torch.stack(means), torch.stack(counts)
 
     def watches(self, when: When) -> bool:
         """Return whether models observed at this moment will be evaluated: never those after
