@@ -13,7 +13,7 @@ from pomona.federation.callbacks import Callback
 from pomona.federation.round_plan import round_of
 from pomona.lifecycle import begun_with
 from pomona.methods.base import optimizer_state, optimizer_step
-from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, Steps, range_test
+from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, StepRule, range_test
 from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 
@@ -85,11 +85,11 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     return scenario.at_rate(test.chosen)
 
 
-def steps_of(config: Config) -> Steps:
+def steps_of(config: Config) -> StepRule:
     """Return the local steps of a run, at any rate."""
     round_ = round_of(config.model_copy(update={"lr": 1.0}), 1)
 
     def step(w: Tensor, g: Tensor, moments: Tensor, lr: float) -> None:
         optimizer_step(w, g, moments, replace(round_, lr=lr))
 
-    return Steps(config.batch_size, lambda w: optimizer_state(w, round_), step, config.seed)
+    return StepRule(config.batch_size, lambda w: optimizer_state(w, round_), step, config.seed)

@@ -9,7 +9,6 @@ steps can diverge later, so a rate next to one that diverged is not chosen.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import inf, isfinite, isinf
 
 import torch
@@ -65,7 +64,7 @@ class RangeTest:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepRule:
     """A run's local steps, which determine a good rate.
 
     Attributes:
@@ -85,7 +84,7 @@ def range_test(
     objective: Objective,
     w0: Tensor,
     sizes: Sequence[int],
-    steps: Steps,
+    steps: StepRule,
     rates: Sequence[float] = RATES,
 ) -> RangeTest:
     """Try learning rates for local steps, in ascending order until one diverges.
@@ -115,7 +114,7 @@ def _spaced(ordered: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _loss(
-    objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: Steps, rate: float
+    objective: Objective, w0: Tensor, sizes: Mapping[int, int], steps: StepRule, rate: float
 ) -> float:
     """Return the mean training loss per sample in the last round; infinite if training diverged."""
     weights = torch.tensor(list(sizes.values()), dtype=torch.float64)
@@ -131,23 +130,14 @@ def _loss(
 
 
 def _local(
-    objective: Objective, w: Tensor, client: int, steps: Steps, rate: float, number: int
+    objective: Objective, w: Tensor, client: int, steps: StepRule, rate: float, number: int
 ) -> tuple[Tensor, Tensor]:
     """Take a client's few steps from w (d,); return its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
     moments, losses = steps.moments(row), []
-    address = Pass(
-        steps.seed,
-        PURPOSE,
-        number,
-        client,
-        Passes(STEPS),
-        steps.batch_size,
-        least=objective.least_batch,
-    )
-    for step, index in enumerate(
-        islice(ordinary(objective.data.rows["train"][client], address), STEPS)
-    ):
+    passes, least = Passes(steps=STEPS), objective.least_batch
+    address = Pass(steps.seed, PURPOSE, number, client, passes, steps.batch_size, least=least)
+    for step, index in enumerate(ordinary(objective.data.rows["train"][client], address)):
         loss, g = objective.gradient(
             row, [index], views=[View(client, steps.seed, number, PURPOSE, step)]
         )
