@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.core.errors import ConfigError
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
@@ -122,12 +121,6 @@ def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
     # FedAvg's fixed point: n_i / n times how far n_i steps go
     pull = [n / 7 * (1 - 0.9**n) for n in (1, 4, 2)]
     assert avg.server.item() == pytest.approx((pull[1] + 2 * pull[2]) / sum(pull))
-
-
-def test_momentum_is_refused():
-    run = Federation(SCAFFOLD().method(), quadratics(2))
-    with pytest.raises(ConfigError, match=r"momentum = 0\.9: .* set momentum=0"):
-        run.round(a_round(momentum=0.9))
 
 
 def test_a_client_without_a_step_keeps_its_variate():

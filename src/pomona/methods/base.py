@@ -4,7 +4,7 @@ A method is two halves of pure functions. The server half turns its state into d
 into its next state; the client half turns its state and a downlink into its next state and an
 uplink. Both are written for rows: a leading axis of clients, of length one in a silo.
 
-Everything that a method needs is available here: ``from pomona.methods import base``.
+What most methods need is available here: ``from pomona.methods import base``.
 """
 
 from abc import ABC, abstractmethod

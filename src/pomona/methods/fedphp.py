@@ -29,8 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
-from pomona.methods.local_sgd import Cached
-from pomona.objective.objective import Objective, RowCriterion
+from pomona.objective.objective import Objective
 
 TEMPERATURE = 4.0
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -112,7 +111,7 @@ class Teacher:
 
     settings: FedPHP
     objective: Objective
-    cached: Cached
+    cached: base.Cached
 
     @classmethod
     def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
@@ -120,12 +119,12 @@ class Teacher:
         samples.
         """
         if settings.transfer == "mmd":
-            return cls(settings, objective, Cached.features(objective, h, client))
-        hard = Cached.outputs(objective, h, client)
+            return cls(settings, objective, base.Cached.features(objective, h, client))
+        hard = base.Cached.outputs(objective, h, client)
         soft = replace(hard, values=objective.data.task.soften(hard.values, TEMPERATURE))
         return cls(settings, objective, soft)
 
-    def criterion(self, index: Tensor) -> RowCriterion:
+    def criterion(self, index: Tensor) -> base.RowCriterion:
         """Return the loss of one batch: (1 - lambda) F + lambda R."""
         taught, weight = self.cached.of(index), self.settings.transfer_weight
 

@@ -40,7 +40,6 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base, fedavg
-from pomona.objective.objective import RowCriterion
 
 NOTHING = 1e-6  # sample count of a class without samples
 
@@ -115,7 +114,7 @@ def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
     return P
 
 
-def balanced(training: base.LocalTraining, client: int, gamma: float) -> RowCriterion:
+def balanced(training: base.LocalTraining, client: int, gamma: float) -> base.RowCriterion:
     """Return the loss of a batch under a client's class frequencies; the run's own if targets are
     not classes.
     """

@@ -20,7 +20,6 @@ dropout, or training augments images. Differs from published code: that runs eac
 three models in every epoch.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -29,8 +28,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from pomona.methods import base, fedavg
-from pomona.methods.local_sgd import Cached
-from pomona.objective.objective import RowCriterion
 
 
 class MOON(base.MethodSettings):
@@ -56,7 +53,9 @@ def client(settings: MOON) -> base.Client:
         training.observe("global", w, "received")
         losses = [
             contrasted(
-                settings, training, *(Cached.features(training.objective, row, c) for row in pair)
+                settings,
+                training,
+                *(base.Cached.features(training.objective, row, c) for row in pair),
             )
             for *pair, c in zip(w, last, training.clients, strict=True)
             if settings.mu and training.trains
@@ -69,14 +68,14 @@ def client(settings: MOON) -> base.Client:
 
 
 def contrasted(
-    settings: MOON, training: base.LocalTraining, of_global: Cached, of_last: Cached
-) -> Callable[[Tensor], RowCriterion]:
+    settings: MOON, training: base.LocalTraining, of_global: base.Cached, of_last: base.Cached
+) -> base.Loss:
     """Return the loss of a client's batches: its samples -> F + mu C, with the features of both
     fixed models.
     """
     plain = training.objective.criterion
 
-    def of(index: Tensor) -> RowCriterion:
+    def of(index: Tensor) -> base.RowCriterion:
         near, far = of_global.of(index), of_last.of(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ McLaughlin, Su. Personalized federated learning via feature distribution adaptat
                      S     <- sum_i n_i / n (b_i C_i + (1 - b_i) S)
 
 Features z are the f numbers phi(x) that the head receives; pi_ik is the client's share of class k,
-and e = 0.0001, which every share has more, too. Folds take every second sample of a class, and none of
+and e = 0.0001, which is also added to every share. Folds take every second sample of a class, and none of
 a class with one; a client without folds has b_i = 0. With ``betas = 2`` there is one for means and
 one for the covariance. At the start mu is the weight of the initial head, and S is I.
 
@@ -25,7 +25,8 @@ Differs from published code: that adds I, and 1e-4 to every number, to C_i (``ri
 the nearest matrix without negative eigenvalues; here there are none. It minimises by ten steps of
 ``L-BFGS`` from 1/2, draws folds, takes the features of C_i and m_i as they were while phi moved, and
 starts mu at random numbers from 0 to 1; where it evaluates, a class of one or two samples has mu_k.
-Without these its models are these in training, to rounding. The paper's algorithm was not at hand.
+Without these differences it trains the same models, to rounding. The paper's algorithm was not at
+hand.
 """
 
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class PFedFDA(base.MethodSettings):
         1, description="numbers by which own statistics count: one for all, or two (beta)"
     )
     ridge: float = Field(
-        1.0, gt=0, le=1e6, description="what a client's covariance has more on its diagonal"
+        1.0, gt=0, le=1e6, description="added to the diagonal of a client's covariance (ridge)"
     )
 
     def method(self) -> base.Method:

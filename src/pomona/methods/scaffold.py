@@ -28,7 +28,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.training_settings import require_steps
 from pomona.methods import base
 
 
@@ -110,8 +109,7 @@ def start(
 def train(
     state: SCAFFOLDState, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[SCAFFOLDState]:
-    """Run local SGD with drift correction; raises ConfigError for steps that are not plain."""
-    require_steps("scaffold", CARD.needs.steps, round_.momentum, round_.optimizer)
+    """Run local SGD with drift correction."""
     w, c = received["model"], received["control"]
     training.observe("global", w, "received")
     local, steps = w.clone(), w.new_zeros(len(w), 1)
