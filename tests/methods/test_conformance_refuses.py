@@ -105,3 +105,28 @@ def test_a_client_that_reads_what_its_index_does_not_name():
         "round 1: core, dr.* of client 0 depend on rows that its downlink does not name",
         str(fails("a_client_reads_only_rows_that_it_was_sent", lacking)),
     )
+
+
+def sending(what):
+    """FedAvg whose clients send more than its server expects, or take more gradients."""
+    half = FEDAVG.client
+
+    def train(state, received, training, round_):
+        state, uplink, info = half.train(state, received, training, round_)
+        if what == "gradients":
+            for batch, w in training.steps(round_.passes, uplink["model"].clone()):
+                training.gradient(w, batch)
+            return state, uplink, info
+        return state, {**uplink, what: torch.zeros(len(uplink["model"]), 1)}, info
+
+    return replace(FEDAVG, client=replace(half, train=train))
+
+
+def test_an_uplink_that_the_card_does_not_tell_of():
+    said = fails("the_card_says_what_an_uplink_tells_beside_models", sending("size"))
+    assert str(said) == "an uplink has ['size'] beside models, the card tells of []"
+
+
+def test_gradients_that_the_card_does_not_count():
+    said = str(fails("the_card_says_how_many_gradients_a_round_takes", sending("gradients")))
+    assert said.endswith("in privacy.gradients, such as base.Gradients(per_batch=2)")

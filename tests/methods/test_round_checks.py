@@ -8,9 +8,13 @@ from typing import Literal
 import pytest
 import torch
 
-from pomona.methods import METHODS
+from pomona.methods import METHODS, base
+from pomona.methods.fedavg import FedAvg
 from pomona.methods.fedrep import FedRep
-from pomona.testing.round_checks import private_tensors_never_go_up
+from pomona.testing.round_checks import (
+    a_model_that_the_card_calls_private_never_goes_up,
+    private_tensors_never_go_up,
+)
 
 
 class Wrong(FedRep):
@@ -50,6 +54,33 @@ def test_a_card_that_keeps_a_head_without_a_name_for_it_fails():
         AssertionError, match=r"the card keeps the head, Client\.private names no tensor of it"
     ):
         private_tensors_never_go_up(Wrong(fault="silent"))
+
+
+class Leaking(FedAvg):
+    """FedAvg beside a model of its own, which is sent in place of FedAvg's."""
+
+    name: Literal["leaking"] = "leaking"
+    named: bool = False
+
+    def method(self):
+        method = super().method()
+
+        def train(V, received, training, round_):
+            _, _, info = method.client.train(None, received, training, round_)
+            base.sgd(training, V, round_)
+            return V, {"model": V.clone()}, info
+
+        half = base.Client(base.model_state, train, private=("state",) if self.named else ())
+        exchange = replace(method.card.exchange, private="its own model")
+        return replace(method, client=half, card=replace(method.card, exchange=exchange))
+
+
+def test_a_model_that_a_card_keeps_and_nobody_names_is_found_though_it_is_no_headline():
+    with pytest.raises(AssertionError, match=r"keeps its own model, Client\.private names no"):
+        a_model_that_the_card_calls_private_never_goes_up(Leaking())
+    a_model_that_the_card_calls_private_never_goes_up(Leaking(named=True))
+    with pytest.raises(AssertionError, match="'model' of client 0 holds its 'state'"):
+        private_tensors_never_go_up(Leaking(named=True))
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedper", "lg-fedavg", "fedbn", "fed-rod", "mocha"])

@@ -13,6 +13,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MethodSettings
+from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
 from pomona.testing.problems import Federation, passes, quadratics, same, states, suited
 from pomona.testing.round_checks import ROUND_CHECKS
@@ -137,7 +138,11 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
         if kind.once or kind.evaluates:
             loose.add(stream)
     for stream in said | made:
-        what = f"{length}, {stream}: {made[stream]} gradients, the card says {said[stream]}"
+        where = "" if stream == TRAINING else f", purpose={stream!r}"
+        what = (
+            f"{length}, {stream}: {made[stream]} gradients, the card says {said[stream]}; declare "
+            f"what a batch takes in privacy.gradients, such as base.Gradients(per_batch=2{where})"
+        )
         assert made[stream] <= said[stream], what
         assert stream in loose or made[stream] == said[stream], what
 
@@ -168,7 +173,8 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     method = settings.method()
     run = Federation(method, suited(settings, quadratics(3, samples=4)))
     said, sent = set(method.card.exchange.tells), set(method.server.expects(run.server))
-    beside = sent - MODELS
+    run.round(passes(settings))
+    beside = sent.union(*(reply.uplink for reply in run.replies)) - MODELS
     assert said == beside, (
         f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
     )

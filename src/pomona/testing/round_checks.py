@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pomona.core.state import joined
+from pomona.core.state import flatten, joined
 from pomona.core.training_settings import Adam, Optimizer
 from pomona.federation.exchange import ClientRequest, cut, stack
 from pomona.methods.base import MethodSettings, Rows
@@ -185,7 +185,8 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
 
 
 def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) -> None:
-    """Check that no uplinked row equals the headline model, if the card declares a model private.
+    """Check that no uplinked row equals the headline model, if the card declares a model private;
+    and that a model in the client's state is the headline one, or one is named as private.
 
     Run after three rounds: in the first one a personal model may be the model just trained.
     """
@@ -211,6 +212,15 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
                     f"{name!r} of client {whose} is the model of client {i}, {when}; the card "
                     f"keeps {kept}"
                 )
+        held = [
+            rows.flatten()
+            for rows in flatten(run.state(i), "state").values()
+            if rows.numel() == run.problem.size
+        ]
+        known = [row for row in held if any(torch.equal(row, w) for w in judged.values())]
+        assert known or run.method.client.private or not held, (
+            f"the card keeps {kept}, Client.private names no tensor of the state as it"
+        )
 
 
 def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
