@@ -109,6 +109,15 @@ class ComparisonRow:
                 found[int(cell["seed"])] = _of(moment, self.metric)
         return found
 
+    def tested(self) -> list[dict[str, int]]:
+        """Return each seed's number of test samples by client."""
+        last = [(cell["figures"], _judged(cell["figures"]).get("last")) for cell in self.cells]
+        return [
+            dict(zip(own["clients"], moment["samples"], strict=True))
+            for own, moment in last
+            if moment
+        ]
+
     def curve(self) -> list[tuple[list[int], list[float | None]]]:
         """Return (rounds, mean over clients) of each seed."""
         curves = [cell["figures"]["curve"] for cell in self.cells]

@@ -122,8 +122,13 @@ NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
-    """Return paired values of the same clients, each the mean over the seeds in which both have
-    one.
+    """Return paired values of the same clients, as in ``by_client``."""
+    means = by_client(one, other).values()
+    return [a for a, _ in means], [b for _, b in means]
+
+
+def by_client(one: ComparisonRow, other: ComparisonRow) -> dict[int, tuple[float, float]]:
+    """Return client -> its paired values, each the mean over the seeds in which both have one.
 
     A client's seeds share its samples, so counting them individually would inflate the number of
     clients.
@@ -134,13 +139,13 @@ def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[
         for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False)):
             if a is not None and b is not None:
                 found.setdefault(client, []).append((a, b))
-    means = [np.mean(pairs, axis=0) for pairs in found.values()]
-    return [float(a) for a, _ in means], [float(b) for _, b in means]
+    means = {client: np.mean(pairs, axis=0) for client, pairs in found.items()}
+    return {client: (float(a), float(b)) for client, (a, b) in means.items()}
 
 
-def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
-    """Return each client's gain over local training by method, the mean over seeds; empty without
-    Separate.
+def gains(made: Comparison, scenario: str) -> dict[str, dict[int, float]]:
+    """Return each client's gain over local training by method and client, the mean over seeds;
+    empty without Separate.
     """
     alone = made.at(scenario, ALONE)
     if alone is None or not alone.cells:
@@ -148,9 +153,9 @@ def gains(made: Comparison, scenario: str) -> dict[str, list[float]]:
     found = {}
     for entry in made.of(scenario):
         if entry.method != ALONE and entry.cells:
-            own, without = paired(entry, alone)
             good = entry.metric.goodness
-            found[entry.row] = [good(a) - good(b) for a, b in zip(own, without, strict=True)]
+            pairs = by_client(entry, alone)
+            found[entry.row] = {client: good(a) - good(b) for client, (a, b) in pairs.items()}
     return {row: values for row, values in found.items() if values}
 
 

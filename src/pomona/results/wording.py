@@ -19,6 +19,11 @@ def counted(n: int, thing: str) -> str:
     return f"{n} {thing}{'s' if n != 1 else ''}"
 
 
+def span(numbers: Sequence[int]) -> str:
+    """Format the range of some numbers: ``2 to 30``, or ``30`` if all are equal."""
+    return " to ".join(f"{n:,}" for n in sorted({min(numbers), max(numbers)}))
+
+
 def slug(name: str) -> str:
     """Convert a name for use in a file name, an address or an id."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"

@@ -7,21 +7,28 @@ import json
 from dataclasses import replace
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 import tomli_w
 
+import pomona
 from command_line import command
 from pdflatex import compiled
 from pomona.core.errors import ConfigError
+from pomona.core.rng import stream
 from pomona.core.table import csv_text
+from pomona.data import from_arrays
 from pomona.experiments import load
 from pomona.experiments.reference import AVERAGES, Reference
+from pomona.record.run_folder import load as load_run
 from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
+from pomona.results.run_numbers import runs
 from pomona.results.significance import gains, paired, wilcoxon_table
 from pomona.results.tables.by_client import clients_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
+from pomona.results.text.cautions import cautions, of_bench
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import rank, write
 from pomona.results.wording import size
@@ -289,6 +296,92 @@ def test_a_method_has_one_colour_in_all_pictures(tiny):
     )
 
 
+def test_gains_of_few_clients_are_points_with_their_names(tiny):
+    made = comparison(tiny)
+    picture, found = who_benefits(made, "one"), gains(made, "one")
+    axes = picture.figure.axes[0]
+    names = made.at("one", "fedavg").cells[0]["figures"]["clients"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == names
+    points = {line.get_label(): line for line in axes.lines if line.get_label() in found}
+    for row, of in found.items():
+        assert points[row].get_linestyle() == "None"
+        assert [round(x) for x in points[row].get_xdata()] == list(of)
+        assert list(points[row].get_ydata()) == [100 * gain for gain in of.values()]
+        said = {r["client"]: r["gain"] for r in picture.rows if r["method"] == row}
+        assert said == {names[client]: gain for client, gain in of.items()}
+    assert "Seeds draw other clients" in picture.caption
+
+
+def test_gains_of_many_clients_are_a_line(tiny, monkeypatch):
+    monkeypatch.setattr("pomona.results.figures.comparison_figures.FEW", 3)
+    axes = who_benefits(comparison(tiny), "one").figure.axes[0]
+    assert axes.get_xlabel() == "share of the clients, sorted by gain"
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory):
+    """Three of four labels are 1; one method still learns them, one hardly begins."""
+    draw = stream(0, "doubtful")
+    y = (draw.random(240) < 0.75).astype(int)
+    x = draw.normal(size=(240, 5)) + y[:, None]
+    return pomona.bench(
+        {"separate": {"lr": 0.02}, "fedavg": {"lr": 1e-9}},
+        tmp_path_factory.mktemp("doubtful"),
+        data=from_arrays(x, y, np.arange(240) % 2),
+        seeds=(0, 1),
+        model="logistic",
+        rounds=12,
+        jobs=1,
+    )
+
+
+def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
+    made = comparison(doubtful)
+    said = of_bench(made)
+    lines = (
+        ("no better than always giving one answer, which", "No better than always giving one answer, on average over clients"),
+        ("still getting better", "Still getting better at the end, so more rounds may change this page"),
+    )  # fmt: skip
+    for phrase, sentence in lines:
+        held = {
+            entry.row: sum(
+                phrase in " ".join(cautions(runs([replace(r, config=r.config | {"keep": "best"})])))
+                for cell in entry.cells
+                for r in [load_run(doubtful.folder / cell["folder"])]
+            )
+            for entry in made.entries
+        }
+        assert any(held.values())
+        alike = {
+            k: [row for row, n in held.items() if n == k] for k in (1, 2) if k in held.values()
+        }
+        who = [f"{' and '.join(rows)} ({k} of 2 seeds)" for k, rows in alike.items()]
+        expected = "all methods" if set(held.values()) == {2} else who[0]
+        assert f"{sentence}: {expected}." in said
+    few = "Fewer than 30 test samples are at 0 and 1: look at the intervals, not at the numbers."
+    assert said[-1] == few
+    (of,) = {tuple(of.items()) for entry in made.entries for of in entry.tested()}
+    tested = f"Clients: 2, with test samples: {', '.join(f'{name} ({n})' for name, n in of)}."
+    page = write(doubtful, tmp_path)
+    for text in (page.read_text(), (tmp_path / "comparison.md").read_text()):
+        assert all(line.replace("'", "&#39;") in text or line in text for line in [*said, tested])
+    elsewhere = comparison(replace(doubtful, folder=tmp_path))
+    assert of_bench(elsewhere) == []
+
+
+def test_clients_of_two_scenarios_are_told_apart_and_many_by_their_range(tiny, monkeypatch):
+    made = comparison(tiny)
+    notes = grid(made).notes[1:]
+    assert [note.partition(":")[0] for note in notes] == [
+        "Clients in MNIST, pathological",
+        "Clients in MNIST, practical",
+    ]
+    monkeypatch.setattr("pomona.results.tables.by_client.MOST_NAMED", 2)
+    sizes = [n for of in made.at("one", "fedavg").tested() for n in of.values()]
+    told = f"3, with {min(sizes)} to {max(sizes)} test samples each."
+    assert grid(made).notes[1] == f"Clients in MNIST, pathological: {told}"
+
+
 @pytest.fixture(scope="module")
 def pages(tiny, tmp_path_factory):
     """The folder of the bench's page and figures."""
@@ -347,7 +440,7 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
         own = errors[result["method"]]
         for cell in result["cells"]:
             figures = cell["figures"]
-            figures["metric"] = "mae"
+            figures |= {"metric": "mae", "clients": ["a", "b"]}
             moment = {
                 "round": 3,
                 "value": list(own),
@@ -368,7 +461,7 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
         "0.7 ± 0 (2)",
         "0.7 ± 0 (2)",
     ]
-    assert gains(made, "one")["FedAvg"] == pytest.approx([0.1, -0.1])
+    assert gains(made, "one")["FedAvg"] == pytest.approx({0: 0.1, 1: -0.1})
     lines = {row[1]: row for row in spread_table(made).rows}
     assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
     assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt

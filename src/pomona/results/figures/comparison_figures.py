@@ -13,11 +13,15 @@ from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.method_colours import Look, looks
-from pomona.results.significance import Ranking, gains, shared_seeds
+from pomona.results.significance import Ranking, drawn_by_seed, gains, shared_seeds
 from pomona.results.wording import capital, slug
 
 FEWEST = 3
 """Minimum number of values for a curve."""
+FEW = 10
+"""Number of clients from which their gains are drawn as a line, without names."""
+WIDTH = 0.5
+"""Width of a client's points; clients are 1 apart."""
 
 
 def diagram(ranking: Ranking) -> ReportFigure:
@@ -152,34 +156,62 @@ def _curve(entry: ComparisonRow) -> dict[int, Spread]:
 
 
 def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
-    """Draw each client's gain over local training, sorted, by method."""
+    """Draw each client's gain over local training by method: of few clients as points with their
+    names, of many sorted, as a line.
+    """
     found = gains(made, scenario)
     if not found:
         return None
-    metric = next(e.metric for e in made.of(scenario) if e.cells)
-    drawn = {row: _by_share([metric.scaled(v) for v in values]) for row, values in found.items()}
-    figure, axes = _lines_drawn(made, drawn, 4.0)
-    _named(made, axes, drawn)
+    first = next(e for e in made.of(scenario) if e.cells)
+    metric, names = first.metric, first.cells[0]["figures"]["clients"]
+    scaled = {row: {c: metric.scaled(v) for c, v in of.items()} for row, of in found.items()}
+    hides = ""
+    if len(names) < FEW:
+        figure, axes = _points_drawn(made, scaled, names)
+    else:
+        drawn = {row: _by_share(list(of.values())) for row, of in scaled.items()}
+        figure, axes = _lines_drawn(made, drawn, 4.0)
+        _named(made, axes, drawn)
+        axes.set_xlabel("share of the clients, sorted by gain")
+        hides = plot.hidden(drawn)
     axes.axhline(0, color=plot.FRAME, linewidth=1)
-    axes.set_xlabel("share of the clients, sorted by gain")
     axes.set_ylabel(
         f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
     )
     plot.legend_below(figure, 4)
     rows: Rows = [
-        {"method": row, "gain": v} for row, values in found.items() for v in sorted(values)
+        {"method": row, "client": names[c], "gain": v}
+        for row, of in found.items()
+        for c, v in sorted(of.items(), key=lambda pair: pair[1])
     ]
     alt = "; ".join(
-        f"{row}: {sum(v < 0 for v in values)} of {len(values)} worse off than alone"
-        for row, values in found.items()
+        f"{row}: {sum(v < 0 for v in of.values())} of {len(of)} worse off than alone"
+        for row, of in found.items()
     )
+    if any(map(drawn_by_seed, made.of(scenario))):
+        hides += " Seeds draw other clients: a client here is all those with its number."
     caption = (
         f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, "
         "both in the round best on validation, or in the last without a validation split; below "
-        f"zero a client is worse off than alone.{plot.hidden(drawn)}"
+        f"zero a client is worse off than alone.{hides}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
+
+
+def _points_drawn(
+    made: Comparison, drawn: Mapping[str, Mapping[int, float]], names: Sequence[str]
+) -> tuple[plot.Figure, Any]:
+    """Draw a point for each client and method, the methods of a client side by side."""
+    figure, [[axes]] = plot.panels(7.6, 4.0)
+    shown, step = _looks(made), WIDTH / max(5, len(drawn))
+    for k, (row, of) in enumerate(drawn.items()):
+        places = [c + step * (k - (len(drawn) - 1) / 2) for c in of]
+        look = {"color": shown[row].colour, "marker": shown[row].marker}
+        axes.plot(places, list(of.values()), label=row, linestyle="none", **look)
+    plot.named(axes.xaxis, [plot.shorten(name) for name in names], FEW)
+    plot.grid(axes)
+    return figure, axes
 
 
 def _by_share(values: Sequence[float]) -> Points:

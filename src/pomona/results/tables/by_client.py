@@ -1,6 +1,6 @@
 """Tables of the clients behind a comparison's means: worst, 10th percentile, and each by name."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
@@ -8,7 +8,7 @@ from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.run_numbers import ALONE
 from pomona.results.significance import who
-from pomona.results.wording import counted
+from pomona.results.wording import counted, listing, span
 
 SPREAD = {
     "mean": "mean",
@@ -16,7 +16,32 @@ SPREAD = {
     "percentile_10": "10th percentile",
     "std": "std over clients",
 }
+MOST_NAMED = 10  # clients that a sentence has room for
 MOST_COLUMNS = 12  # clients that a page has room for
+
+
+def tested(made: Comparison) -> list[str]:
+    """Return the clients of each scenario with their numbers of test samples, in sentences."""
+    told: dict[str, list[str]] = {}
+    for scenario in made.scenarios:
+        seeds = [clients for entry in made.of(scenario) for clients in entry.tested()]
+        if seeds:
+            told.setdefault(_tested(seeds), []).append(made.of(scenario)[0].column)
+    return [
+        f"Clients{f' in {listing(columns)}' if len(told) > 1 else ''}: {text}."
+        for text, columns in told.items()
+    ]
+
+
+def _tested(seeds: Sequence[Mapping[str, int]]) -> str:
+    """Format ``2, with test samples: A (30), B (5 to 6)``; a range for many clients."""
+    first = seeds[0]
+    if len(first) > MOST_NAMED or any(of.keys() != first.keys() for of in seeds):
+        each = f"{span([n for of in seeds for n in of.values()])} test samples each"
+    else:
+        named = [f"{name} ({span([of[name] for of in seeds])})" for name in first]
+        each = f"test samples: {', '.join(named)}"
+    return f"{span([len(of) for of in seeds])}, with {each}"
 
 
 def spread_table(made: Comparison) -> Table | None:

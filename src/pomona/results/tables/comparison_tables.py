@@ -8,6 +8,7 @@ from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow, told
 from pomona.results.significance import LEVEL, Ranking
+from pomona.results.tables.by_client import tested
 
 
 def as_printed(number: Number | None) -> str:
@@ -44,7 +45,7 @@ def grid(made: Comparison) -> Table:
     return Table(
         "results",
         title,
-        [_grid_note(made)],
+        [_grid_note(made), *tested(made)],
         header,
         _named(down.values(), cells),
         marked=_bold(cells),

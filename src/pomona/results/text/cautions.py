@@ -1,17 +1,20 @@
 """Cautions of a page: one plain sentence for each limitation of its numbers."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.run_folder import load
 from pomona.record.run_summary import attack_of, diverging
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures.classification import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
+from pomona.results.method_colours import looks
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
 from pomona.results.seeds import over_seeds, unpaired
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
@@ -24,7 +27,7 @@ unreliable.
 FEW_SAMPLES = 30
 """Number of test samples below which they are unreliable."""
 MOST_NAMED = 6
-"""Maximum number of clients named with their rarer answers."""
+"""Maximum number of clients named with their rarer answers, and of methods named together."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +52,77 @@ def cautions(runs: list[Run]) -> list[str]:
     """Return the sentences, most serious first; those for several runs are merged and name them."""
     each = [
         sentence
-        for check in (
-            _short,
-            _diverging,
-            _lied,
-            _undefined,
-            _constant,
-            _threshold,
-            _unmoved,
-            _climbing,
-            _overtrained,
-        )
+        for check in EACH
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
     of_all, compared = (
         (_alone, _moments, _closest, _events, _picked, _losses, _best_on_test),
         over_seeds(runs),
     )
-    together = [*_seeds(runs), *(note for check in of_all for note in check(compared))]
+    apart = [why] if (why := unpaired(runs)) else []
+    together = [*apart, *_one_seed(runs), *(note for check in of_all for note in check(compared))]
     return [
         sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)
     ]
+
+
+def of_bench(made: Comparison) -> list[str]:
+    """Return the sentences for a bench whose runs are on file, each with the methods it holds for.
+
+    Runs are judged in the round that the page shows.
+    """
+    known = [(entry, runs) for entry in made.entries if (runs := _recorded(made, entry))]
+    found = []
+    for check, what in EACH.items():
+        held = [(e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in known if what]
+        found += [f"{what}: {who}." for who in [_who(held)] if who]
+    for scenario in made.scenarios:
+        mine = [run for entry, runs in known if entry.scenario == scenario for run in runs]
+        where = f"{made.of(scenario)[0].column}: " if len(made.scenarios) > 1 else ""
+        found += [f"{where}{sentence}" for sentence in _events(mine)]
+    return [*found, *_one_seed([run for _, runs in known for run in runs])]
+
+
+def _recorded(made: Comparison, entry: ComparisonRow) -> list[Run]:
+    """Return a method's runs whose folders are there, to be judged in the page's round; without
+    those with clients that lie, as the page's means are of the honest ones.
+    """
+    keep = "last" if made.count.moment == "last" else "best"
+    folders = [made.bench.folder / cell["folder"] for cell in entry.cells]
+    results = [load(folder) for folder in folders if folder.is_dir()]
+    (look,) = looks([entry.row])
+    return [
+        Run(replace(result, config={**result.config, "keep": keep}), entry.row, look)
+        for result in results
+        if not attack_of(result)
+    ]
+
+
+def _who(held: Sequence[tuple[ComparisonRow, int, int]]) -> str:
+    """Name the methods of (method, seeds with a caution, seeds), by scenario; empty if none has
+    one.
+    """
+    told: dict[str, list[str]] = {}
+    columns = list(dict.fromkeys(entry.column for entry, _, _ in held))
+    for column in columns:
+        own = [(entry.row, k, n) for entry, k, n in held if entry.column == column]
+        alike: dict[str, list[str]] = {}
+        for row, k, n in own:
+            if k:
+                alike.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
+        every = len(own) > 1 and all(k == n for _, k, n in own)
+        rows = [_some(names) + seeds for seeds, names in alike.items()]
+        if alike:
+            told.setdefault("all methods" if every else ", ".join(rows), []).append(column)
+    if len(columns) == 1 or [*told.values()] == [columns]:
+        return "".join(told)
+    return "; ".join(f"{who} in {listing(where)}" for who, where in told.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    """Join names; more than ``MOST_NAMED`` are counted."""
+    more = len(names) - MOST_NAMED
+    return listing([*names[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
@@ -123,13 +176,8 @@ def _undefined(run: Run) -> Iterator[Caution]:
 
 def _constant(run: Run) -> Iterator[Caution]:
     """Warn that the model is not better than a constant prediction."""
-    constant = run.constant
-    both = [(c, v) for c, v in run.values.items() if c in constant]
-    if not both:
-        return
-    metric = run.metric
-    floor, mean = mean_of_known([constant[c] for c, _ in both]), mean_of_known([v for _, v in both])
-    if not metric.better(mean, floor):
+    metric, (floor, mean) = run.metric, _beside_constant(run)
+    if mean is not None and not metric.better(mean, floor):
         worth = (
             f" no better than always giving one answer, which has {metric.text(floor)} on "
             "average over clients."
@@ -137,9 +185,25 @@ def _constant(run: Run) -> Iterator[Caution]:
         yield Caution(
             run.label, f" is{worth}", f" are{worth}", figure=f"{metric.title} {metric.text(mean)}"
         )
-    elif below := [c for c, v in both if not metric.better(v, constant[c])]:
+
+
+def _constant_for_some(run: Run) -> Iterator[Caution]:
+    """Warn that it is better on average, but not for some clients."""
+    metric, constant, (floor, mean) = run.metric, run.constant, _beside_constant(run)
+    below = [
+        c for c, v in run.values.items() if c in constant and not metric.better(v, constant[c])
+    ]
+    if below and metric.better(mean, floor):
         worth = " no better than always giving one answer."
         yield Caution(run.label, f" is{worth}", f" are{worth}", before=f"For {named(run, below)} ")
+
+
+def _beside_constant(run: Run) -> tuple[float | None, float | None]:
+    """Return the means of a constant prediction and of the model, over the clients that have
+    both.
+    """
+    both = [(run.constant[c], v) for c, v in run.values.items() if c in run.constant]
+    return mean_of_known([floor for floor, _ in both]), mean_of_known([v for _, v in both])
 
 
 def _threshold(run: Run) -> Iterator[Caution]:
@@ -240,14 +304,22 @@ def _tested(run: Run) -> dict[int, int]:
 
 
 def _events(runs: list[Run]) -> Iterator[str]:
-    """Warn of clients with too few test samples, or too few of the rarer answer."""
+    """Warn of clients with too few test samples in some run, or too few of the rarer answer.
+
+    Runs of other clients than the first's are not looked at.
+    """
     run = next((run for run in runs if run.kept), None)
-    if run is None or run.kept is None:
+    if run is None:
         return
-    samples = dict(zip(run.kept.clients, run.kept.samples, strict=True))
-    units = {c: run.units(c, n) for c, n in samples.items()}
-    small = {c for c, n in units.items() if 0 < n < FEW_SAMPLES}
-    if any(units[c] < n for c, n in samples.items()):
+    who = run.result.about.get("clients")
+    sizes = [
+        (client, samples, one.units(client, samples))
+        for one in runs
+        if one.kept and one.result.about.get("clients") == who
+        for client, samples in zip(one.kept.clients, one.kept.samples, strict=True)
+    ]
+    small = sorted({client for client, _, units in sizes if 0 < units < FEW_SAMPLES})
+    if any(units < samples for _, samples, units in sizes):
         yield (
             "Test samples of one group (data.group_column) belong together, such as the rows of a "
             "patient: numbers of single clients have no intervals, gains have those of groups."
@@ -272,10 +344,7 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
     if few:
         classes = run.result.about.get("classes") or ()
         what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
-        shown = [f"{run.client(c)} ({n})" for c, n in few.items()]
-        each = listing(shown[:MOST_NAMED])
-        if len(shown) > MOST_NAMED:
-            each += f" and {len(shown) - MOST_NAMED} more"
+        each = _some([f"{run.client(c)} ({n})" for c, n in few.items()])
         yield (
             f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone "
             "are uncertain."
@@ -303,9 +372,7 @@ def _losses(runs: list[Run]) -> Iterator[str]:
         )
 
 
-def _seeds(runs: list[Run]) -> Iterator[str]:
-    if why := unpaired(runs):
-        yield why
+def _one_seed(runs: list[Run]) -> Iterator[str]:
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
             "All runs use one seed, so the intervals know of other test samples but not of other "
@@ -324,3 +391,23 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
             f"“Best on test”{papers} picks its round by looking at the test data: it compares with "
             "published tables, and is optimistic."
         )
+
+
+EACH: Mapping[Callable[[Run], Iterator[Caution]], str] = {
+    _short: "",
+    _diverging: "The training diverges: lower lr before you compare",
+    _lied: "",
+    _undefined: "Undefined at clients whose test samples have one answer, so means leave them out",
+    _constant: "No better than always giving one answer, on average over clients",
+    _constant_for_some: "No better than always giving one answer for some clients",
+    _threshold: (
+        "The most likely classes, taken as answers, are right on no more of the test samples than "
+        "each client's most frequent class"
+    ),
+    _unmoved: "Relationships have hardly moved from the clients' shares of the samples",
+    _climbing: "Still getting better at the end, so more rounds may change this page",
+    _overtrained: "Worse since an earlier round, on validation: run all with keep=best",
+}
+"""Cautions of one run, most serious first, each with its words for the methods of a bench; empty
+where it does not apply: a bench has only finished runs, and its means leave out clients that lie.
+"""

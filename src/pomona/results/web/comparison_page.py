@@ -17,6 +17,7 @@ from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.tables import by_client, comparison_tables, cost, gains_of_bench
+from pomona.results.text import cautions
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page
 from pomona.results.wording import capital
@@ -40,13 +41,14 @@ def write(
     made = comparison(bench, reference)
     ranked = rank(made)
     tables = _tables(made, ranked)
+    warned = cautions.of_bench(made)
     with drawing():
         pictures = _pictures(made, ranked)
         texts = {
-            TEXT: _markdown(made, tables, pictures if "png" in forms else []),
+            TEXT: _markdown(made, tables, warned, pictures if "png" in forms else []),
             LATEX: "\n".join(latex(table) for table in tables if table.rows),
             RECORDS: csv_text(comparison_tables.records(made)),
-            PAGE: _html(made, tables, pictures, forms),
+            PAGE: _html(made, tables, warned, pictures, forms),
         }
         return write_page(out, texts, pictures, forms)
 
@@ -126,7 +128,9 @@ def _versions(made: Comparison) -> list[str]:
     ]
 
 
-def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure]) -> str:
+def _markdown(
+    made: Comparison, tables: list[Table], warned: list[str], pictures: list[ReportFigure]
+) -> str:
     parts = [f"# {made.bench.results['title']}", *opening(made)]
     differences = [
         f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines)
@@ -134,7 +138,9 @@ def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure
         if lines
     ]
     parts += ["## Where ours differs, and why", *differences] if differences else []
-    parts += [markdown(table).rstrip() for table in tables]
+    texts = [markdown(table).rstrip() for table in tables]
+    texts[1:1] = ["\n".join(f"- {line}" for line in warned)] if warned else []
+    parts += texts
     parts += [
         f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures
     ]
@@ -145,7 +151,11 @@ def _markdown(made: Comparison, tables: list[Table], pictures: list[ReportFigure
 
 
 def _html(
-    made: Comparison, tables: list[Table], pictures: list[ReportFigure], forms: Sequence[str]
+    made: Comparison,
+    tables: list[Table],
+    warned: list[str],
+    pictures: list[ReportFigure],
+    forms: Sequence[str],
 ) -> str:
     differences = [(column, lines) for column, lines in sentences(made) if lines]
     links = [(table.name, table.title) for table in tables]
@@ -160,6 +170,7 @@ def _html(
         opening=opening(made),
         differences=differences,
         tables=tables,
+        cautions=warned,
         pictures=[(p, p.png()) for p in pictures],
         settings=Table(
             "settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)
