@@ -63,7 +63,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
             last.append(figures["last"]["test"])
             best.append(figures["best_validation"]["test"])
             validation.append(figures["best_validation"]["validation"])
-            if result.matrices("dr"):
+            if "dr" in result.quantities:
                 dr.append(relationships(result))
         columns = {"last": last, "at best validation": best, "validation": validation}
         within, between = np.mean(dr, axis=0).tolist() if dr else (None, None)

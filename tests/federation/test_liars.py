@@ -10,13 +10,14 @@ from torch.testing import assert_close
 import pomona
 from pomona.config import resolve
 from pomona.core.attack import USUAL, Attack
-from pomona.core.errors import CheckpointError, ConfigError
+from pomona.core.errors import CheckpointError, ConfigError, QuorumError
 from pomona.core.round import Roster
 from pomona.data.poison import poisoned, triggered
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
 from pomona.methods import METHODS
+from pomona.methods.auto import FOUR
 from pomona.methods.base import Initial, Rows
 from pomona.personal.model import PersonalModel
 from pomona.results.run_numbers import runs
@@ -38,17 +39,17 @@ def attack(kind, **over):
 
 def test_each_lie_by_its_formula():
     w, true = torch.tensor([1.0, 2.0]), torch.tensor([1.5, 1.0])
-    normal = torch.tensor([3.0, 4.0])
     others = [torch.tensor([0.0, 5.0]), torch.tensor([2.0, 1.0])]
 
     def sent(kind, strength=1.0, rows=others):
         said = {"strength": strength} if kind in USUAL else {}
-        return lie(attack(kind, **said), true, w, normal, rows)
+        return lie(attack(kind, **said), true, w, np.random.default_rng(3), rows)
 
     assert sent("scale", 4.0).tolist() == [3.0, -2.0]
     assert sent("sign", 2.0).tolist() == [0.0, 4.0]
     length = 0.5 * (0.25 + 1.0) ** 0.5
-    assert_close(sent("noise", 0.5), w + length * torch.tensor([0.6, 0.8]))
+    z = torch.from_numpy(np.random.default_rng(3).standard_normal(2)).float()
+    assert_close(sent("noise", 0.5), w + length * z / z.norm())
     assert sent("collude", 0.5).tolist() == [0.5, 2.0]  # mean (1, 3), deviation (1, 2)
     assert torch.equal(sent("collude", 0.5, []), true)
     assert torch.equal(sent("free-rider"), w)
@@ -117,6 +118,28 @@ def test_every_method_plays_its_rounds_with_liars(name):
         assert len(lied.rounds) == len(honest.rounds)
     headline = lied.summary["models"][lied.summary["headline"]]
     assert 0 <= headline["honest"]["mean"] <= 1
+
+
+@pytest.mark.parametrize("name", FOUR)
+@pytest.mark.parametrize("kind", drawn([kind for kind in TOLD if kind != "nan"], 2))
+def test_a_liar_of_auto_sends_of_each_of_the_four_what_it_sends_of_it_alone(name, kind):
+    lies = {"attack": {"clients": [1], "kind": kind}, "momentum": 0.5}
+    auto = pomona.run(tiny("auto", **lies))
+    settings = FOUR[name].model_dump(mode="json")
+    alone = pomona.run(tiny(settings.pop("name"), settings, **lies))
+    ours, theirs = (
+        [e.loss for e in run.curve(model, "trained")]
+        for run, model in ((auto, name), (alone, "local" if name == "average" else "personal"))
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["fedavg", "apple"])
+def test_a_run_whose_last_members_are_in_quarantine_ends_and_says_so(name):
+    """Client 0 is refused in rounds 1 to 3, and asked no more; 1 and 2 leave after round 4."""
+    over = {"membership": {"leaves": {1: 4, 2: 4}}, "clients": 3, "rounds": 6}
+    with pytest.raises(QuorumError, match=r"no client can be asked in round 5: .* in quarantine"):
+        pomona.run(tiny(name, attack={"clients": [0], "kind": "nan"}, **over))
 
 
 # whatever carries it

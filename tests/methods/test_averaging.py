@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.methods.base import weighted_mean
+from pomona.methods import apple, fedcac, fedselect, robust_rules
+from pomona.methods.base import floored, weighted_mean
 from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.fedprox import FedProx, FedProxFT
 from pomona.methods.separate import Separate
@@ -140,3 +143,28 @@ def test_absent_clients_are_unchanged_and_uncounted():
     run.round(a_round(lr=0.1), ids=(0, 2))
     steps = [w - 0.1 * (w - problem.targets[2 * i : 2 * i + 2].mean(0)) for i in (0, 2)]
     assert_close(run.server, (steps[0] + steps[1]) / 2)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**8))
+def test_a_share_rounded_down_is_that_of_the_decimal_number(millionths, n):
+    """0.29 of 100 is 29, though 0.29 * 100 is 28.999999999999996."""
+    assert floored(millionths / 10**6, n) == millionths * n // 10**6
+    assert floored(0.29, 100) == 29
+
+
+@given(st.integers(1, 10**8), st.data())
+def test_a_share_that_is_a_quotient_gives_its_numerator(n, data):
+    k = data.draw(st.integers(0, n))
+    assert floored(k / n, n) == k
+
+
+def test_every_share_that_is_rounded_down_is_rounded_alike():
+    """29 of a hundred rounds, numbers of a layer, or clients."""
+    settings = apple.APPLE(schedule_share=0.29)
+    weights = [apple.schedule(settings, a_round(r, total=100)) for r in range(1, 101)]
+    assert sum(weight > 0 for weight in weights) == 29
+    c, layer = torch.linspace(1, 2, 100).unsqueeze(0), (slice(0, 100),)
+    assert fedcac.critical(c, layer, 0.29).sum() == 29
+    settings = fedselect.FedSelect(rate=1.0, limit=0.29)
+    assert fedselect.grown(torch.zeros(1, 100, dtype=torch.bool), c, layer, settings).sum() == 29
+    assert robust_rules.tolerated(100, 0.29) == 29

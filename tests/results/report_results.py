@@ -63,7 +63,7 @@ def result(
         grown = 1 - np.exp(-5 * number / 40)
         info = {
             "dr": relationships(groups, grown),
-            "schedule": np.array(cosine(number, 0.5 * rounds)),
+            "schedule": np.full(n, cosine(number, 0.5 * rounds)),
         }
         info = info if method == "apple" else {}
         rows.append(

@@ -282,7 +282,7 @@ def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]
 
 
 def test_schedule_csv_holds_lambda_and_mu(report: Path, results: list[Result]) -> None:
-    recorded = {r: float(v) for r, v in results[3].matrices("schedule")}
+    recorded = {r: v[0] for r, v in results[3].matrices("schedule")}
     for row in table_of(report, "schedule"):
         assert float(row["lambda"]) == recorded[int(row["round"])]
         assert float(row["mu_lambda"]) == pytest.approx(0.1 * recorded[int(row["round"])])

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +36,8 @@ from pomona.methods.base import Downlink, Initial
 from pomona.objective.training import STATISTICS
 
 WHOLE = ("model", "core")
-"""Names of models of a client's own; other entries that were not received are changes."""
+"""Last words of the names of models of a client's own, such as ``mixed_core``; other entries that
+were not received are changes."""
 TOLD = ("scale", "sign", "noise", "collude", "free-rider", "nan")
 """Kinds of lies in an uplink."""
 
@@ -91,8 +93,7 @@ class Lying:
             elif true.numel() > 1 and name != STATISTICS:
                 w = self._origin(name, true, down, place)
                 draw = stream(self.seed, "attack", number, reply.client)
-                normal = torch.from_numpy(draw.standard_normal(true.shape)).to(true)
-                uplink[name] = lie(attack, true, w, normal, [other[name] for other in others])
+                uplink[name] = lie(attack, true, w, draw, [other[name] for other in others])
         return replace(arrival, reply=replace(reply, uplink=uplink))
 
     def _origin(self, name: str, true: Tensor, down: Downlink, place: int) -> Tensor:
@@ -100,7 +101,7 @@ class Lying:
         got = down.get(name)
         if got is not None and got.index.dim() == 1 and got.bank.shape[1:] == true.shape:
             return got.bank[got.index[place]]
-        if name in WHOLE and (row := self.initial()).shape == true.shape:
+        if name.rpartition("_")[2] in WHOLE and (row := self.initial()).shape == true.shape:
             return row
         return torch.zeros_like(true)
 
@@ -122,7 +123,7 @@ class Lying:
 
 
 def lie(
-    attack: Attack, true: Tensor, w: Tensor, normal: Tensor, others: Sequence[Tensor]
+    attack: Attack, true: Tensor, w: Tensor, draw: np.random.Generator, others: Sequence[Tensor]
 ) -> Tensor:
     """Return what a liar sends instead of its honest row ``true`` (k,).
 
@@ -130,7 +131,7 @@ def lie(
         attack: its kind is one of an uplink.
         true: its honest row.
         w: the row (k,) from which it trained.
-        normal: standard normal numbers (k,).
+        draw: of the noise.
         others: the honest clients' rows; without any, colluding liars send their own.
     """
     s, D, sent = attack.strength, true - w, true
@@ -140,7 +141,8 @@ def lie(
         case "sign":
             sent = w - s * D
         case "noise":
-            sent = w + s * D.norm() * normal / normal.norm()
+            z = torch.from_numpy(draw.standard_normal(true.shape)).to(true)
+            sent = w + s * D.norm() * z / z.norm()
         case "collude" if others:
             rows = torch.stack(list(others))
             sent = rows.mean(0) - s * rows.std(0, correction=0)

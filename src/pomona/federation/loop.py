@@ -247,6 +247,11 @@ class Loop:
         """Exchange and aggregate; returns the server's next state, and what the accepted clients
         answered.
         """
+        if not plan.cohort:
+            raise QuorumError(
+                f"no client can be asked in round {plan.number}: all members are in quarantine,"
+                " refused too often in a row; the record of the rounds before says why"
+            )
         best = self.curve.best_round
         visit = ClientRequest(
             plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep, best

@@ -159,7 +159,7 @@ def schedule(settings: APPLE, round_: base.Round) -> float:
     """Return lambda(r) of appendix A.1, r counted from 0; mu times this is the weight of the
     proximal term.
     """
-    r, length = round_.number - 1, int(settings.schedule_share * round_.total)
+    r, length = round_.number - 1, base.floored(settings.schedule_share, round_.total)
     if r >= length:
         return 0.0
     if settings.schedule == "cosine":

@@ -24,7 +24,14 @@ from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Steps
 from pomona.methods.local_sgd import Cached, Loss, sgd
-from pomona.methods.row_algebra import Copies, Rows, members_mean, replace_rows, weighted_mean
+from pomona.methods.row_algebra import (
+    Copies,
+    Rows,
+    floored,
+    members_mean,
+    replace_rows,
+    weighted_mean,
+)
 from pomona.models.parameter_space import Head, ParameterSlice, ParameterSpace
 from pomona.models.settings import LoraPart
 from pomona.objective.objective import Pull, RowCriterion
@@ -67,6 +74,7 @@ __all__ = [
     "Trained",
     "Uplink",
     "chunked",
+    "floored",
     "linear_head",
     "members_mean",
     "model_state",

@@ -175,7 +175,7 @@ def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tens
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
     for part in layers:
         c = sensitivity[:, part]
-        if count := int(tau * c.shape[1]):
+        if count := base.floored(tau, c.shape[1]):
             threshold = c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
             mask[:, part] = (c >= threshold) & (c > 0)
     return mask

@@ -156,7 +156,9 @@ def grown(mask: Tensor, change: Tensor, layers: tuple[slice, ...], settings: Fed
             mask[:, part], change[:, part].masked_fill(mask[:, part], 0), strict=True
         ):
             size, ones = len(own), int(own.sum())
-            count = min(round(settings.rate * (size - ones)), int(settings.limit * size) - ones)
+            count = min(
+                round(settings.rate * (size - ones)), base.floored(settings.limit, size) - ones
+            )
             if count > 0:
                 own.logical_or_((c > 0) & (c >= c.kthvalue(size - count + 1).values))
     return mask

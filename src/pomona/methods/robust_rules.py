@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pomona.methods.row_algebra import floored
 from pomona.storage.mapped_tensor import chunked
 
 SMALLEST = 1e-12
@@ -172,4 +173,4 @@ def repeated(row: Tensor, n: int) -> Tensor:
 
 def tolerated(n: int, share: float) -> int:
     """Return f of n clients: the share of them rounded down, and fewer than half."""
-    return min(int(share * n + SMALLEST), (n - 1) // 2)
+    return min(floored(share, n), (n - 1) // 2)

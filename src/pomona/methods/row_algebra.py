@@ -15,6 +15,8 @@ from pomona.storage.row_bank import RowBank
 
 TINY = 1e-12
 """Shorter rows are treated as having this length, and no direction."""
+ROUNDING = 2.0**-50
+"""A product below a whole number by less than this share of it is that number, but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ def onto_simplex(V: Tensor, total: float = 1.0) -> Tensor:
     thresholds = (ordered.cumsum(1) - total) / torch.arange(1, V.shape[1] + 1)
     kept = (ordered > thresholds).sum(1, keepdim=True)
     return (V - thresholds.gather(1, kept - 1)).clamp_min(0)
+
+
+def floored(share: float, n: int) -> int:
+    """Return a share of n, rounded down: 29 for 0.29 of 100, though their product is below it."""
+    return int(share * n * (1 + ROUNDING))
 
 
 def replace_rows(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:

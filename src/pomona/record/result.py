@@ -188,6 +188,18 @@ class Result:
             (e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round
         )
 
+    @property
+    def clients(self) -> int:
+        """N, the number of clients, whenever they took part."""
+        last = (max(r.cohort, default=-1) for r in self.rounds)
+        return max(len(self.about.get("clients") or ()), 1 + max(last, default=-1))
+
+    @property
+    def quantities(self) -> list[str]:
+        """Names of what the method reports of its rounds, for ``matrices``."""
+        described = [q.name for q in self.presentation.quantities]
+        return [*dict.fromkeys([*described, *(name for r in self.rounds for name in r.info)])]
+
     @cached_property
     def _kept(self) -> Kept | None:
         return Kept(self.folder) if self.folder else None
@@ -222,10 +234,15 @@ class Result:
         return self._kept.groups(client) if known is None and self._kept else known
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
-        """Return a quantity of the method's ``info`` over rounds, e.g. ``matrices("dr")``: (round,
-        (n, N)) pairs.
+        """Return one of the ``quantities`` over rounds: (round, (N, ...)) pairs, (N, N) for
+        ``matrices("dr")``. Row i is client i's, NaN in a round in which it took no part.
+
+        Raises PomonaError for another name.
         """
-        return [(r.round, r.info[name]) for r in self.rounds if name in r.info]
+        if name not in self.quantities:
+            known = ", ".join(self.quantities) or "nothing"
+            raise PomonaError(f"{self.name} reports {known}; there is no {name!r}")
+        return [(r.round, r.placed(name, self.clients)) for r in self.rounds if name in r.info]
 
 
 def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None) -> Result:

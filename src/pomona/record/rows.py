@@ -143,6 +143,13 @@ class RoundRow:
     refused: tuple[Line, ...] = ()
     limited: tuple[Line, ...] = ()
 
+    def placed(self, name: str, clients: int) -> NDArray[np.float64]:
+        """Return a quantity in ``info`` by client, (clients, ...); NaN for who was not there."""
+        values = self.info[name]
+        rows = np.full((clients, *values.shape[1:]), np.nan)
+        rows[list(self.cohort)] = values
+        return rows
+
 
 def round_rows(
     rounds: Sequence[RoundRow], evaluations: Sequence[Evaluation]

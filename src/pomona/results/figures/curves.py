@@ -278,9 +278,9 @@ def penalty(run: Run) -> dict[str, Any] | None:
     """
     mu = run.setting("method.mu")
     values = [
-        (number, float(value.flat[0]))
-        for number, value in run.result.matrices("schedule")
-        if value.size
+        (row.round, float(row.info["schedule"].flat[0]))
+        for row in run.result.rounds
+        if "schedule" in row.info and row.info["schedule"].size
     ]
     if not values or not isinstance(mu, int | float) or mu <= 0:
         return None

@@ -1,6 +1,6 @@
 """A run's ``info`` over the rounds, and an order that places similar clients together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -101,7 +101,7 @@ def too_large(run: Run) -> dict[str, int]:
     """Return names in ``info`` of quantities for all pairs of more than ``MATRIX`` clients, and
     their numbers.
     """
-    n = _clients(run, run.result.rounds)
+    n = run.result.clients
     wide = {
         name: matrix.shape[1]
         for row in run.result.rounds
@@ -113,14 +113,6 @@ def too_large(run: Run) -> dict[str, int]:
         for name, columns in wide.items()
     }
     return {name: columns for name, columns in wide.items() if kinds[name] == "matrix"}
-
-
-def _clients(run: Run, rows: Iterable[RoundRow]) -> int:
-    return max(
-        len(run.result.about.get("clients") or ()),
-        *(1 + max(row.cohort, default=-1) for row in rows),
-        0,
-    )
 
 
 def recorded(run: Run) -> dict[str, Series]:
@@ -140,11 +132,12 @@ def _series(run: Run, name: str) -> Series | None:
     rows = [row for row in run.result.rounds if name in row.info and row.info[name].size]
     if not _one_shape(rows, name):
         return None
-    n = _clients(run, rows)
+    n = run.result.clients
     current = np.full((n, rows[0].info[name][0].size), np.nan)
     values = np.empty((len(rows), *current.shape))
     for t, row in enumerate(rows):
-        current[list(row.cohort)] = row.info[name].reshape(len(row.cohort), -1)
+        here = list(row.cohort)
+        current[here] = row.placed(name, n).reshape(n, -1)[here]
         values[t] = current
     words = run.result.presentation.quantity(name, current.shape[1], n)
     return Series(run, words, np.array([row.round for row in rows]), values)
