@@ -25,10 +25,11 @@ from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.classification import pooled_confusion
-from pomona.results.figures.curves import curves
+from pomona.results.figures.curves import curves, traffic
 from pomona.results.figures.plot import FORMS, drawing
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
+from pomona.results.wording import size
 from pomona.simulation import run as trained
 
 VOID = {
@@ -263,6 +264,11 @@ def test_traffic_csv_accumulates_bytes(report: Path, results: list[Result]) -> N
     assert [float(r["megabytes"]) for r in rows] == pytest.approx(
         [per_round * k / 1e6 for k in range(1, 41)]
     )
+
+
+def test_the_words_for_traffic_have_the_unit_that_fits(results: list[Result]) -> None:
+    sent = sum(sum(row.bytes_down) + sum(row.bytes_up) for row in results[3].rounds)
+    assert f"after {size(sent)}." in traffic(runs([results[3]])).alt
 
 
 def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]) -> None:

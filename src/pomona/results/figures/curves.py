@@ -14,7 +14,7 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.run_numbers import Run, alike, views
 from pomona.results.run_numbers import runs as runs_of
-from pomona.results.wording import capital
+from pomona.results.wording import capital, size
 
 MEGABYTE = 1e6
 
@@ -197,7 +197,7 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
         "that sends nothing.",
         alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
         + " ".join(
-            f"{name} ends at {metric.text(row[metric.name])} after {row['megabytes']:,.1f} MB."
+            f"{name} ends at {metric.text(row[metric.name])} after {size(1e6 * row['megabytes'])}."
             for name, row in ends.items()
         ),
         figure=_traffic_drawn(metric, moving, {run: known[-1][1] for run, known in points.items()}),
