@@ -661,5 +661,6 @@ def test_a_fault_that_names_no_file_is_one_line_with_its_command(tmp_path, monke
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert said() == (
-        "error[STORAGE]: pomona silo studies: No such file or directory; remove the cause, " + again
+        "error[STORAGE]: pomona silo studies: No such file or directory; look at the connection, the device or the current folder, "
+        + again
     )

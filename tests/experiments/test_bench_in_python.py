@@ -1,6 +1,7 @@
 """Benches whose suite and data are in Python."""
 
 from dataclasses import replace
+from shutil import copytree
 
 import numpy as np
 import pandas as pd
@@ -52,6 +53,15 @@ def test_its_runs_are_those_of_pomona_run(made):
     flat = pd.DataFrame(made.rows).set_index("method")
     for column in (c for c in frame.columns if c.startswith("test_at_")):
         assert frame[column].tolist() == pytest.approx(flat[column].tolist(), nan_ok=True)
+
+
+def test_a_renamed_folder_goes_on(made, tmp_path):
+    copytree(made.folder, tmp_path / "renamed")
+    again = pomona.bench(
+        METHODS, tmp_path / "renamed", data=from_arrays(X, Y, SITE), jobs=1, **QUICK
+    )
+    assert again.results["title"] == made.folder.name
+    assert again.to_frame().equals(made.to_frame())
 
 
 def test_in_a_notebook_it_is_a_table_with_intervals(made):

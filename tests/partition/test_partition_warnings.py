@@ -32,6 +32,9 @@ def test_rows_that_are_dealt_to_others_than_their_owners():
         "rows have owners (site-0, site-1), and partition iid deals them to other clients; "
         "partition.name = natural keeps them together"
     ]
+    assert said(data, 1) == []
+    given = replace(divided(data, Iid(), 2), recipe={"fingerprint": "of a file"})
+    assert remarks(data, given, ["a", "b"]) == []
 
 
 def test_classes():

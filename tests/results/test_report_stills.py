@@ -28,6 +28,8 @@ from pomona.simulation import run
         (999_499, "999 kB"),
         (999_500, "1 MB"),
         (1_250_000_000, "1.25 GB"),
+        (1_800_000_000_000, "1.8 TB"),
+        (1_234_000_000_000_000, "1,234 TB"),
     ],
 )
 def test_traffic_is_said_in_the_unit_that_fits(count, shown):

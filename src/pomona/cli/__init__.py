@@ -58,7 +58,7 @@ They return the names of commands whose files and folders are readable by their 
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=ENTRY_POINTS)))
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # of a disk, or of what an account may have there
+FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or the account's quota on it
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
 
@@ -147,10 +147,12 @@ def _main(given: list[str]) -> None:
         where, what = fault.filename or _called(given), fault.strerror or fault
         if fault.errno in FULL:
             remedy = "make room"
+        elif fault.errno == errno.EFBIG:
+            remedy = "raise the limit of a file's size (ulimit -f)"
         elif fault.filename:
             remedy = "use the account that owns it, or correct the path"
         else:  # of a connection, or of an open file
-            remedy = "remove the cause"
+            remedy = "look at the connection, the device or the current folder"
         _end(StorageError(f"{where}: {what}; {remedy}, then give the command again"))
 
 

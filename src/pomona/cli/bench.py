@@ -371,4 +371,5 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
         f"written  {paths['table.md']}, {paths['table.csv']}, "
         f"{paths[RESULTS]}{f', report {page}' if page else ''}"
     )
-    print(f"next     pomona report {made.folder}")
+    if not page:
+        print(f"next     pomona report {made.folder}")

@@ -34,7 +34,8 @@ E = TypeVar("E", bound=PomonaError)
 def expanded(path: str | Path) -> Path:
     """Return a path with ``~`` replaced by the account's folder.
 
-    It is unchanged, so usually missing, if that is unknown: of another account, or in a container.
+    If that is unknown, of another account or in a container, the path is returned unchanged;
+    usually no such file exists.
     """
     try:
         return Path(path).expanduser()

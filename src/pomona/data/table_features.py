@@ -143,8 +143,8 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
         cells = raw.x[:, k]
         if (gaps := int(np.isnan(cells).sum())) and not column.flagged:
             lines.append(
-                f"column {column.name}: {gaps} of {len(cells)} rows have a gap, which no training "
-                f"row had; it is filled with {column.fill}"
+                f"column {column.name}: {gaps} of {len(cells)} rows have a gap; it is filled, and "
+                "no feature marks it, since the rows that features were learnt from had none"
             )
         if column.kind != "category":
             continue

@@ -258,7 +258,7 @@ def require_same(suite: Suite, out: Path) -> None:
         what = f"has no {' and no '.join(lost)}" if lost else f"is {suite.title!r}"
         raise StorageError(
             f"{out} holds the table of the suite {known['title']!r}, and this one {what}; give "
-            "another --out"
+            f"another folder (--out){'' if lost else ', or that title'}"
         )
 
 

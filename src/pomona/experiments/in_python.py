@@ -7,7 +7,7 @@ from typing import Any
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import read
 from pomona.data.kinds import InMemory
-from pomona.experiments.bench_results import Bench
+from pomona.experiments.bench_results import Bench, load
 from pomona.experiments.runner import Watch, run
 from pomona.experiments.suite import Suite, read_suite
 
@@ -59,7 +59,7 @@ def bench(
             raise ConfigError(f"methods: {name!r} needs a short name, such as {row}")
     suite = read_suite(
         {
-            "title": Path(out).absolute().name or "bench",
+            "title": _title(Path(out)),
             "seeds": tuple(seeds),
             "search": dict(search or {}),
             "points": points,
@@ -71,6 +71,14 @@ def bench(
     made = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
     _require_own(made, suite)
     return made
+
+
+def _title(out: Path) -> str:
+    """Return the title of the bench in a folder, whatever the folder is called; else its name."""
+    try:
+        return str(load(out).results["title"])
+    except StorageError:
+        return out.absolute().name or "bench"
 
 
 def _require_own(made: Bench, suite: Suite) -> None:

@@ -95,7 +95,7 @@ class Rejection:
         reason: the reason, without client and round.
         struck: whether it counts towards its client's quarantine.
         line: the whole message, for display.
-        remedy: what to do if a run ends for it; empty if the reason says it.
+        remedy: what to do if a run ends for it; empty if there is nothing beyond the reason.
     """
 
     client: int
@@ -174,7 +174,9 @@ def _sound(
         client = arrival.reply.client
         if ignored := _uninvited(arrival, expected, history):
             rejected.append(_rejection(client, expected.round, ignored, struck=False))
-        elif wrong := _form_flaw(arrival, expected):
+        elif wrong := _unregistered(arrival, expected):
+            rejected.append(_rejection(client, expected.round, wrong, struck=True))
+        elif wrong := _form_flaw(arrival.reply.uplink, expected):
             rejected.append(_rejection(client, expected.round, wrong, True, OF_FORM))
         elif wrong := non_finite(arrival.reply.uplink) or expected.flaw(arrival.reply.uplink):
             rejected.append(_rejection(client, expected.round, wrong, True, OF_VALUES))
@@ -225,12 +227,14 @@ def _uninvited(arrival: Arrival, expected: Expected, history: History) -> str | 
     return None
 
 
-def _form_flaw(arrival: Arrival, expected: Expected) -> str | None:
-    size, tensors = expected.sizes[arrival.reply.client], arrival.reply.uplink
+def _unregistered(arrival: Arrival, expected: Expected) -> str | None:
+    size = expected.sizes[arrival.reply.client]
     if type(arrival.samples) is not int or arrival.samples != size:
         return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
-    if arrival.unread:
-        return str(arrival.unread)
+    return str(arrival.unread) if arrival.unread else None
+
+
+def _form_flaw(tensors: dict[str, Tensor], expected: Expected) -> str | None:
     return (
         not_plain(tensors)
         or mismatch(tensors, expected.spec)

@@ -131,7 +131,7 @@ def lie(
         attack: its kind is one of an uplink.
         true: its honest row.
         w: the row (k,) from which it trained.
-        draw: of the noise.
+        draw: generator of the noise.
         others: the honest clients' rows; without any, colluding liars send their own.
     """
     s, D, sent = attack.strength, true - w, true

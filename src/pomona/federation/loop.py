@@ -250,7 +250,8 @@ class Loop:
         if not plan.cohort:
             raise QuorumError(
                 f"no client can be asked in round {plan.number}: all members are in quarantine,"
-                " refused too often in a row; the record of the rounds before says why"
+                " refused too often in a row; correct what the record of the rounds before names,"
+                " and start a new run: a resumed one keeps the quarantine"
             )
         best = self.curve.best_round
         visit = ClientRequest(

@@ -21,8 +21,8 @@ def with_suffix(
 
     Args:
         kind: the method's settings.
-        suffix: of the new class, as it is written there, and in lower case of the joint name, after
-            a plus sign.
+        suffix: ends the class's name as given, and the method's name in lower case after a plus
+            sign.
         own: the addition's settings.
         method: the method from the joint settings.
         called: title of the new method, whose name is the title in lower case; NAME+suffix if

@@ -44,8 +44,8 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
 
 def _parted(dataset: Dataset, partition: Partition) -> list[str]:
     """Warn if rows that have owners are dealt to other clients."""
-    recipe = partition.recipe.get("name")
-    if dataset.owners is None or recipe in {"natural", "file"}:
+    recipe = partition.recipe.get("name", "file")
+    if dataset.owners is None or len(partition.clients) == 1 or recipe in {"natural", "file"}:
         return []
     return [
         f"rows have owners ({listed(dataset.owners.names)}), and partition {recipe} deals them to "

@@ -203,8 +203,8 @@ class Sheet:
     note: str
 
     def numbers(self, about: ModelMetadata, memory_share: float) -> tuple[NDArray[Any], list[str]]:
-        """Return the model's features (n, F) float32, and remarks on categories that it does not
-        know.
+        """Return the model's features (n, F) float32, and remarks on cells unlike those in
+        training.
 
         Raises DataError for all columns with unreadable cells.
         """

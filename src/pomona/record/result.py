@@ -190,9 +190,9 @@ class Result:
 
     @property
     def clients(self) -> int:
-        """N, the number of clients, whenever they took part."""
-        last = (max(r.cohort, default=-1) for r in self.rounds)
-        return max(len(self.about.get("clients") or ()), 1 + max(last, default=-1))
+        """N, the number of clients, also of those that took part in no round."""
+        highest = max((max(r.cohort, default=-1) for r in self.rounds), default=-1)
+        return max(len(self.about.get("clients") or ()), 1 + highest)
 
     @property
     def quantities(self) -> list[str]:

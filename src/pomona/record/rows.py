@@ -144,7 +144,9 @@ class RoundRow:
     limited: tuple[Line, ...] = ()
 
     def placed(self, name: str, clients: int) -> NDArray[np.float64]:
-        """Return a quantity in ``info`` by client, (clients, ...); NaN for who was not there."""
+        """Return a quantity in ``info`` by client, (clients, ...); NaN for those that took no
+        part.
+        """
         values = self.info[name]
         rows = np.full((clients, *values.shape[1:]), np.nan)
         rows[list(self.cohort)] = values

@@ -32,7 +32,7 @@ def slug(name: str) -> str:
 def size(n: float) -> str:
     """Format bytes to three digits; 1 kB is 1000 bytes."""
     for unit in ("B", "kB", "MB", "GB"):
-        if n < 999.5 or unit == "GB":
+        if n < 999.5:
             return f"{n:.3g} {unit}"
         n /= 1000
-    raise AssertionError
+    return f"{n:.3g} TB" if n < 999.5 else f"{n:,.0f} TB"

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from shutil import copytree
 from statistics import fmean, stdev
 
 import numpy as np
@@ -28,7 +29,7 @@ from pomona.results.significance import gains, paired, wilcoxon_table
 from pomona.results.tables.by_client import clients_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
-from pomona.results.text.cautions import cautions, of_bench
+from pomona.results.text.cautions import _who, cautions, of_bench
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import rank, write
 from pomona.results.wording import size
@@ -367,6 +368,46 @@ def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
         assert all(line.replace("'", "&#39;") in text or line in text for line in [*said, tested])
     elsewhere = comparison(replace(doubtful, folder=tmp_path))
     assert of_bench(elsewhere) == []
+
+
+def test_all_methods_are_those_of_the_page(doubtful, tmp_path):
+    """Where one method's runs are gone, those that can be read are named."""
+    made = comparison(doubtful)
+    held = [(entry, 2, 2) for entry in made.entries]
+    rows = {held[0][0].column: 2}
+    assert _who(held, rows) == "all methods"
+    assert _who(held[:1], rows) == f"{held[0][0].row} (2 of 2 seeds)"
+    for cell in held[0][0].cells:
+        copytree(doubtful.folder / cell["folder"], tmp_path / cell["folder"])
+    (tmp_path / held[0][0].cells[0]["folder"] / "events.jsonl").write_text("not a record\n")
+    assert of_bench(comparison(replace(doubtful, folder=tmp_path)))
+
+
+def test_a_bench_says_what_overtrained_though_its_page_shows_the_best_round(tmp_path):
+    """Labels without relation to the inputs: validation falls while a large network learns the
+    training rows by heart; gains are of the last round.
+    """
+    draw = stream(4, "overtrained")
+    x, y = draw.normal(size=(160, 30)), draw.integers(0, 2, 160)
+    y[::2] = x[::2, 0] > 0
+    made = comparison(
+        pomona.bench(
+            ("separate",),
+            tmp_path,
+            data=from_arrays(x, y, np.arange(160) % 2),
+            model={"name": "mlp", "hidden": [64]},
+            rounds=60,
+            lr=0.3,
+            jobs=1,
+        )
+    )
+    assert made.count.moment != "last"
+    (run,) = [load_run(made.bench.folder / c["folder"]) for e in made.entries for c in e.cells]
+    single = " ".join(cautions(runs([run])))
+    assert ("has got worse since" in single) == any(
+        "Worse on validation" in s for s in of_bench(made)
+    )
+    assert "has got worse since" in single
 
 
 def test_clients_of_two_scenarios_are_told_apart_and_many_by_their_range(tiny, monkeypatch):

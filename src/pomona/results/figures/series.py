@@ -136,8 +136,7 @@ def _series(run: Run, name: str) -> Series | None:
     current = np.full((n, rows[0].info[name][0].size), np.nan)
     values = np.empty((len(rows), *current.shape))
     for t, row in enumerate(rows):
-        here = list(row.cohort)
-        current[here] = row.placed(name, n).reshape(n, -1)[here]
+        current[list(row.cohort)] = row.info[name].reshape(len(row.cohort), -1)
         values[t] = current
     words = run.result.presentation.quantity(name, current.shape[1], n)
     return Series(run, words, np.array([row.round for row in rows]), values)

@@ -1,10 +1,13 @@
 """Cautions of a page: one plain sentence for each limitation of its numbers."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pomona.core.errors import StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.run_folder import load
@@ -69,38 +72,50 @@ def cautions(runs: list[Run]) -> list[str]:
 def of_bench(made: Comparison) -> list[str]:
     """Return the sentences for a bench whose runs are on file, each with the methods it holds for.
 
-    Runs are judged in the round that the page shows.
+    Runs are judged in the round that the page shows, or as kept if the caution is of the models
+    that they keep. A scenario's runs are read together.
     """
-    known = [(entry, runs) for entry in made.entries if (runs := _recorded(made, entry))]
-    found = []
-    for check, what in EACH.items():
-        held = [(e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in known if what]
-        found += [f"{what}: {who}." for who in [_who(held)] if who]
+    keep = "last" if made.count.moment == "last" else "best"
+    held: dict[str, list[tuple[ComparisonRow, int, int]]] = {what: [] for what in EACH.values()}
+    few: list[str] = []
+    once: dict[str, None] = {}
     for scenario in made.scenarios:
-        mine = [run for entry, runs in known if entry.scenario == scenario for run in runs]
+        known = [(entry, runs) for entry in made.of(scenario) if (runs := _recorded(made, entry))]
+        shown = [(entry, [_counted(run, keep) for run in runs]) for entry, runs in known]
+        for check, what in EACH.items():
+            judged = known if check in OF_KEPT else shown
+            held[what] += [
+                (e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in judged
+            ]
+        together = [run for _, runs in shown for run in runs]
         where = f"{made.of(scenario)[0].column}: " if len(made.scenarios) > 1 else ""
-        found += [f"{where}{sentence}" for sentence in _events(mine)]
-    return [*found, *_one_seed([run for _, runs in known for run in runs])]
+        few += [f"{where}{sentence}" for sentence in _events(together)]
+        once |= dict.fromkeys(_one_seed(together))
+    rows = Counter(entry.column for entry in made.entries if entry.cells)
+    found = {what: _who(own, rows) for what, own in held.items() if what}
+    return [*(f"{what}: {who}." for what, who in found.items() if who), *few, *once]
+
+
+def _counted(run: Run, keep: str) -> Run:
+    """Return a run to be judged in another round than the one whose models it keeps."""
+    return replace(run, result=replace(run.result, config={**run.result.config, "keep": keep}))
 
 
 def _recorded(made: Comparison, entry: ComparisonRow) -> list[Run]:
-    """Return a method's runs whose folders are there, to be judged in the page's round; without
-    those with clients that lie, as the page's means are of the honest ones.
+    """Return a method's runs that can be read, without those with clients that lie, as the page's
+    means are of the honest ones.
     """
-    keep = "last" if made.count.moment == "last" else "best"
-    folders = [made.bench.folder / cell["folder"] for cell in entry.cells]
-    results = [load(folder) for folder in folders if folder.is_dir()]
     (look,) = looks([entry.row])
-    return [
-        Run(replace(result, config={**result.config, "keep": keep}), entry.row, look)
-        for result in results
-        if not attack_of(result)
-    ]
+    found = []
+    for cell in entry.cells:
+        with suppress(StorageError):
+            found.append(load(made.bench.folder / cell["folder"]))
+    return [Run(result, entry.row, look) for result in found if not attack_of(result)]
 
 
-def _who(held: Sequence[tuple[ComparisonRow, int, int]]) -> str:
+def _who(held: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]) -> str:
     """Name the methods of (method, seeds with a caution, seeds), by scenario; empty if none has
-    one.
+    one. ``rows``: methods of each scenario, also those whose runs cannot be read.
     """
     told: dict[str, list[str]] = {}
     columns = list(dict.fromkeys(entry.column for entry, _, _ in held))
@@ -110,10 +125,10 @@ def _who(held: Sequence[tuple[ComparisonRow, int, int]]) -> str:
         for row, k, n in own:
             if k:
                 alike.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
-        every = len(own) > 1 and all(k == n for _, k, n in own)
-        rows = [_some(names) + seeds for seeds, names in alike.items()]
+        every = 1 < len(own) == rows[column] and all(k == n for _, k, n in own)
+        some = [_some(names) + seeds for seeds, names in alike.items()]
         if alike:
-            told.setdefault("all methods" if every else ", ".join(rows), []).append(column)
+            told.setdefault("all methods" if every else ", ".join(some), []).append(column)
     if len(columns) == 1 or [*told.values()] == [columns]:
         return "".join(told)
     return "; ".join(f"{who} in {listing(where)}" for who, where in told.items())
@@ -406,8 +421,13 @@ EACH: Mapping[Callable[[Run], Iterator[Caution]], str] = {
     ),
     _unmoved: "Relationships have hardly moved from the clients' shares of the samples",
     _climbing: "Still getting better at the end, so more rounds may change this page",
-    _overtrained: "Worse since an earlier round, on validation: run all with keep=best",
+    _overtrained: (
+        "Worse on validation at the end than earlier, and gains are of the last round: run all "
+        "with keep=best"
+    ),
 }
 """Cautions of one run, most serious first, each with its words for the methods of a bench; empty
 where it does not apply: a bench has only finished runs, and its means leave out clients that lie.
 """
+OF_KEPT = (_threshold, _overtrained)
+"""Those of the models that a run keeps, whichever round a page shows."""
