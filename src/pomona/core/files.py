@@ -189,7 +189,7 @@ def publish(
     except BaseException as fault:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)  # frees the space on a full disk
-        if isinstance(fault, OSError) and fault.filename is None:  # of a write or a sync
+        if isinstance(fault, OSError) and fault.errno and not fault.filename:  # a write or a sync
             fault.filename = str(temporary)
         raise
     sync(folder)
