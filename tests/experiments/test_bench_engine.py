@@ -434,7 +434,10 @@ def test_a_table_is_not_replaced_by_that_of_another_suite(whole, tmp_path):
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     apple = SUITE["method"]["apple"]
     for other, told in (
-        ({"title": "Another"}, r"and this one is 'Another'; give another folder \(--out\), or that title"),
+        (
+            {"title": "Another"},
+            r"and this one is 'Another'; give another folder \(--out\), or that title",
+        ),
         ({"method": {"apple": apple}}, "and this one has no method separate; give another folder"),
         ({"scenario": {"iid": {}}}, "has no scenario dirichlet; give another folder"),
     ):
