@@ -41,11 +41,8 @@ def curves() -> dict[Row, dict[int, float]]:
         with (CURVES / name).open(encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 row, number = (line["method"], line["model"], line["when"]), int(line["round"])
-                if (
-                    (line["scenario"], line["split"]) == (SCENARIO, "test")
-                    and row in ROWS
-                    and number
-                ):
+                shown = (line["scenario"], line["split"]) == (SCENARIO, "test") and row in ROWS
+                if shown and number:
                     known[row].setdefault(number, 100 * float(line["mean"]))
     return known
 
