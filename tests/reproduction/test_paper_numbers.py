@@ -15,7 +15,7 @@ from suites_listed import assert_runs, listed
 NUMBERS = sorted((FOLDER / "numbers").glob("*.toml"))
 TABLES = {"apple": 3, "fedamp": 3, "fedala": 4, "fedfomo": 6, "pgfed": 1}
 ABSENT = {"FedRep+ALA", "PartialFed+ALA"}  # no whole model is received there for ALA to weigh
-ELSEWHERE = {"apple-length": "apple-table1", "apple-length-cifar10": "apple-table1", "apple-published": "apple-table1", "fedfomo-ablations": "fedfomo-figures"}  # fmt: skip
+ELSEWHERE = {"apple-published": "apple-table1", "fedfomo-ablations": "fedfomo-figures"}
 NO_PAPER = {
     *("apple-draws", "apple-local", "low-rank", "low-rank-vit", "newer-methods", "real-sites"),
 }
