@@ -10,7 +10,8 @@ import pytest
 import pomona
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import from_arrays, from_clients
-from pomona.experiments import load
+from pomona.experiments import bench_gains, load
+from pomona.record.paired_gain import Gain
 from pomona.results.comparison import comparison
 from pomona.results.tables.gains_of_bench import gains_table
 from pomona.results.web.comparison_page import TEXT, write
@@ -127,6 +128,26 @@ def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
         pomona.bench(["aple"], tmp_path / "b", data="digits")
     with pytest.raises(ConfigError, match="unknown key 'rouns'"):
         pomona.bench(["apple"], tmp_path / "b", rouns=3)
+
+
+def test_a_damaged_record_costs_its_own_gain_alone(made, tmp_path):
+    copytree(made.folder, tmp_path / "copy")
+    cells = {r["method"]: r["cells"][0]["folder"] for r in made.results["results"]}
+    (tmp_path / "copy" / cells["fedavg"] / "config.toml").unlink()
+    damaged = load(tmp_path / "copy").to_frame().set_index("method")
+    assert damaged.loc["fedavg", "reason"] == "a record of its runs cannot be read"
+    whole = made.to_frame().set_index("method")
+    assert damaged.loc["apple", "gain"] == whole.loc["apple", "gain"]
+
+
+def test_verdicts_of_a_scenario_hold_together(made, monkeypatch):
+    """Of the p-values 0.03 and 0.04 both are below 0.05; twice the smaller is not (Holm)."""
+    p = iter((0.03, 0.04))
+    monkeypatch.setattr(
+        bench_gains, "gains", lambda *_: ([], Gain(0.1, 0.01, 0.19, 100, p=next(p)))
+    )
+    verdicts = made.to_frame().set_index("method")["verdict"]
+    assert {verdicts["fedavg"], verdicts["apple"]} == {"no difference that this data can show"}
 
 
 def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):

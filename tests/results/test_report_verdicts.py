@@ -13,7 +13,7 @@ from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
 from pomona.results.figures.curves import place
 from pomona.results.figures.sections import figures
-from pomona.results.gain_presentation import by_client, gained
+from pomona.results.gain_presentation import LEFT_OUT, by_client, gained
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
@@ -58,6 +58,13 @@ def scored(
         summary,
         answers=said,
     )
+
+
+def sized(method: str, right: Sequence[int], sizes: Sequence[int]) -> Result:
+    """Like ``scored``, with test sets of these sizes."""
+    whole, share = scored(method, right), tuple(np.divide(right, sizes))
+    known = replace(whole.evaluations[0], samples=tuple(sizes), value=share)
+    return replace(whole, evaluations=[known], answers=answers(sizes, share, 2))
 
 
 def scored_of(method: str, right: Sequence[int]) -> Result:
@@ -320,21 +327,60 @@ def test_levels_and_gain_are_of_the_same_clients() -> None:
     """Rural has one test row, too few for a variance: 95 and 60 against 60 and 80 remain, and 77.5
     - 70 is the gain.
     """
-    sizes = [100, 100, 1]
-
-    def run(method: str, right: Sequence[int]) -> Result:
-        whole = scored(method, right)
-        known = replace(
-            whole.evaluations[0], samples=tuple(sizes), value=tuple(np.divide(right, sizes))
-        )
-        return replace(
-            whole, evaluations=[known], answers=answers(sizes, tuple(np.divide(right, sizes)), 2)
-        )
-
-    told = said([run("separate", (60, 80, 1)), run("fedavg", (95, 60, 0))])
+    sizes = (100, 100, 1)
+    told = said([sized("separate", (60, 80, 1), sizes), sized("fedavg", (95, 60, 0), sizes)])
     assert "77.50 % against 70.00 % on average over 2 of 3 clients" in told
     assert "+7.50 percentage points" in told
-    assert "left out, with too few test samples: Rural (1 row" in told
+    assert f"left out, {LEFT_OUT}: Rural (1 row" in told
+
+
+def test_a_client_whose_answers_one_run_lacks_is_not_called_too_small() -> None:
+    """Mercy's 100 samples are enough; the other run has no answers to them."""
+    alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
+    there = {client: one for client, one in alone.answers.items() if client != 1}
+    told = said([replace(alone, answers=there), together])
+    assert "left out, as their test samples are too few, do not define it or are not on" in told
+    assert "Mercy (100 rows" in told
+
+
+@pytest.mark.parametrize("alone", [[], [sized("separate", (100, 100, 1), (200, 200, 3))]])
+def test_the_best_mean_is_behind_where_only_a_client_of_three_samples_carries_it(
+    alone: list[Result],
+) -> None:
+    """Means of (70, 70, 100) % and (90, 90, 0) %: 80 and 60. The gain leaves out the third client:
+    70 - 90 = -20 points.
+    """
+    sizes = (200, 200, 3)
+    first, second = sized("fedavg", (140, 140, 3), sizes), sized("apple", (180, 180, 0), sizes)
+    over = gains(first, second)[1]
+    assert (over.value, over.verdict) == (pytest.approx(-0.2), "worse")
+    text = said([*alone, first, second])
+    assert (
+        "On the clients that can be compared, FedAvg is behind APPLE (\N{MINUS SIGN}20.00" in text
+    )
+    assert f"Between FedAvg and APPLE there is {LEVEL}" not in text
+
+
+def test_of_several_runs_verdicts_hold_together() -> None:
+    """14 answers differ, 11 for the run: of 14 signs so many agree in 2 (1 + 14 + 91 + 364 / 2) of
+    2^14 cases (mid-p), 0.035. That is below 0.05, and of two runs, by Holm's correction, above.
+    """
+    alone, level = scored("separate", (60, 60)), scored("apple", (60, 60))
+    outputs, truth = alone.answers[0]
+    right = outputs.argmax(1) == truth
+    turned = [*np.flatnonzero(~right)[:11], *np.flatnonzero(right)[:3]]
+    other = outputs.copy()
+    other[turned] = outputs[turned, ::-1]
+    together = scored("fedavg", (68, 60))
+    together = replace(together, answers={**alone.answers, 0: (other, truth)})
+    assert gains(together, alone)[1].p == pytest.approx(2 * 288 / 2**14, abs=0.005)
+    assert "FedAvg is ahead of Separate" in said([alone, together])
+    assert (
+        f"Between FedAvg, the best of 2 runs, and Separate, training alone, there is {LEVEL}, "
+        "corrected for their number"
+    ) in said([alone, together, level])
+    overall = gain_tables(runs([alone, together, level]))[0]
+    assert [row[3] for row in overall.rows] == [LEVEL, LEVEL]
 
 
 def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() -> None:

@@ -7,13 +7,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DataError, StorageError
 from pomona.core.table import NOTHING
 from pomona.experiments import bench_table
 from pomona.experiments.bench_table import metric
 from pomona.experiments.reference import ROUNDS
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import ONE_PARTITION, Gain, gains
+from pomona.record.paired_gain import ONE_PARTITION, Gain, gains, jointly
 from pomona.record.run_folder import load
 
 Results = Mapping[str, Any]
@@ -32,7 +32,8 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
 
     A gain is None for the base itself, where runs or their folders lack, over seeds of which each
     has other test samples, and where clients lie: a bench's values are of the honest ones, gains of
-    all. ``reason`` then says why.
+    all. ``reason`` then says why. Verdicts of a scenario hold jointly (Holm): one may be open where
+    its own interval is not.
     """
     own = results["results"]
     bases = {r["scenario"]: r for r in own if r["method"] == base}
@@ -41,17 +42,22 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
         over = bases.get(result["scenario"])
         gain = _gain(folder, result, over) if over else f"{base} is not in this bench"
         known, reason = (None, gain) if isinstance(gain, str) else (gain, "")
-        found.append(
-            {
-                **{key: row[key] for key in ("scenario", "method", "state", "metric")},
-                "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
-                **{key: row[key] for key in VALUES},
-                "gain": known and known.value,
-                **{key: known and getattr(known, key) for key in ("low", "high", "p", "verdict")},
-                "reason": reason,
-            }
-        )
-    return found
+        told = {
+            **{key: row[key] for key in ("scenario", "method", "state", "metric")},
+            "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
+            **{key: row[key] for key in VALUES},
+            "gain": known and known.value,
+            **{key: known and getattr(known, key) for key in ("low", "high", "p")},
+            "verdict": None,
+            "reason": reason,
+        }
+        found.append((known, told))
+    for scenario in bases:
+        together = [each for each in found if each[1]["scenario"] == scenario]
+        verdicts = jointly([gain for gain, _ in together])
+        for (_, told), verdict in zip(together, verdicts, strict=True):
+            told["verdict"] = verdict
+    return [told for _, told in found]
 
 
 def _gain(folder: Path, result: Results, base: Results) -> Gain | str:
@@ -75,6 +81,8 @@ def _gain(folder: Path, result: Results, base: Results) -> Gain | str:
         gain = gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])[1]
     except ConfigError:
         return f"each seed has other test samples; {ONE_PARTITION}"
+    except (StorageError, DataError):
+        return "a record of its runs cannot be read"
     return gain or "no client's test samples define it"
 
 

@@ -33,8 +33,8 @@ ONE_PARTITION = (
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A client that is excluded from a mean gain, because its samples do not define the metric or
-    are too few.
+    """A client that is excluded from a mean gain, because its samples do not define the metric, are
+    too few, or are not on record in both runs.
 
     Attributes:
         client: its number.
@@ -159,21 +159,19 @@ def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
     return metric.name in task.measures and (metric != LOSS or minimised)
 
 
-def jointly(clients: Sequence[Gain | None]) -> list[Verdict | None]:
-    """Return verdicts of many clients that hold jointly at 95 %: Holm's correction of their
-    p-values.
+def jointly(gains: Sequence[Gain | None]) -> list[Verdict | None]:
+    """Return verdicts of many clients, or of several runs, that hold jointly at 95 %: Holm's
+    correction of their p-values.
 
     Of 65 clients with equal models, about three are called better or worse by their individual
     intervals.
     """
-    judged = [i for i, gain in enumerate(clients) if gain and gain.p is not None]
-    adjusted = dict(
-        zip(judged, holm([gain.p for gain in clients if gain and gain.p is not None]), strict=True)
-    )
+    p = {i: gain.p for i, gain in enumerate(gains) if gain and gain.p is not None}
+    adjusted = dict(zip(p, holm([*p.values()]), strict=True))
     open_: Verdict = "no difference that this data can show"
     return [
         None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_
-        for i, gain in enumerate(clients)
+        for i, gain in enumerate(gains)
     ]
 
 

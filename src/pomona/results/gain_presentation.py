@@ -15,6 +15,7 @@ from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
+LEFT_OUT = "as their test samples are too few, do not define it or are not on record in both runs"
 NAMED = 4
 """Maximum number of clients named in a sentence; more are counted."""
 
@@ -123,7 +124,7 @@ def evidence(run: Run, gain: Gain) -> str:
         else counted(gain.clients, "client")
     )
     names = listed(missing, NAMED)
-    left = f"; left out, with too few test samples: {names}" if missing else ""
+    left = f"; left out, {LEFT_OUT}: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
     groups = (
         f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""
@@ -143,7 +144,7 @@ def of_fewer(found: Gained) -> str:
     return (
         f"Means over clients are over all {len(found.run.values)}; statements on "
         f"{found.run.label}'s gain leave out "
-        f"{named(found.run, missing)}, with too few test samples."
+        f"{named(found.run, missing)}, {LEFT_OUT}."
     )
 
 

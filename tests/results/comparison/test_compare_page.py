@@ -206,6 +206,23 @@ def test_a_reader_compares_with_numbers_of_their_own(tiny):
     assert said[0].endswith(" The reference does not state its settings; these are ours.")
 
 
+def test_the_median_difference_is_between_two_and_the_leader_was_chosen(tiny):
+    """The reference has our leader's number, and 10 points more for our other method: differences
+    of 0 and of minus the lead less 10.
+    """
+    column = "MNIST, pathological"
+    entries = comparison(tiny, Reference.model_validate(OWN)).of("one")
+    ours = {e.row: 100 * fmean(e.values(AVERAGES["last"])) for e in entries if "mu" not in e.row}
+    (last, low), (first, high) = sorted(ours.items(), key=lambda pair: pair[1])
+    assert low < high
+    own = {**OWN, "scenario": {column: {"numbers": {first: high, last: high + 10}}}}
+    said = " ".join(dict(sentences(comparison(tiny, Reference.model_validate(own))))[column])
+    assert f"median {(low - high - 10) / 2:+.1f} points over 2 methods" in said
+    assert f"here {first} leads" in said
+    assert "Over clients p = " in said
+    assert "not corrected for the choice of the leader" in said
+
+
 def test_numbers_of_another_bench_are_refused(tiny):
     other = Reference.model_validate({**OWN, "scenario": {"one": {"numbers": {"FedAvg": 1.0}}}})
     with pytest.raises(

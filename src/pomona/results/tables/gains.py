@@ -3,7 +3,7 @@
 from typing import get_args
 
 from pomona.core.table import Table
-from pomona.record.paired_gain import Verdict
+from pomona.record.paired_gain import Verdict, jointly
 from pomona.results.gain_presentation import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
@@ -32,8 +32,9 @@ def _overall(known: list[Gained]) -> Table:
             f"What each run gains in {metric.title} over {base.label}, training alone, on average "
             "over clients. More than 0 is better. The intervals compare both models on the same "
             "test samples; where one holds 0, there is no difference that this data can show. Of "
-            "clients a verdict is given for all at once, after Holm's correction: it may be open "
-            "where a client's own interval is not." + (" " + OVER_SEEDS if several else "")
+            "several runs, and of clients, verdicts are given for all at once, after Holm's "
+            "correction: one may be open where its own interval is not."
+            + (" " + OVER_SEEDS if several else "")
         ],
         [
             "Run",
@@ -51,11 +52,11 @@ def _overall(known: list[Gained]) -> Table:
                 *([str(found.over.seeds)] if several else []),
                 signed(metric, found.over.value),
                 interval(metric, found.over),
-                found.over.verdict,
+                verdict,
                 *(str(len(found.told(what))) for what in get_args(Verdict)),
             ]
-            for found in known
-            if found.over
+            for found, verdict in zip(known, jointly([one.over for one in known]), strict=True)
+            if found.over and verdict
         ],
         words={0, 4 if several else 3},
     )

@@ -32,7 +32,8 @@ def gains_table(made: Comparison) -> Table | None:
     note = (
         "Gain over Separate, mean over clients and seeds, in the last round (with keep=best in the "
         "one best on validation), of the same test samples; more than 0 is better. Where an "
-        "interval holds 0, there is no difference that these data can show."
+        "interval holds 0, there is no difference that these data can show; verdicts are corrected "
+        "for the lines of their scenario (Holm)."
     )
     without: dict[str, list[str]] = {}
     for entry, row in found:

@@ -5,6 +5,7 @@ levels.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -165,10 +166,9 @@ def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
     test = wilcoxon(a, b) if a else None
     if test is None:
         return ""
-    verdict = "is more than chance" if test.p < 0.05 else "may be chance"
     return (
-        f" Over clients the difference {verdict} (Wilcoxon, pairs that differ: {test.pairs}, p "
-        f"= {test.p:.2g})."
+        f" Over clients p = {test.p:.2g} (Wilcoxon, pairs that differ: {test.pairs}), not "
+        "corrected for the choice of the leader."
     )
 
 
@@ -181,7 +181,7 @@ def _level(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]
     gaps = [(both.entry, metric.scaled(both.own.mean) - both.theirs) for both in _both(made, done)]
     if not gaps:
         return []
-    middle = sorted(gap for _, gap in gaps)[len(gaps) // 2]
+    middle = median(gap for _, gap in gaps)
     farthest, most = max(gaps, key=lambda g: abs(g[1]))
     form, unit = ("+.1f", " points") if metric.percent else (f"+{metric.style}", "")
     return [

@@ -2,13 +2,16 @@
 not help.
 
 A sentence claims no more than its interval: a run is better than another only if the paired
-interval over clients excludes 0 (see ``pomona.record.paired_gain``).
+interval over clients excludes 0, of several runs after Holm's correction (see
+``pomona.record.paired_gain``).
 """
 
 from collections.abc import Collection
+from typing import get_args
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.paired_gain import Verdict, jointly
 from pomona.results.gain_presentation import (
     Gained,
     by_client,
@@ -67,13 +70,15 @@ def _several(runs: list[Run]) -> list[str]:
     best = contender(known)
     if best is None or best is base:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
-    rivals = [gained(best, run) for run in known if run is not best and run is not base]
+    others = [run for run in known if run is not best and run is not base]
+    rivals = [gained(best, run) for run in others]
     if base is None:
         return [*_useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
     found = gained(best, base)
+    verdict = jointly([found.over, *(gained(run, base).over for run in others)])[0]
     return [
         *_useless(known),
-        _helps(found, len(rivals) + 1),
+        _helps(found, verdict, len(rivals) + 1),
         *([evidence(best, found.over)] if found.over else []),
         by_client(found),
         *_yardsticks(best, _counted(found)),
@@ -112,8 +117,8 @@ def _seeds(run: Run) -> str:
     return f", over {len(run.seeds)} seeds" if run.seeds else ""
 
 
-def _helps(found: Gained, tried: int) -> str:
-    """Describe whether federation helps, by the best of the runs tried.
+def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
+    """Describe whether federation helps, by the best of the runs tried and its verdict among them.
 
     No conclusion is drawn if the worse run was better before the compared round.
     """
@@ -135,12 +140,13 @@ def _helps(found: Gained, tried: int) -> str:
             f"{levels}; {why}, so whether that is more than chance is not known."
         )
     gain = measured(run.metric, found.over)
-    if found.over.verdict == LEVEL:
+    if verdict == LEVEL:
+        corrected = ", corrected for their number" if found.over.verdict != LEVEL else ""
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{LEVEL}: {title} {levels} {over}, a gain of {gain}."
+            f"{LEVEL}{corrected}: {title} {levels} {over}, a gain of {gain}."
         )
-    if found.over.verdict == "better":
+    if verdict == "better":
         place, unfair = "ahead of", _overtrained(base)
         opening = "" if unfair or _useless([run]) else "Federation helps: "
     else:
@@ -219,19 +225,26 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
 
 
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
-    """Compare the best run with the other federated runs."""
-    ahead = [
-        (
+    """Compare the best run with the other federated runs.
+
+    It may be behind one of them, where their gain leaves out clients that its mean counts.
+    """
+    told: dict[Verdict | None, list[str]] = {}
+    for g, verdict in zip(rivals, jointly([g.over for g in rivals]), strict=True):
+        told.setdefault(verdict, []).append(
             f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval "
             f"{interval(best.metric, g.over)})"
+            if g.over and verdict != LEVEL
+            else g.base.label
         )
-        for g in rivals
-        if g.over and g.over.verdict == "better"
-    ]
-    level = [g.base.label for g in rivals if g.over and g.over.verdict != "better"]
-    blank = [g.base.label for g in rivals if g.over is None]
+    ahead, behind, level, blank = (told.get(v) for v in (*get_args(Verdict), None))
     return [
         *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
+        *(
+            [f"On the clients that can be compared, {best.label} is behind {listing(behind)}."]
+            if behind
+            else []
+        ),
         *(
             [
                 (
