@@ -59,7 +59,18 @@ def test_numbers_have_limits_on_both_sides(kind, most):
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[" * 66 + "]" * 66, "NaN", "-Infinity", "1" * 5000, "{", b"\xff"]
+    "text",
+    [
+        "[" * 100_000,
+        "[" * 66 + "]" * 66,
+        "NaN",
+        "-Infinity",
+        "1e999",
+        "[-1e309]",
+        "1" * 5000,
+        "{",
+        b"\xff",
+    ],
 )
 def test_what_is_no_bounded_json_is_the_readers_own_error(text):
     with pytest.raises(ProtocolError, match=r"no JSON|nested"):

@@ -15,6 +15,7 @@ from pomona.core.settings import Settings
 from pomona.core.toml import read_file, validated
 from pomona.data import data_settings
 from pomona.methods import METHODS
+from pomona.models import ModelSettings
 from pomona.partition import RECIPES
 
 
@@ -138,6 +139,31 @@ def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
         resolve(said)
     assert str(here.value) == str(there.value)
     assert "pydantic" not in str(here.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rounds": True},
+        {"lr": True},
+        {"seed": False},
+        {"membership": {"unseen": [True]}},
+        {"method": {"name": "fedavg-ft", "finetune_epochs": True}},
+    ],
+)
+def test_a_truth_value_is_no_number(said, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(said))
+    for made in (lambda: Config(**said), lambda: resolve(read_file(path))):
+        with pytest.raises(ConfigError, match="true and false are no numbers") as caught:
+            made()
+        assert ";" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_truth_value_stays_one_where_it_is_asked_for():
+    assert Config(method={"name": "apfl", "adaptive": True}).method.adaptive is True
+    assert ModelSettings(args={"bias": False}).args == {"bias": False}
 
 
 def test_paths_may_be_text(tmp_path):

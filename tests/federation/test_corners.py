@@ -23,6 +23,7 @@ from pomona.federation.copies import KeptCopies
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.personal import PersonalModel
+from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from problems import Notes, tiny
 from representatives import in_turn, representatives
@@ -210,9 +211,15 @@ def test_who_diverges_is_told_of_every_rate_that_may_be_meant(step, advice):
         pomona.run(tiny("apple", {"core_step": step}, rounds=1, lr=1e30))
 
 
-def test_a_full_disk_is_one_line():
-    from pomona.record.run_folder import RunRecord
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_that_no_record_can_hold_is_one_line(value):
+    record = RunRecord(None, {})
+    with pytest.raises(ConfigError, match="cannot be recorded"):
+        record.event("final", value=value)
+    assert record.events == []
 
+
+def test_a_full_disk_is_one_line():
     record = RunRecord(None, {})
 
     class Full:

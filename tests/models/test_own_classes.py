@@ -95,6 +95,34 @@ def test_an_argument_that_is_missing_is_one_line():
         build(ModelSettings(name="towers:Tower", args={"widths": [3]}), (1, 8, 8), 10)
 
 
+def by_activation(settings, input_shape, n_outputs, vocabulary):
+    return Tower(64, [3], outputs=n_outputs, **settings.args)
+
+
+class Late(Tower):
+    """Finds out that the activation is unknown only when it is called."""
+
+    def __init__(self):
+        super().__init__(64, [3])
+
+    def forward(self, x):
+        return super().forward({"relu": x}["gelu"])
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("by_activation", {"activation": "gelu"}, r"cannot be built \(KeyError: 'gelu'\)"),
+        ("Late", {}, r"in evaluation mode fails on a sample of shape .*: KeyError: 'gelu';"),
+    ],
+)
+def test_own_code_may_raise_anything_and_is_one_line(monkeypatch, name, args, says):
+    monkeypatch.setattr(sys.modules["towers"], name, globals()[name], raising=False)
+    with pytest.raises(ConfigError, match=says) as caught:
+        build(ModelSettings(name=f"towers:{name}", args=args), (1, 8, 8), 10)
+    assert "\n" not in str(caught.value)
+
+
 class Auxiliary(nn.Sequential):
     """Returns a second head's outputs too during training, like GoogLeNet."""
 

@@ -1,5 +1,6 @@
 """Training part of a network: which part, its initial values, and the rest."""
 
+import json
 import sys
 import types
 from copy import deepcopy
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from pomona.core import files
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
 from pomona.models.layers import active, evaluated, frozen, training_mode
@@ -205,8 +207,21 @@ def test_weights_that_do_not_fit_are_named_line_by_line(tmp_path):
     ]
 
 
+def header_of(shape):
+    told = {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    text = json.dumps(told).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"\0" * 7, b"not weights at all", (10**12).to_bytes(8, "little") + b"{}"]
+    "content",
+    [
+        b"",
+        b"\0" * 7,
+        b"not weights at all",
+        (10**12).to_bytes(8, "little") + b"{}",
+        header_of([2**62, 2**62, 0]),  # 0 bytes, but PyTorch's strides overflow
+    ],
 )
 def test_a_file_that_holds_no_weights_is_one_line(tmp_path, content):
     (tmp_path / "w").write_bytes(content)
@@ -214,6 +229,13 @@ def test_a_file_that_holds_no_weights_is_one_line(tmp_path, content):
         network(init=tmp_path / "w")
     with pytest.raises(ConfigError, match=r"model\.init: cannot read .*it is a folder"):
         network(init=tmp_path)
+
+
+def test_a_file_of_weights_has_a_largest_size(tmp_path):
+    with (tmp_path / "w").open("wb") as file:
+        file.truncate(files.WEIGHTS + 1)  # sparse
+    with pytest.raises(ConfigError, match=rf"at most {files.WEIGHTS} are read"):
+        network(init=tmp_path / "w")
 
 
 def test_weights_that_are_not_numbers_are_refused(tmp_path):

@@ -9,6 +9,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from math import isfinite
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -91,7 +92,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
     if len(text) > most:
         raise fault(f"it has {len(text)} bytes, at most {most} are read")
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as wrong:
         raise fault(f"no JSON: {plain(str(wrong), 120)}") from None
     if not shallow(value):
@@ -107,8 +108,11 @@ def first(fault: ValidationError) -> str:
     return f"{place}: {what[0].lower()}{what[1:]}" if place else what
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a number")
+def _finite(written: str) -> float:
+    value = float(written)
+    if not isfinite(value):
+        raise ValueError(f"{plain(written, 40)} is not a finite number")
+    return value
 
 
 def shallow(value: Any) -> bool:

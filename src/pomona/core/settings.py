@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidatorFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
@@ -34,10 +35,15 @@ class Settings(BaseModel):
         serialize_by_alias=True,
     )
 
-    @field_validator("*")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _ordinary(cls, value: Any) -> Any:
-        """Reject values that would overflow later, or cannot be file names, in every field."""
+    def _ordinary(cls, given: Any, typed: ValidatorFunctionWrapHandler) -> Any:
+        """Reject values that would overflow later, or cannot be file names, and truth values for
+        numbers, in every field.
+        """
+        value = typed(given)
+        if _counted(given, value):
+            raise ValueError("true and false are no numbers; give a number")
         for leaf in _leaves(value):
             if isinstance(leaf, int | float) and abs(leaf) > (
                 MOST if isinstance(leaf, int) else LARGEST
@@ -124,6 +130,13 @@ def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
         told = {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(known)}
         raise PydanticKnownError("union_tag_invalid", told)
     return name
+
+
+def _counted(given: Any, value: Any) -> bool:
+    """Return whether a truth value has become a number, also in a tuple."""
+    if isinstance(given, list | tuple) and isinstance(value, tuple):
+        return any(map(_counted, given, value))
+    return isinstance(given, bool) and type(value) in {int, float}
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -111,20 +111,20 @@ def _made(
     from torch import nn
 
     from pomona.models import huggingface, layers, lora, packages, weights
-    from pomona.models.compatibility import called, constructed
+    from pomona.models.compatibility import called, construction
 
     if settings.patch:
         input_shape = settings.patch.of(input_shape)
-    if packages.package(settings.name):
-        module: object = packages.build(
-            settings.name, settings.args, input_shape, n_outputs, vocabulary
-        )
-    else:
-        family = MODELS.resolve(settings.name)
-        if isinstance(family, type) and issubclass(family, nn.Module):
-            module = constructed(family, settings.name, settings.args)
+    sizes = input_shape, n_outputs, vocabulary
+    with construction(settings.name):
+        if packages.package(settings.name):
+            module: object = packages.build(settings.name, settings.args, *sizes)
         else:
-            module = called(family, settings.name, settings, input_shape, n_outputs, vocabulary)
+            family = MODELS.resolve(settings.name)
+            if isinstance(family, type) and issubclass(family, nn.Module):
+                module = family(**settings.args)
+            else:
+                module = called(family, settings.name, settings, *sizes)
     if not isinstance(module, nn.Module):
         return module  # type: ignore[return-value]  # ``verified`` refuses it
     if given:

@@ -1,7 +1,8 @@
 """Checks before training that a network fits the data, with one-line errors."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pomona.core.errors import ConfigError, worded
+from pomona.core.errors import ConfigError, PomonaError, enough, worded
 from pomona.models.layers import training_mode
 from pomona.storage.mapped_array import machine_memory
 
@@ -68,14 +69,15 @@ def called(family: Callable[..., object], name: str, *arguments: object) -> obje
     return family(*arguments)
 
 
-def constructed(kind: type[nn.Module], name: str, args: Mapping[str, object]) -> nn.Module:
-    """Construct a network of a user's own class.
-
-    Raises ConfigError if the class does not accept the arguments.
-    """
+@contextmanager
+def construction(name: str) -> Iterator[None]:
+    """Turn any fault of a network's own code, while it is built, into ConfigError."""
     try:
-        return kind(**args)
-    except Exception as fault:  # the class's own checks raise any type
+        with enough(f"building model.name={name}"):
+            yield
+    except PomonaError:
+        raise
+    except Exception as fault:
         raise ConfigError(
             f"model.name={name} cannot be built ({worded(fault)}); see model.args"
         ) from fault
@@ -130,19 +132,11 @@ def _require_outputs(
     try:
         with torch.no_grad():
             outputs = network(samples)
-    except (
-        AttributeError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        IndexError,
-        AssertionError,
-    ) as fault:
-        why = str(fault).partition("\n")[0]
+    except Exception as fault:  # a network's own code raises any type
         raise ConfigError(
             f"model.name={name} in {mode} mode fails on a sample of shape "
-            f"{tuple(samples.shape[1:])}: {why}; change the network (model.name, model.args) or "
-            "the samples (of images: data.resize, or model.patch.size)"
+            f"{tuple(samples.shape[1:])}: {worded(fault)}; change the network "
+            "(model.name, model.args) or the samples (of images: data.resize, or model.patch.size)"
         ) from fault
     if not isinstance(outputs, Tensor):
         raise ConfigError(

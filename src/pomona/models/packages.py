@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from pomona.core.errors import ConfigError, worded
+from pomona.core.errors import ConfigError
 from pomona.core.registry import require
 from pomona.models import huggingface
 
@@ -57,15 +57,8 @@ def build(
         )
     if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
         raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")
-    try:
-        with _bounded():
-            return PACKAGES[first](rest, dict(args), input_shape, n_outputs, vocabulary)
-    except ConfigError:
-        raise
-    except Exception as fault:  # the package's own checks raise any type
-        raise ConfigError(
-            f"model.name={name} cannot be built ({worded(fault)}); see model.args"
-        ) from fault
+    with _bounded():
+        return PACKAGES[first](rest, dict(args), input_shape, n_outputs, vocabulary)
 
 
 def _torchvision(

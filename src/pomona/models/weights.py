@@ -64,12 +64,12 @@ def read(path: Path) -> Weights:
 @lru_cache(maxsize=1)
 def _read(path: Path, size: int, _: int) -> Weights:
     try:
-        with files.opened(path) as file:
+        with files.opened(path, files.WEIGHTS) as file:
             entries, _note = layout(file, size, bounds.MOST_BYTES)
             tensors = fill(file, entries)
         if wrong := non_finite(tensors):
             raise ValueError(wrong)
-    except (OSError, ValueError, RecursionError, MemoryError) as fault:
+    except (OSError, ValueError, RuntimeError, MemoryError) as fault:
         raise StorageError(f"{path} holds no weights ({bounds.plain(str(fault))})") from None
     return Weights(path, tensors, digest(tensors))
 

@@ -135,8 +135,8 @@ class RunRecord:
 
         It is kept as a reader finds it. Raises ConfigError if no reader would accept it.
         """
-        line = json.dumps({"event": kind, **fields}, allow_nan=False)
         try:
+            line = json.dumps({"event": kind, **fields}, allow_nan=False)
             self.events.append(events.read(line))
         except ValueError as fault:
             raise ConfigError(f"this run cannot be recorded: {fault}") from None

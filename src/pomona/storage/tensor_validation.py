@@ -66,14 +66,6 @@ def largest(spec: Mapping[str, Tensor]) -> int:
     )
 
 
-def clip(delta: Tensor, norm: float) -> Tensor:
-    """Scale a finite change (d,) down to L2 norm ``norm``, up to rounding; unchanged if already
-    within.
-    """
-    length = torch.linalg.vector_norm(delta, dtype=torch.float64)
-    return delta if length <= norm else (delta.double() * (norm / length)).to(delta.dtype)
-
-
 def not_plain(tensors: Mapping[str, object]) -> str | None:
     """Describe the first entry that is not a dense tensor with values."""
     for name, tensor in tensors.items():
