@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
@@ -171,6 +171,7 @@ def one_value(draw):
 
 @settings(max_examples=300)
 @given(one_value())
+@example({"method": {"name": "fedrep", "shared": 0.0}})
 @in_turn
 def test_schema_and_config_agree_on_types_ranges_and_choices(tree):
     """What depends on several keys, or on a text's meaning, is Config's alone to refuse."""

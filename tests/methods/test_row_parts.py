@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Adam
-from pomona.methods import partly_shared
+from pomona.methods import METHODS, partly_shared
 from pomona.methods.base import Initial, LocalTraining, ParameterSlice, Roster, chunked, sgd
 from pomona.methods.row_algebra import cosine_similarity
 from problems import a_round, quadratics
@@ -103,10 +103,12 @@ def test_a_head_is_what_stands_above_the_shared_layers_and_a_foot_below():
             partly_shared.head(ROW, wrong)
 
 
-def test_true_is_no_number_of_layers():
-    assert TypeAdapter(partly_shared.Shared).validate_python(1) == 1
-    with pytest.raises(ValidationError):
-        TypeAdapter(partly_shared.Shared).validate_python(True)
+def test_a_whole_number_of_layers_is_one_as_in_every_other_setting():
+    method = METHODS["fedrep"]
+    assert method(shared=2.0).shared == method(shared=2).shared == 2
+    for wrong in (1.5, True, -1):
+        with pytest.raises(ValidationError, match="shared"):
+            method(shared=wrong)
 
 
 def test_globs_share_what_they_match_and_keep_the_rest_in_as_few_pieces_as_can_be():

@@ -42,7 +42,7 @@ class RowLayout(Protocol):
 Layers = tuple[slice, ...]  # of a row, from input to output
 Parts = tuple[slice, ...]  # of a row, in order and disjoint
 # a number of layers, or globs over the names of parameters
-Shared = Annotated[int, Field(ge=0, strict=True)] | Globs
+Shared = Annotated[int, Field(ge=0)] | Globs
 BY_NAME = "; or a list of globs over parameters"
 KEY = "method.shared"
 
