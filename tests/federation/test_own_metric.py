@@ -32,6 +32,10 @@ def words(predictions, targets):
     return "good"
 
 
+def endless(predictions, targets):
+    return float("inf")
+
+
 def run(metric, out=None):
     config = Config(
         method="fedavg", clients=3, rounds=2, lr=0.1, data={"train_limit": 300}, metric=metric
@@ -74,6 +78,7 @@ def test_less_is_better_after_a_minus(tmp_path):
         (f"{HERE}:nothing", "cannot load"),
         ("nowhere.at.all:f", "cannot load"),
         (f"{HERE}:words", "gave str; return a number, NaN where undefined"),
+        (f"{HERE}:endless", "gave inf; return NaN where it is undefined"),
         ("accurracy", "did you mean accuracy"),
         ("a:b:c", "known"),
     ],

@@ -62,6 +62,18 @@ def test_the_record_holds_counts_and_figures_of_each_class(masks, tmp_path):
         assert final["regions"]["pixels"] == targets.sum(axis=0).tolist()
 
 
+def columns(predictions, targets):
+    return predictions.shape[1] + targets.shape[1] / 10
+
+
+def test_an_own_metric_gets_the_same_arrays_in_rounds_and_at_the_end(masks):
+    """Three counts and the true pixels, of three classes each, also where MONAI adds distances."""
+    result = run(resolve(settings(masks), {"metric": f"{__name__}:columns"}))
+    expected = 3 * 3 + 3 / 10
+    assert set(curve(result)[-1].value) == {expected}
+    assert {final[result.metric.name] for final in result.final} == {expected}
+
+
 def test_gains_over_training_alone_are_paired(masks):
     runs = [
         run(resolve(settings(masks), {"method": name, "rounds": 3}))

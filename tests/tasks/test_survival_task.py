@@ -115,6 +115,13 @@ def test_answers_name_edges_median_and_risk():
     assert rows[1]["risk"] < rows[0]["risk"] < rows[2]["risk"]
 
 
+def test_close_edges_are_named_apart():
+    edges = tuple(1_234_570 + k / 8 for k in range(9))
+    [row] = task_of("survival", edges).predict(torch.zeros(1, 9), ())
+    assert [float(name) for name in row["survival"]] == list(edges)
+    assert list(row["survival"].values()) == pytest.approx([0.5**k for k in range(1, 10)])
+
+
 def test_every_kind_has_a_task_of_its_own_name():
     assert all(task.targets == name for name, task in TASKS.items())
     assert task_of("classes", (1.0,)) is TASKS["classes"]

@@ -194,7 +194,8 @@ class Examination:
         answers = ask(split, task.examine if split == "test" else task.reduce)
         found = full_metrics(answers, task, seed=self.seed, client=self.client)
         if is_own(self.metric.name):
-            found[self.metric.name] = compute(self.metric.name, *answers, task)
+            # of the same arrays as in the rounds, without what ``examine`` adds
+            found[self.metric.name] = compute(self.metric.name, *ask(split, task.reduce), task)
         if split != "test" or not task.outcomes:
             return found
         held_out = ask("validation", task.reduce) if self._samples("validation") else None

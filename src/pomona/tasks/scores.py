@@ -5,6 +5,7 @@ run.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,17 +122,20 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
 
 
 def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
-    """Compute a user's own metric. Raises ConfigError if it does not return a number."""
+    """Compute a user's own metric. Raises ConfigError if it is neither a finite number nor NaN."""
     try:
         value = own(name.removeprefix("-"))(predictions, targets)
     except Exception as fault:
         raise ConfigError(f"metric = {name!r} failed: {type(fault).__name__}: {fault}") from fault
     try:
-        return defined(float(value))
-    except (TypeError, ValueError) as fault:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as fault:
         raise ConfigError(
             f"metric = {name!r} gave {type(value).__name__}; return a number, NaN where undefined"
         ) from fault
+    if isinf(number):
+        raise ConfigError(f"metric = {name!r} gave {number}; return NaN where it is undefined")
+    return defined(number)
 
 
 def measured(

@@ -82,13 +82,12 @@ def _predict(
 
     The median is the first edge beyond which no more than half survive; None if there is none.
     """
+    names = [str(edge).removesuffix(".0") for edge in edges]  # in full: close edges differ
     beyond = curves(outputs.numpy())
     given = zip(beyond, m.risk(beyond).tolist(), strict=True)
     return [
         {
-            "survival": {
-                f"{edge:g}": value for edge, value in zip(edges, row.tolist(), strict=True)
-            },
+            "survival": dict(zip(names, row.tolist(), strict=True)),
             "median": next(
                 (edge for edge, value in zip(edges, row, strict=True) if value <= MEDIAN), None
             ),
