@@ -11,7 +11,7 @@ import tomli_w
 import pomona
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.experiments.job import figures
-from pomona.metrics.evaluation import wilson
+from pomona.metrics.intervals import wilson
 from pomona.models.weights import read as weights_of
 from pomona.personal import PersonalModel
 from pomona.storage.lock import locked

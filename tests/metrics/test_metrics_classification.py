@@ -3,6 +3,7 @@ defined.
 """
 
 import json
+from functools import partial
 from math import log, sqrt
 from time import perf_counter
 
@@ -15,9 +16,22 @@ from sklearn import metrics
 
 from pomona.core.errors import DataError, DivergedError
 from pomona.core.rng import stream
-from pomona.metrics.evaluation import evaluate, weighted
 from pomona.metrics.intervals import intervals, stratified
 from pomona.metrics.measures import auroc
+from pomona.metrics.metric import DETAILS, METRICS
+from pomona.tasks import TASKS, scores
+
+TASK = TASKS["classes"]
+evaluate = partial(scores.evaluate, TASK)
+
+
+def weighted(p, labels, weights):
+    """The bootstrapped metrics for sample weights (R, n)."""
+    return {
+        name: scores.measured(metric, TASK, p, labels, weights)
+        for name, metric in {**METRICS, **DETAILS}.items()
+        if name in TASK.measures and name not in {"accuracy", "loss"}
+    }
 
 
 def case(seed, n, classes, present=None, digits=2):
@@ -162,7 +176,7 @@ UNSURE = [[0.5, 0.5, 0.0]]
     ],
 )
 def test_what_little_data_defines(p, labels, values):
-    found = evaluate(np.array(p), np.array(labels), stream(0, "bootstrap"))
+    found = evaluate(np.array(p), np.array(labels, int), partial(stream, 0, "bootstrap"))
     for name, value in values.items():
         assert found[name] == pytest.approx(value), name
     json.dumps(found, allow_nan=False)
@@ -215,11 +229,11 @@ def test_the_bootstrap_of_a_mean_has_its_known_spread():
 def test_intervals_follow_their_stream():
     p, labels = case(5, 80, 3)
     first, again, other = (
-        evaluate(p, labels, stream(seed, "bootstrap"))["intervals"] for seed in (1, 1, 2)
+        evaluate(p, labels, partial(stream, seed, "bootstrap"))["intervals"] for seed in (1, 1, 2)
     )
     assert first == again != other
     assert all(low < high for low, high in first.values())
-    none = evaluate(p, labels, stream(1, "bootstrap"), resamples=0)["intervals"]
+    none = evaluate(p, labels, partial(stream, 1, "bootstrap"), resamples=0)["intervals"]
     assert [name for name, interval in none.items() if interval] == ["accuracy"]
 
 

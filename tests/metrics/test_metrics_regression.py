@@ -3,6 +3,7 @@ defined.
 """
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from sklearn import metrics
 
 from pomona.core.errors import DivergedError
 from pomona.core.rng import stream
-from pomona.metrics.evaluation import evaluate_multilabel, evaluate_regression
+from pomona.metrics.intervals import wilson
 from pomona.tasks import TASKS
-from pomona.tasks.scores import confidence
+from pomona.tasks.scores import confidence, evaluate
 from representatives import in_turn
+
+evaluate_regression = partial(evaluate, TASKS["regression"])
+evaluate_multilabel = partial(evaluate, TASKS["multilabel"])
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(1, 3))
@@ -62,7 +66,7 @@ def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
     predicted = draw.normal(size=(400, 1))
     truth = predicted + draw.normal(scale=0.5, size=(400, 1))
     error = abs(predicted - truth)
-    found = evaluate_regression(predicted, truth, stream(0, "bootstrap"), resamples=2000)
+    found = evaluate_regression(predicted, truth, partial(stream, 0, "bootstrap"), resamples=2000)
     half = 1.96 * error.std(ddof=1) / 20
     assert found["intervals"]["mae"] == pytest.approx(
         [error.mean() - half, error.mean() + half], abs=0.1 * half
@@ -73,24 +77,43 @@ def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
     low, high = found["intervals"]["r2"]
     assert low < 0.8 < high
     assert low < found["r2"] < high
-    few = evaluate_regression(predicted[:5], truth[:5], stream(0, "bootstrap"))
+    few = evaluate_regression(predicted[:5], truth[:5], partial(stream, 0, "bootstrap"))
     assert few["intervals"] == {"mse": None, "mae": None, "r2": None}
     assert (
         None
-        not in evaluate_regression(predicted[:6], truth[:6], stream(0, "bootstrap"))[
+        not in evaluate_regression(predicted[:6], truth[:6], partial(stream, 0, "bootstrap"))[
             "intervals"
         ].values()
     )
 
 
 def test_a_score_of_an_evaluation_has_an_interval_where_its_task_defines_one():
-    """Flags have none; a silo that evaluates models of them once failed with a KeyError."""
     draw = torch.Generator().manual_seed(0)
     numbers = torch.randn(40, 1, generator=draw), torch.randn(40, 1, generator=draw)
     low, high = confidence("mae", numbers, TASKS["regression"], seed=0, client=0)
     assert low < abs(numbers[0] - numbers[1]).mean() < high
     flags = numbers[0], (numbers[1] > 0).float()
-    assert confidence("auroc", flags, TASKS["multilabel"], seed=0, client=0) is None
+    low, high = confidence("auroc", flags, TASKS["multilabel"], seed=0, client=0)
+    assert low < metrics.roc_auc_score(flags[1][:, 0], flags[0][:, 0]) < high
+    assert confidence("loss", flags, TASKS["multilabel"], seed=0, client=0) is None
+
+
+def test_flags_have_intervals_of_means_and_wilsons():
+    """The bootstrap of 400 samples' mean is near mean +- 1.96 s / sqrt(n)."""
+    draw = stream(0, "case")
+    p = draw.uniform(size=(400, 3))
+    flags = (draw.uniform(size=(400, 3)) < p).astype(np.float32)
+    found = evaluate_multilabel(p, flags, partial(stream, 0, "bootstrap"), resamples=2000)
+    right = (p > 0.5) == (flags > 0.5)
+    for name, each in {"accuracy": right.mean(1), "brier": ((p - flags) ** 2).mean(1)}.items():
+        half = 1.96 * each.std(ddof=1) / 20
+        expected = [each.mean() - half, each.mean() + half]
+        assert found["intervals"][name] == pytest.approx(expected, abs=0.1 * half)
+    whole = int(right.all(1).sum())
+    assert found["subset_accuracy"] == whole / 400
+    assert found["intervals"]["subset_accuracy"] == wilson(whole, 400)
+    assert found["intervals"].keys() == TASKS["multilabel"].measures.keys() - {"loss"}
+    assert all(low < found[name] < high for name, (low, high) in found["intervals"].items())
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
@@ -154,7 +177,7 @@ def test_multilabel_of_little_data(p, truth, values):
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize("evaluate", [evaluate_regression, evaluate_multilabel])
-def test_diverged_outputs_are_refused(evaluate):
+@pytest.mark.parametrize("judge", [evaluate_regression, evaluate_multilabel])
+def test_diverged_outputs_are_refused(judge):
     with pytest.raises(DivergedError, match="2 of 3 samples"):
-        evaluate(np.array([[np.inf], [0.5], [np.nan]]), np.zeros((3, 1)))
+        judge(np.array([[np.inf], [0.5], [np.nan]]), np.zeros((3, 1)))

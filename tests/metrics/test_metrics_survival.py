@@ -2,14 +2,19 @@
 cases.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from pomona.core.rng import stream
 from pomona.metrics import survival as s
 from pomona.metrics.intervals import stratified
+from pomona.tasks import scores, task_of
 
 TIMES = np.array([1.0, 2.5, 4.0, 6.0])
+FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
+evaluate = partial(scores.evaluate, task_of("survival", tuple(TIMES)))
 
 
 def samples(n=60, seed=0, whole=False):
@@ -56,7 +61,7 @@ def test_all_four_are_those_of_scikit_survival(seed, whole):
             truth, truth, survival[:, inside], TIMES[inside]
         ),
     }
-    found = s.evaluate_survival(survival, targets, TIMES)
+    found = evaluate(survival, targets)
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-10)
     assert inside.sum() >= 2
 
@@ -143,19 +148,17 @@ def test_pairs_by_hand():
 )
 def test_what_the_samples_do_not_define_is_none(targets):
     targets = np.asarray(targets, dtype=float).reshape(-1, 2)
-    found = s.evaluate_survival(
-        np.full((len(targets), 4), 0.5), targets, TIMES, stream(0, "bootstrap")
-    )
-    assert [found[name] for name in s.FIGURES] == [None] * 4
-    assert found["intervals"] == dict.fromkeys(s.FIGURES)
+    found = evaluate(np.full((len(targets), 4), 0.5), targets, partial(stream, 0, "bootstrap"))
+    assert [found[name] for name in FIGURES] == [None] * 4
+    assert found["intervals"] == dict.fromkeys(FIGURES)
     assert (found["samples"], found["events"]) == (len(targets), int(targets[:, 1].sum()))
     assert (found["loss"] is None) is (not len(targets))
 
 
 def test_intervals_hold_their_figures():
     survival, targets = samples(120)
-    found = s.evaluate_survival(survival, targets, TIMES, stream(0, "bootstrap"))
-    for name in s.FIGURES:
+    found = evaluate(survival, targets, partial(stream, 0, "bootstrap"))
+    for name in FIGURES:
         low, high = found["intervals"][name]
         assert low < found[name] < high
 

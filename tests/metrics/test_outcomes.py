@@ -16,7 +16,6 @@ from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from pomona.core.rng import stream
-from pomona.metrics.evaluation import evaluate
 from pomona.metrics.outcomes import (
     MOST,
     at_specificity,
@@ -25,6 +24,8 @@ from pomona.metrics.outcomes import (
     reliability_curve,
     youden,
 )
+from pomona.tasks import TASKS
+from pomona.tasks.scores import evaluate
 
 DRAWS = partial(stream, 3, "bootstrap", 0)
 SHARES = ("sensitivity", "specificity", "ppv", "npv")
@@ -238,7 +239,7 @@ def test_two_classes_have_the_intervals_of_the_whole():
     """
     p, truth = case(5, 40)
     [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS)
-    whole = evaluate(two(p), truth.astype(int), DRAWS())
+    whole = evaluate(TASKS["classes"], two(p), truth.astype(int), DRAWS)
     for name in ("auprc", "brier"):
         assert found[name] == pytest.approx(whole[name])
         assert found["intervals"][name] == pytest.approx(whole["intervals"][name])

@@ -1,10 +1,13 @@
 """Dice, IoU and surface distances: against MONAI, closed forms, and for empty masks."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from pomona.metrics.overlap import dice, evaluate_overlap, iou, mean_dice, surface_distances
+from pomona.metrics.overlap import dice, iou, mean_dice, surface_distances
+from pomona.tasks.scores import evaluate
 from pomona.tasks.segmentation import TASK, counts, examined
 
 CLASSES = 3
@@ -17,6 +20,11 @@ def random_maps(n=5, side=9, seed=0):
     generator = torch.Generator().manual_seed(seed)
     outputs = torch.randn(n, CLASSES, side, side, generator=generator)
     return outputs, torch.randint(CLASSES, (n, side, side), generator=generator)
+
+
+def judged(counted, pixels):
+    draws = partial(np.random.default_rng, 0)
+    return evaluate(TASK, TASK.natural(counted.numpy()), pixels.numpy(), draws)
 
 
 def one_hot(numbers):
@@ -44,9 +52,10 @@ def test_the_mean_over_samples_leaves_out_what_is_undefined():
     # 100 pixels, 4 of them class 1, of which 2 are found and 6 falsely claimed; then a sample
     # without foreground.
     figures = np.array([[90.0, 2, 2, 6, 6, 2], [100, 0, 0, 0, 0, 0]])
-    assert mean_dice(figures, None, np.ones((1, 2))) == pytest.approx([2 * 2 / (4 + 8)])
-    assert np.isnan(mean_dice(figures[1:], None, np.ones((1, 1)))).all()
-    found = evaluate_overlap(figures, np.array([[96, 4], [100, 0]]))
+    pixels = np.array([[96, 4], [100, 0]])
+    assert mean_dice(figures, pixels, np.ones((1, 2))) == pytest.approx([2 * 2 / (4 + 8)])
+    assert np.isnan(mean_dice(figures[1:], pixels[1:], np.ones((1, 1)))).all()
+    found = evaluate(TASK, figures, pixels)
     assert found["dice"] == pytest.approx(1 / 3)
     assert found["iou"] == 2 / 10
     assert found["regions"]["seen"] == [2, 1]
@@ -59,7 +68,7 @@ def test_few_samples(n):
     outputs, truth = random_maps(n)
     counted, pixels = counts(outputs, truth)
     assert counted.shape == (n, 3 * CLASSES)
-    found = evaluate_overlap(counted.numpy(), pixels.numpy(), np.random.default_rng(0))
+    found = judged(counted, pixels)
     assert found["samples"] == n
     assert (found["dice"] is None) == (n == 0)
     # one sample, drawn again and again, tells nothing of others
@@ -70,7 +79,7 @@ def test_intervals_hold_the_value_and_shrink_with_the_samples():
     widths = []
     for n in (10, 160):
         counted, pixels = counts(*random_maps(n))
-        found = evaluate_overlap(counted.numpy(), pixels.numpy(), np.random.default_rng(0))
+        found = judged(counted, pixels)
         low, high = found["intervals"]["dice"]
         assert low < found["dice"] < high
         widths.append(high - low)
@@ -109,14 +118,14 @@ def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     counted, same = counts(outputs, truth)
     assert torch.equal(full[:, : 3 * CLASSES], counted)
     assert torch.equal(pixels, same)
-    found = TASK.evaluate(TASK.natural(full.numpy()), pixels.numpy(), None)
+    found = evaluate(TASK, TASK.natural(full.numpy()), pixels.numpy())
     assert found["regions"]["measured"] == [0, 4, 4]
     assert found["regions"]["hd95"][0] is None
     assert found["regions"]["hd95"][1] > 0
     monkeypatch.setattr("pomona.metrics.overlap.find_spec", lambda _: None)
     bare, _ = examined(outputs, truth)
     assert torch.equal(bare, counted)
-    without = TASK.evaluate(TASK.natural(bare.numpy()), pixels.numpy(), None)
+    without = evaluate(TASK, TASK.natural(bare.numpy()), pixels.numpy())
     assert found["regions"].keys() - without["regions"].keys() == {
         "hd95",
         "surface_dice",

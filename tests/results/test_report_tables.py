@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from report_results import guarded, result
 
-from pomona.metrics.evaluation import wilson
+from pomona.metrics.intervals import wilson
 from pomona.results.run_numbers import runs
 from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables
@@ -114,6 +114,20 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
     assert "Edema" in report(runs([run]))
     unnamed = replace(run, about={**about, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]
+
+
+def test_metrics_of_flags_have_intervals_on_the_page():
+    draw = np.random.default_rng(0)
+    logits, flags = draw.normal(size=(40, 2)), draw.integers(0, 2, (40, 2)).astype(np.float32)
+    found = full_metrics((logits, flags), TASKS["multilabel"], seed=0, client=0)
+    base = result("fedavg", n=2, rounds=1)
+    run = replace(base, final=[record | found for record in base.final])
+    (table,) = client_tables(runs([run]))
+    low, high = found["intervals"]["auroc"]
+    bounds = f"{low:.3f} to {high:.3f}"
+    shown = table.rows[0][1][table.headings.index("AUROC")]
+    assert shown == (f"{found['auroc']:.3f}", bounds)
+    assert bounds in report(runs([run]))
 
 
 def judged(n, youden):

@@ -169,7 +169,7 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
     (name, kind), metric = case, METRICS[case[0]]
     outputs, y = drawn(kind, n, seed, width)
     value = compute(name, outputs * np.float32(far or 1), y, of(kind, outputs))
-    assert value is None or metric.low <= value <= metric.high
+    assert value is None or metric.low <= value <= metric.high + 1e-12
     if n == 0:
         assert value is None
     if n and metric.pools:

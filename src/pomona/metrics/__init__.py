@@ -1,6 +1,6 @@
 """Metrics on NumPy arrays: for one model on one client's samples, and over clients, rounds and
 methods.
 
-``evaluation``, ``overlap`` and ``survival`` evaluate a model; ``client_statistics`` combines such
-results.
+``measures``, ``overlap``, ``survival`` and ``outcomes`` evaluate a model; ``client_statistics``
+combines such results.
 """

@@ -1,4 +1,5 @@
-"""Intervals at 95 %: the percentile bootstrap, and the mean difference of two models over clients.
+"""Intervals at 95 %: the percentile bootstrap, Wilson's, and the mean difference of two models over
+clients.
 
 The bootstrap is for statistics that are functions of sample weights. A resample is a row of counts,
 one per sample, so that a statistic of all resamples is a matrix product with the samples'
@@ -42,6 +43,7 @@ from pomona.metrics.influence import FEW, Evidence
 from pomona.metrics.nan_safe import Array
 
 CONFIDENCE = 0.95
+RESAMPLES = 200
 SAME = 1e-12  # tolerance for rounding differences between resamples
 _CELLS = 1 << 21  # weights, or signs, held at a time: 16 MB
 
@@ -102,6 +104,24 @@ def _percentiles(values: Array) -> Interval:
         return None
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]
+
+
+def wilson(hits: int, n: int) -> Interval:
+    """Return Wilson's score interval of a proportion (Wilson, JASA 1927, uncorrected); None without
+    samples.
+    """
+    if not n:
+        return None
+    # late, for silo processes: scipy.stats takes a second to import
+    from scipy.special import ndtri
+
+    z = ndtri((1 + CONFIDENCE) / 2)
+    centre = (hits + z**2 / 2) / (n + z**2)
+    reach = z / (n + z**2) * (hits * (n - hits) / n + z**2 / 4) ** 0.5
+    return [
+        max(0.0, float(centre - reach)) if hits else 0.0,
+        min(1.0, float(centre + reach)) if hits < n else 1.0,
+    ]
 
 
 LEVEL = 0.05

@@ -73,6 +73,7 @@ Weighted = Callable[[Array, Any, Array], Array]  # (predictions, targets, weight
 # (scores (n,), positive (n,), weights) -> (R,)
 Ranking = Callable[[Array, NDArray[np.bool_], Array], Array]
 
+BINS = 15
 TINY = np.finfo(float).tiny
 # targets whose variance relative to their square is below this are constant up to rounding
 FLAT = 1e-12
@@ -86,6 +87,11 @@ def right_class(p: Array, labels: Labels) -> Array:
 def right_flags(p: Array, flags: Array) -> Array:
     """Return the share of a sample's flags that are right at a threshold of 0.5."""
     return row_means(((p > 0.5) == (flags > 0.5)).astype(float))
+
+
+def every_flag(p: Array, flags: Array) -> Array:
+    """Return 1 where every flag is right at a threshold of 0.5."""
+    return np.asarray(((p > 0.5) == (flags > 0.5)).all(axis=1), dtype=float)
 
 
 def class_surprise(p: Array, labels: Labels) -> Array:
@@ -143,6 +149,22 @@ def macro_f1(p: Array, labels: Labels, weights: Array) -> Array:
     truth, guess = _one_hot(p, labels)
     f1 = divide(2 * (weights @ (truth & guess)), weights @ truth + weights @ guess)
     return np.where(_single(truth), np.nan, row_means(f1))
+
+
+def calibration_error(p: Array, labels: Labels, weights: Array) -> Array:
+    """Return the expected calibration error, sum over bins B of |B|/n * |accuracy(B) - mean
+    confidence(B)|.
+
+    With 15 bins of equal width, (k/15, (k+1)/15] (Guo et al., "On Calibration of Modern Neural
+    Networks", ICML 2017, eq. 3). It is biased upwards, and its resamples more so: its interval can
+    lie above it.
+    """
+    confidence = p.max(axis=1)
+    bins = np.digitize(confidence, np.arange(1, BINS) / BINS, right=True)
+    gap = ((p.argmax(axis=1) == labels) - confidence)[:, np.newaxis] * (
+        bins[:, np.newaxis] == np.arange(BINS)
+    )
+    return divide(np.abs(weights @ gap).sum(axis=1), weights.sum(axis=1))
 
 
 def balanced_flags(p: Array, flags: Array, weights: Array) -> Array:

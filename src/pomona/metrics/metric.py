@@ -108,13 +108,16 @@ _TABLE = (
     Metric("c_index", "C-index", True, low=0.0, high=1.0),
     Metric("uno_c", "Uno's C-index", True, low=0.0, high=1.0),
     Metric("dynamic_auroc", "time-dependent AUROC", True, low=0.0, high=1.0),
-    Metric("integrated_brier", "integrated Brier score", False, low=0.0),
+    Metric("integrated_brier", "integrated Brier score", False, low=0.0, high=1.0),
     Metric("r2", "R\N{SUPERSCRIPT TWO}", True, high=1.0),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 DETAILS: Mapping[str, Metric] = {
-    "subset_accuracy": Metric("subset_accuracy", "all labels right", higher=True, percent=True),
-    "ece": Metric("ece", "calibration error", higher=False, percent=True),
+    metric.name: metric
+    for metric in (
+        Metric("subset_accuracy", "all labels right", True, True, low=0.0, high=1.0, pools=True),
+        Metric("ece", "calibration error", False, True, low=0.0, high=1.0),
+    )
 }
 """Further metrics of a model, which cannot be a run's headline metric."""
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]

@@ -1,6 +1,7 @@
 """Arithmetic with undefined values: NaN in arrays, None (JSON null) outside, no warnings."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,9 +35,19 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def mean(samples: Array) -> float | None:
+    """Return the mean of values (n,); None if there are none."""
+    return float(samples.mean()) if len(samples) else None
+
+
 def defined(value: float | np.floating) -> float | None:
     """Convert to a plain float, or None for NaN."""
     return None if np.isnan(value) else float(value)
+
+
+def exact(targets: NDArray[Any]) -> NDArray[Any]:
+    """Return class numbers unchanged, other targets as float64."""
+    return targets if targets.dtype.kind in "iu" else targets.astype(float)
 
 
 def require_finite(outputs: NDArray[np.generic]) -> None:

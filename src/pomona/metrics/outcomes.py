@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.evaluation import wilson
-from pomona.metrics.intervals import CONFIDENCE, Interval, intervals
+from pomona.metrics.intervals import CONFIDENCE, RESAMPLES, Interval, intervals, wilson
 from pomona.metrics.measures import average_precision
 from pomona.metrics.nan_safe import Array, defined, divide
 
@@ -127,7 +126,7 @@ def evaluate_outcomes(
     tested: Judged,
     held_out: Judged | None,
     generator: Callable[[], np.random.Generator],
-    resamples: int = 200,
+    resamples: int = RESAMPLES,
     specificity: float | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate each outcome on test samples; returns JSON values, with None for undefined metrics.
@@ -142,7 +141,7 @@ def evaluate_outcomes(
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
     - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the
       probability from the outcome.
-    - ``calibration_intercept``, ``calibration_slope``: see ``calibration.recalibration``;
+    - ``calibration_intercept``, ``calibration_slope``: see ``recalibration``;
       ``calibration``: see ``reliability_curve``.
     - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by Wilson's score, of
       the two others by the bootstrap within samples with and without the outcome, of the

@@ -6,13 +6,14 @@ NaN, and ignored in means; class 0 is the background, and excluded from means ov
 """
 
 import warnings
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.intervals import intervals
+from pomona.metrics.intervals import Interval, Statistics
 from pomona.metrics.nan_safe import Array, defined, divide, row_means
 
 
@@ -79,64 +80,43 @@ def iou(counts: Array) -> Array:
 
 def mean_dice(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
     """Return Dice averaged over foreground classes, then over samples with weights (R, n): (R,)."""
-    return _over_samples(dice(counts), weights)
+    return _over_samples(dice(counts[:, : 3 * pixels.shape[1]]), weights)
 
 
 def mean_iou(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
     """Return IoU averaged over foreground classes, then over samples with weights (R, n): (R,)."""
-    return _over_samples(iou(counts), weights)
+    return _over_samples(iou(counts[:, : 3 * pixels.shape[1]]), weights)
 
 
-def evaluate_overlap(
-    figures: NDArray[Any],
-    pixels: NDArray[Any],
-    generator: np.random.Generator | None = None,
-    resamples: int = 200,
+def evaluate_regions(
+    figures: Array, pixels: NDArray[Any], resample: Callable[[Statistics], Mapping[str, Interval]]
 ) -> dict[str, Any]:
-    """Evaluate predicted masks from their counts; returns JSON values, with None for undefined
-    metrics.
+    """Evaluate each class: JSON lists of length C, with None for undefined values.
 
-    The keys:
-
-    - ``samples``: n.
-    - ``dice``, ``iou``: mean over samples of the mean over foreground classes; ``intervals`` has
-      their 95 % confidence intervals by the bootstrap over samples.
-    - ``regions``: metrics of each class, lists of length C: its mean ``dice`` and ``iou`` over the
-      ``seen`` samples in which it is present or predicted, with ``dice_interval``; its true
-      ``pixels``; and, if distances are given, the mean ``hd95`` over the ``measured`` samples in
-      which it is both, and the mean ``surface_dice``.
+    Its mean ``dice`` and ``iou`` over the ``seen`` samples in which it is present or predicted,
+    with ``dice_interval``; its true ``pixels``; and, if distances are given, the mean ``hd95`` over
+    the ``measured`` samples in which it is both, and the mean ``surface_dice``.
 
     Args:
-        figures: (n, 3C) counts, or (n, 5C): counts and then the distances of ``surfaces``.
+        figures: (n, 3C) counts, or (n, 5C): counts and then ``surface_distances``.
         pixels: (n, C) true pixels of each class in each sample.
-        generator: random generator of the bootstrap; None for no bootstrap.
-        resamples: number of bootstrap resamples.
+        resample: returns the intervals of statistics.
     """
-    n, classes = np.shape(pixels)
-    counts, hd95, surface = np.split(
-        np.asarray(figures, dtype=float), [3 * classes, 4 * classes], axis=1
-    )
-    each = {"dice": dice(counts), "iou": iou(counts)}
+    n, classes = pixels.shape
+    counts, hd95, surface = np.split(figures, [3 * classes, 4 * classes], axis=1)
+    each = dice(counts)
 
     def statistics(weights: Array) -> dict[str, Array]:
-        overall = {name: _over_samples(values, weights) for name, values in each.items()}
-        return overall | {str(c): _mean(each["dice"][:, c], weights) for c in range(classes)}
+        return {str(c): _mean(each[:, c], weights) for c in range(classes)}
 
-    point = {name: defined(value[0]) for name, value in statistics(np.ones((1, n))).items()}
-    drawn = intervals(statistics, np.zeros(n, np.int64), resamples, generator) if n else {}
+    drawn = resample(statistics)
     return {
-        "samples": n,
-        "dice": point["dice"],
-        "iou": point["iou"],
-        "regions": {
-            "seen": (~np.isnan(each["dice"])).sum(axis=0).tolist(),
-            "pixels": np.asarray(pixels, dtype=np.int64).sum(axis=0).tolist(),
-            "dice": [point[str(c)] for c in range(classes)],
-            "dice_interval": [drawn.get(str(c)) for c in range(classes)],
-            "iou": [defined(value) for value in row_means(each["iou"].T)],
-            **(_distances(hd95, surface) if hd95.size else {}),
-        },
-        "intervals": {name: drawn.get(name) for name in each},
+        "seen": (~np.isnan(each)).sum(axis=0).tolist(),
+        "pixels": np.asarray(pixels, dtype=np.int64).sum(axis=0).tolist(),
+        "dice": [defined(value[0]) for value in statistics(np.ones((1, n))).values()],
+        "dice_interval": [drawn.get(str(c)) for c in range(classes)],
+        "iou": [defined(value) for value in row_means(iou(counts).T)],
+        **(_distances(hd95, surface) if hd95.size else {}),
     }
 
 

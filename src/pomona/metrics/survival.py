@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.intervals import intervals
 from pomona.metrics.measures import auroc
-from pomona.metrics.nan_safe import Array, defined, divide, require_finite, row_means
+from pomona.metrics.nan_safe import Array, divide, row_means
 
 _CELLS = 1 << 21  # pairs held at a time: 16 MB
 _NONE = 1e-9  # smaller probabilities are 0 up to rounding: otherwise G is at least 1 / n
 _TINY = np.finfo(float).tiny
-RESAMPLES = 200
 
 
 def risk(survival: Array) -> Array:
@@ -158,53 +156,6 @@ def passages(targets: NDArray[Any], at: Array) -> tuple[NDArray[np.int64], NDArr
         event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right")
     )
     return passed, event & (passed < len(at))
-
-
-def evaluate_survival(
-    survival: NDArray[np.floating],
-    targets: NDArray[np.generic],
-    at: Array,
-    generator: np.random.Generator | None = None,
-) -> dict[str, Any]:
-    """Evaluate probabilities (n, K) of surviving beyond times ``at`` (K,); returns JSON values,
-    None if undefined.
-
-    The keys: ``samples``; ``events``; ``loss``: the mean negative log-likelihood; ``c_index``,
-    ``uno_c``, ``dynamic_auroc`` and ``integrated_brier``; ``intervals``: their 95 % confidence
-    intervals by the bootstrap, which keeps the numbers of events and of censored samples. Raises
-    DivergedError if the probabilities are not finite.
-    """
-    p, truth = np.asarray(survival, dtype=float), np.asarray(targets, dtype=float)
-    require_finite(p)
-
-    def statistics(weights: Array) -> dict[str, Array]:
-        if not len(truth):
-            return dict.fromkeys(FIGURES, np.full(len(weights), np.nan))
-        return {
-            "c_index": c_index(p, truth, weights),
-            "uno_c": uno_c(p, truth, weights),
-            "dynamic_auroc": dynamic_auroc(p, truth, weights, at),
-            "integrated_brier": integrated_brier(p, truth, weights, at),
-        }
-
-    point = {
-        name: defined(value[0]) for name, value in statistics(np.ones((1, len(truth)))).items()
-    }
-    drawn = (
-        intervals(statistics, truth[:, 1].astype(np.int64), RESAMPLES, generator)
-        if len(truth)
-        else {}
-    )
-    return {
-        "samples": len(truth),
-        "events": int(truth[:, 1].sum()),
-        "loss": float(surprise(p, truth, at).mean()) if len(truth) else None,
-        **point,
-        "intervals": {**dict.fromkeys(point), **drawn},
-    }
-
-
-FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
 
 
 def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) -> Array:

@@ -18,7 +18,7 @@ from pomona.metrics.client_statistics import holm
 from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import LEVEL, mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
-from pomona.metrics.nan_safe import Array
+from pomona.metrics.nan_safe import Array, exact
 from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
@@ -292,7 +292,7 @@ def evidence(
         return None
     events = _events(task, targets)
     sign = 1 if metric.higher else -1
-    truth = targets if targets.dtype.kind in "iu" else targets.astype(float)
+    truth = exact(targets)
     measure: Any = task.measures[metric.name]
     if metric.pools:
         step = 1.0 if metric == ACCURACY else 0.0

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.errors import DataError
 from pomona.metrics import measures as m
-from pomona.metrics.evaluation import evaluate
-from pomona.metrics.nan_safe import Array
-from pomona.tasks.task import Task
+from pomona.metrics.nan_safe import Array, defined, divide, require_finite
+from pomona.tasks.task import Resample, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,28 @@ def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]
     return float(counts[most] / counts.sum()), f"samples are of class {name!r}"
 
 
+def _details(p: Array, labels: NDArray[Any], _: Resample) -> dict[str, Any]:
+    """Return ``sensitivity`` (C,), the share of each class's samples that are predicted as such,
+    and ``confusion`` (C, C), counts by label and prediction.
+
+    Raises DataError for labels that are not classes of the model.
+    """
+    require_finite(p)
+    classes = p.shape[1]
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise DataError(
+            f"labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to "
+            f"{classes - 1}"
+        )
+    cells = labels.astype(np.int64) * classes + p.argmax(axis=1)
+    confusion = np.bincount(cells, minlength=classes**2).reshape(classes, classes)
+    recalled = divide(np.diag(confusion), confusion.sum(axis=1))
+    return {
+        "sensitivity": [defined(value) for value in recalled],
+        "confusion": confusion.tolist(),
+    }
+
+
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``class``, its ``probability``, and ``probabilities`` by class."""
     rows = [dict(zip(names, row, strict=True)) for row in outputs.double().softmax(1).tolist()]
@@ -69,11 +91,13 @@ TASK = Task(
         "auroc": m.AUROC_CLASSES,
         "auprc": m.AUPRC_CLASSES,
         "brier": m.class_brier,
+        "ece": m.calibration_error,
         "loss": m.class_surprise,
     },
+    proportions=("accuracy",),
     usual="accuracy",
     constant=frequencies,
-    evaluate=evaluate,
+    details=_details,
     predict=_predict,
     accuracy=lambda outputs, targets: float((outputs.argmax(1) == targets).double().mean()),
     soften=lambda outputs, temperature: (outputs / temperature).softmax(1),

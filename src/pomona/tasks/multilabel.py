@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
-from pomona.metrics.evaluation import evaluate_multilabel
-from pomona.metrics.nan_safe import Array
-from pomona.tasks.task import Task
+from pomona.metrics.nan_safe import Array, defined, divide, require_finite
+from pomona.tasks.task import Resample, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +42,26 @@ def informative(targets: NDArray[Any]) -> int:
     return int(rarer.any(axis=1).sum())
 
 
+def _details(p: Array, flags: NDArray[Any], _: Resample) -> dict[str, Any]:
+    """Return ``labels``, metrics of each label at a threshold of 0.5, lists of K; ``positives`` is
+    how many samples have it.
+    """
+    require_finite(p)
+    truth, guess, once = flags > 0.5, p > 0.5, np.ones((1, len(p)))
+    hits, actual, claimed = (truth & guess).sum(axis=0), truth.sum(axis=0), guess.sum(axis=0)
+    columns = list(zip(p.T, truth.T, strict=True))
+    figures: dict[str, Sequence[float] | Array] = {
+        "accuracy": divide((truth == guess).sum(axis=0), len(p)),
+        "auroc": [m.auroc(*column, once)[0] for column in columns],
+        "auprc": [m.average_precision(*column, once)[0] for column in columns],
+        "sensitivity": divide(hits, actual),
+        "specificity": divide((~truth & ~guess).sum(axis=0), (~truth).sum(axis=0)),
+        "f1": divide(2 * hits, actual + claimed),
+    }
+    each = {name: [defined(value) for value in row] for name, row in figures.items()}
+    return {"labels": {"positives": actual.tolist(), **each}}
+
+
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``probabilities`` by label."""
     rows = outputs.double().sigmoid().tolist()
@@ -63,11 +82,13 @@ TASK = Task(
         "auroc": m.AUROC_LABELS,
         "auprc": m.AUPRC_LABELS,
         "brier": m.flag_brier,
+        "subset_accuracy": m.every_flag,
         "loss": m.flag_surprise,
     },
+    proportions=("subset_accuracy",),
     usual="accuracy",
     constant=frequencies,
-    evaluate=lambda predictions, targets, _: evaluate_multilabel(predictions, targets),
+    details=_details,
     predict=_predict,
     accuracy=lambda outputs, targets: float(((outputs > 0) == (targets > 0.5)).double().mean()),
     soften=lambda outputs, temperature: (outputs / temperature).sigmoid(),

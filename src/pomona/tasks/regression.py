@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
-from pomona.metrics.evaluation import evaluate_regression
-from pomona.metrics.nan_safe import Array
-from pomona.tasks.task import Task
+from pomona.metrics.nan_safe import Array, defined, mean, require_finite
+from pomona.tasks.task import Resample, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +29,20 @@ def deviations(numbers: NDArray[Any], dataset: "Dataset") -> NDArray[np.float32]
     return moved.astype(np.float32)
 
 
+def _details(predicted: Array, truth: NDArray[Any], _: Resample) -> dict[str, Any]:
+    """Return ``targets``, metrics of each target, lists of K."""
+    require_finite(predicted)
+    once = np.ones((1, len(truth)))
+    columns = [(predicted[:, [k]], truth[:, [k]]) for k in range(truth.shape[1])]
+    return {
+        "targets": {
+            "mse": [mean(m.squared_error(*column)) for column in columns],
+            "mae": [mean(m.absolute_error(*column)) for column in columns],
+            "r2": [defined(m.r2(*column, once)[0]) for column in columns],
+        }
+    }
+
+
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``values`` by target."""
     return [{"values": dict(zip(names, row, strict=True))} for row in outputs.double().tolist()]
@@ -45,7 +58,7 @@ TASK = Task(
     measures={"loss": m.squared_error, "mae": m.absolute_error, "mse": m.squared_error, "r2": m.r2},
     usual="mae",
     constant=means,
-    evaluate=evaluate_regression,
+    details=_details,
     predict=_predict,
     constantly="its mean training target",
     standardised=True,

@@ -2,10 +2,10 @@
 run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isinf
+from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,20 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, near
 from pomona.core.registry import own
 from pomona.core.rng import stream
-from pomona.metrics.metric import ACCURACY, METRICS, Arrays, Metric, array, is_own, metric_named
-from pomona.metrics.nan_safe import Array, defined, divide
+from pomona.metrics.influence import FEW
+from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, wilson
+from pomona.metrics.metric import (
+    ACCURACY,
+    DETAILS,
+    LOSS,
+    METRICS,
+    Arrays,
+    Metric,
+    array,
+    is_own,
+    metric_named,
+)
+from pomona.metrics.nan_safe import Array, defined, divide, exact, mean
 from pomona.metrics.outcomes import Judged, evaluate_outcomes
 from pomona.tasks.task import Task
 
@@ -28,6 +40,7 @@ MOST = 0.7
 on the model.
 """
 RARE = "auroc"
+_ALL = {**METRICS, **DETAILS}
 
 
 @dataclass(frozen=True)
@@ -146,19 +159,77 @@ def measured(
     """
     if not len(targets):
         return np.full(len(weights), np.nan)
-    truth = targets if targets.dtype.kind in "iu" else targets.astype(float)
     measure: Any = task.measures[metric.name]
+    truth = exact(targets)
     if metric.pools:
         return divide(weights @ measure(predictions, truth), weights.sum(axis=1))
     figures: Array = measure(predictions, truth, weights)
     return figures
 
 
-def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
-    """Return every metric that the task defines, with confidence intervals; None for undefined
+def evaluate(
+    task: Task,
+    predictions: Array,
+    targets: NDArray[Any],
+    generator: Callable[[], np.random.Generator] | None = None,
+    resamples: int = RESAMPLES,
+) -> dict[str, Any]:
+    """Return every metric of predictions, see ``Task``, as JSON values, with None for undefined
     ones.
+
+    The keys: ``samples``; the task's measures and details; ``intervals``, 95 % confidence intervals
+    of the measures but the loss: Wilson's of proportions, else by the bootstrap within strata. A
+    metric without bounds has none for fewer than ``FEW`` samples. A resample that lacks one of a
+    label's values averages over the other labels.
+
+    Args:
+        task: of the targets.
+        predictions: of the model.
+        targets: as stored in the data set.
+        generator: creates the bootstrap's generator, the same each time; None for no bootstrap.
+        resamples: number of bootstrap resamples.
     """
-    return task.evaluate(*_judged(answers, task), stream(seed, "bootstrap", client))
+    n, truth = len(targets), exact(targets)
+
+    def resample(statistics: Statistics) -> dict[str, Interval]:
+        draws = generator() if generator else None
+        return intervals(statistics, task.strata(truth), resamples, draws)
+
+    details = task.details(predictions, truth, resample)
+    # a measure with two names has the last: the loss of numbers is their mse
+    names = {measure: name for name, measure in task.measures.items()}.values()
+    metrics = [_ALL[name] for name in names]
+    judged = [metric for metric in metrics if metric != LOSS]
+
+    def statistics(weights: Array) -> dict[str, Array]:
+        return {one.name: measured(one, task, predictions, truth, weights) for one in judged}
+
+    drawn = resample(statistics)
+    point = {one.name: _point(one, task, predictions, truth) for one in metrics}
+    return {
+        "samples": n,
+        **point,
+        **details,
+        "intervals": {
+            **{
+                one.name: drawn.get(one.name) if n >= FEW or isfinite(one.high - one.low) else None
+                for one in judged
+            },
+            **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
+        },
+    }
+
+
+def _point(metric: Metric, task: Task, predictions: Array, truth: NDArray[Any]) -> float | None:
+    if metric.pools:
+        each: Any = task.measures[metric.name]
+        return mean(each(predictions, truth))
+    return defined(measured(metric, task, predictions, truth, np.ones((1, len(truth))))[0])
+
+
+def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
+    """Return ``evaluate`` of a model's outputs on a client's samples."""
+    return evaluate(task, *_judged(answers, task), partial(stream, seed, "bootstrap", client))
 
 
 def confidence(
@@ -169,7 +240,7 @@ def confidence(
     """
     if is_own(name) or not len(answers[1]):
         return None
-    ends = full_metrics(answers, task, seed=seed, client=client).get("intervals", {}).get(name)
+    ends = full_metrics(answers, task, seed=seed, client=client)["intervals"].get(name)
     return (ends[0], ends[1]) if ends else None
 
 
@@ -201,7 +272,7 @@ def outcome_metrics(
 
 def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics, and those of outcomes, with None for every interval."""
-    found = {**figures, "intervals": dict.fromkeys(figures.get("intervals") or {})}
+    found = {**figures, "intervals": dict.fromkeys(figures["intervals"])}
     return found | (
         {"outcomes": [without_intervals(one) for one in found["outcomes"]]}
         if "outcomes" in found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.metrics.nan_safe import Array
 from pomona.metrics.overlap import (
-    evaluate_overlap,
+    evaluate_regions,
     mean_dice,
     mean_iou,
     surface_distances,
@@ -95,7 +95,9 @@ TASK = Task(
     measures={"dice": mean_dice, "iou": mean_iou},
     usual="dice",
     constant=frequencies,
-    evaluate=evaluate_overlap,
+    details=lambda figures, pixels, resample: {
+        "regions": evaluate_regions(figures, pixels, resample)
+    },
     predict=_predict,
     reduce=counts,
     examine=examined,

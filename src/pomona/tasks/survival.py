@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import survival as m
-from pomona.metrics.nan_safe import Array
-from pomona.tasks.task import Task
+from pomona.metrics.nan_safe import Array, require_finite
+from pomona.tasks.task import Resample, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,6 +75,12 @@ def _soften(outputs: "Tensor", temperature: float) -> "Tensor":
     return stack([reached, reached * hazard], 1)
 
 
+def _details(survival: Array, targets: NDArray[Any], _: Resample) -> dict[str, Any]:
+    """Return the number of observed ``events``."""
+    require_finite(survival)
+    return {"events": int(targets[:, 1].sum())}
+
+
 def _predict(
     edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]
 ) -> list[dict[str, Any]]:
@@ -120,9 +126,7 @@ def within(edges: tuple[float, ...]) -> Task:
         usual="c_index",
         constant=lambda targets, _width: hazards(targets, edges),
         constantly="the life table of its training samples",
-        evaluate=lambda predictions, targets, draws: m.evaluate_survival(
-            predictions, targets, at, draws
-        ),
+        details=_details,
         predict=partial(_predict, edges),
         soften=_soften,
         strata=lambda targets: targets[:, 1].astype(np.int64),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import Targets
+from pomona.metrics.intervals import Interval, Statistics
 from pomona.metrics.measures import Samples, Weighted
 from pomona.metrics.nan_safe import Array
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pomona.data.dataset import Dataset
 
 Shape = tuple[int, ...]
+# functions of sample weights -> their bootstrap intervals
+Resample = Callable[[Statistics], Mapping[str, Interval]]
 
 
 def _both(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
@@ -36,7 +39,7 @@ class Task:
 
     Outputs are (n, *S) as returned by the network, S of ``output_shape``; targets are (n, ...) as
     stored in a data set; predictions are the result of ``natural``: float64, on a readable scale.
-    ``natural``, ``measures``, ``evaluate``, ``strata`` and ``informative`` get outputs and targets
+    ``natural``, ``measures``, ``details``, ``strata`` and ``informative`` get outputs and targets
     after ``reduce``.
 
     Attributes:
@@ -52,11 +55,13 @@ class Task:
         natural: outputs -> predictions.
         measures: the metrics defined, each a mean over samples if its ``Metric.pools``, else a
             function of sample weights.
+        proportions: those that are shares of right samples, with Wilson's interval.
         usual: the default headline metric, unless the labels are imbalanced.
         constant: training targets (n, ...) and K -> the best constant outputs (K,).
         constantly: a client's constant answer, in words.
-        evaluate: predictions, targets and a generator for the bootstrap -> all metrics of a model,
-            as JSON values.
+        details: predictions, targets and ``Resample`` -> what an evaluation has besides
+            ``measures``, as JSON values. It raises DivergedError for predictions that are not
+            finite.
         predict: outputs and the names of outputs -> one answer per sample, as JSON values.
         reduce: a batch's outputs (n, *S) and targets -> the values needed for the metrics, samples
             first; unchanged for most tasks. Evaluation keeps only these values of a split.
@@ -87,9 +92,7 @@ class Task:
     measures: Mapping[str, Samples | Weighted] = field(repr=False)
     usual: str
     constant: Callable[[NDArray[Any], int], Array] = field(repr=False)
-    evaluate: Callable[[Array, NDArray[Any], np.random.Generator], dict[str, Any]] = field(
-        repr=False
-    )
+    details: Callable[[Array, NDArray[Any], Resample], dict[str, Any]] = field(repr=False)
     predict: Callable[["Tensor", Sequence[str]], list[dict[str, Any]]] = field(repr=False)
     reduce: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(
         default=_both, repr=False
@@ -113,6 +116,7 @@ class Task:
     )
     outcomes: bool = False
     standardised: bool = False
+    proportions: tuple[str, ...] = ()
     strata: Callable[[NDArray[Any]], NDArray[np.int64]] = field(
         default=lambda targets: np.zeros(len(targets), np.int64), repr=False
     )

@@ -7,7 +7,6 @@ from pomona.core.errors import with_extra
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.metrics.survival import FIGURES
 from pomona.record.predictions import Answers
 from pomona.results.run_numbers import Run, leader, records
 from pomona.results.tables.outcomes import MOST_ROWS, cell, outcome_names, with_interval
@@ -23,6 +22,7 @@ NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, a
 
 
 OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
+OF_TIMES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
 
 
 def survival_table(runs: list[Run]) -> list[Table]:
@@ -35,7 +35,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
     if run is None:
         return []
     found = records(run)
-    worst = [METRICS[name].worst(record.get(name) for record in found) for name in FIGURES]
+    worst = [METRICS[name].worst(record.get(name) for record in found) for name in OF_TIMES]
     return [
         Table(
             "survival-by-client",
@@ -50,7 +50,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                 "Client",
                 "Test samples",
                 "Events",
-                *(capital(METRICS[name].heading) for name in FIGURES),
+                *(capital(METRICS[name].heading) for name in OF_TIMES),
             ],
             [
                 *(
@@ -58,7 +58,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                         run.client(int(record["client"])),
                         f"{record['samples']:,}",
                         f"{record.get('events', 0):,}",
-                        *(cell(record, name) for name in FIGURES),
+                        *(cell(record, name) for name in OF_TIMES),
                     ]
                     for record in found
                 ),
@@ -66,7 +66,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                     "worst client",
                     "",
                     "",
-                    *(METRICS[name].number(v) for name, v in zip(FIGURES, worst, strict=True)),
+                    *(METRICS[name].number(v) for name, v in zip(OF_TIMES, worst, strict=True)),
                 ],
             ],
             range(1),

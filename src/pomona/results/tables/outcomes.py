@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.evaluation import wilson
-from pomona.metrics.intervals import Interval
+from pomona.metrics.intervals import Interval, wilson
 from pomona.metrics.metric import METRICS
 from pomona.metrics.outcomes import MOST, Judged, outcome, outcome_numbers, reliability_curve
 from pomona.results.run_numbers import Run, leader, records
