@@ -11,7 +11,10 @@ from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.optional import privacy, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
+from pomona.results.web.report_page import client_tables
 from pomona.results.web.report_page import page as report
+from pomona.tasks import TASKS
+from pomona.tasks.scores import full_metrics
 
 
 def test_what_no_run_has_is_no_table() -> None:

@@ -23,16 +23,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.nan_safe import Array
+from pomona.metrics.nan_safe import Array, spans
 
 FEW = 6
 """Minimum number of units for a variance: five that agree do so by chance in 2 of 32 cases (a sign
 test).
 """
 SAME = 1e-12
-"""Relative difference below which values are equal up to rounding."""
+"""Difference, absolute or relative, up to which values are equal but for rounding."""
 _MOST = 500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
-_CELLS = 1 << 21  # weights held at a time: 16 MB
 
 Groups = NDArray[np.int64]
 
@@ -176,9 +175,9 @@ def _dealt(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _without(difference: Callable[[Array], Array], parts: NDArray[np.int64]) -> Array:
     """Return the difference without each of the parts."""
-    count, n = int(parts.max()) + 1, len(parts)
-    block = max(1, _CELLS // n)
-    spans = (np.arange(start, min(start + block, count)) for start in range(0, count, block))
     return np.concatenate(
-        [difference((parts != span[:, np.newaxis]).astype(float)) for span in spans]
+        [
+            difference((parts != np.array(span)[:, np.newaxis]).astype(float))
+            for span in spans(int(parts.max()) + 1, len(parts))
+        ]
     )

@@ -39,13 +39,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.rng import stream
-from pomona.metrics.influence import FEW, Evidence
-from pomona.metrics.nan_safe import Array
+from pomona.metrics.influence import FEW, SAME, Evidence
+from pomona.metrics.nan_safe import Array, spans
 
 CONFIDENCE = 0.95
 RESAMPLES = 200
-SAME = 1e-12  # tolerance for rounding differences between resamples
-_CELLS = 1 << 21  # weights, or signs, held at a time: 16 MB
 
 Statistics = Callable[[Array], Mapping[str, Array]]
 Interval = list[float] | None
@@ -64,12 +62,6 @@ def stratified(
     drawn = order[generator.integers(first, first + np.repeat(size, size), size=(resamples, n))]
     cells = drawn + n * np.arange(resamples)[:, np.newaxis]
     return np.bincount(cells.ravel(), minlength=resamples * n).reshape(resamples, n).astype(float)
-
-
-def blocks(n: int, resamples: int) -> list[int]:
-    """Split the resamples of n samples into block sizes that fit in memory."""
-    block = max(1, _CELLS // max(1, n))
-    return [min(block, resamples - done) for done in range(0, resamples, block)]
 
 
 def intervals(
@@ -92,8 +84,10 @@ def intervals(
     """
     if generator is None or resamples < 1:
         return {}
-    sizes = blocks(len(strata), resamples)
-    parts = [statistics(stratified(strata, size, generator)) for size in sizes]
+    parts = [
+        statistics(stratified(strata, len(span), generator))
+        for span in spans(resamples, len(strata))
+    ]
     return {name: _percentiles(np.concatenate([part[name] for part in parts])) for name in parts[0]}
 
 
@@ -292,9 +286,9 @@ def _by_signs(units: Array) -> float:
     if len(units) < FEW:
         return 1.0
     found, reached = abs(float(units.sum())), 0.0
-    block, draws = max(1, _CELLS // len(units)), stream(0, "signs")
-    for start in range(0, _SIGNS, block):
-        signs = draws.integers(0, 2, (min(block, _SIGNS - start), len(units)), dtype=np.int8)
+    draws = stream(0, "signs")
+    for span in spans(_SIGNS, len(units)):
+        signs = draws.integers(0, 2, (len(span), len(units)), dtype=np.int8)
         sums = np.abs(2.0 * (signs @ units) - units.sum())
         reached += (
             (sums > found * (1 + _ROUNDING)).sum() + (sums >= found * (1 - _ROUNDING)).sum()

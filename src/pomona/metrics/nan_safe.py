@@ -1,6 +1,8 @@
-"""Arithmetic with undefined values: NaN in arrays, None (JSON null) outside, no warnings."""
+"""Arithmetic with undefined values: NaN in arrays, None (JSON null) outside, no warnings; and in
+parts that fit in memory.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from pomona.core.errors import DivergedError
 
 Array = NDArray[np.float64]
+_CELLS = 1 << 21  # numbers held at a time: 16 MB
+
+
+def spans(count: int, n: int) -> Iterator[range]:
+    """Split the rows 0 to count - 1 of n numbers each into runs that fit in memory."""
+    step = max(1, _CELLS // max(1, n))
+    return (range(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def divide(numerator: ArrayLike, denominator: ArrayLike) -> Array:

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.measures import auroc
-from pomona.metrics.nan_safe import Array, divide, row_means
+from pomona.metrics.nan_safe import Array, divide, row_means, spans
 
-_CELLS = 1 << 21  # pairs held at a time: 16 MB
 _NONE = 1e-9  # smaller probabilities are 0 up to rounding: otherwise G is at least 1 / n
 _TINY = np.finfo(float).tiny
 
@@ -165,9 +164,8 @@ def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) ->
     time, event = targets[:, 0], targets[:, 1] > 0
     right, pairs = np.zeros(len(weights)), np.zeros(len(weights))
     early = np.flatnonzero(event)
-    step = max(1, _CELLS // max(1, len(time)))
-    for start in range(0, len(early), step):
-        rows = early[start : start + step]
+    for span in spans(len(early), len(time)):
+        rows = early[span.start : span.stop]
         since, one = time[rows, np.newaxis], risks[rows, np.newaxis]
         comparable = (since < time) | ((since == time) & ~event)
         ordered = comparable * ((one > risks) + (one == risks) / 2)

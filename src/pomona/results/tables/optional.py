@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pomona.core.rng import stream
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.intervals import CONFIDENCE, blocks, stratified
+from pomona.metrics.intervals import CONFIDENCE, stratified
 from pomona.metrics.metric import Metric
-from pomona.metrics.nan_safe import Array, mean_of_known
+from pomona.metrics.nan_safe import Array, mean_of_known, spans
 from pomona.privacy.settings import in_sums
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, headline, leader, spoken
@@ -47,10 +47,9 @@ class Pool:
         if self.clustered:
             return value, np.full(RESAMPLES, np.nan)
         draws, strata = stream(0, "subgroups"), self.task.strata(y)
-        sizes = blocks(len(y), RESAMPLES)
         drawn = [
-            measured(self.metric, self.task, p, y, stratified(strata, size, draws))
-            for size in sizes
+            measured(self.metric, self.task, p, y, stratified(strata, len(span), draws))
+            for span in spans(RESAMPLES, len(y))
         ]
         return value, np.concatenate(drawn)
 
