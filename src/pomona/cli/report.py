@@ -29,11 +29,11 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     markdown
         the table in Markdown
     """
-    from pomona.core.latex import latex as as_latex
     from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
     from pomona.results.run_numbers import runs as prepare
     from pomona.results.summary_table import run_table
+    from pomona.results.tables.latex import latex as as_latex
     from pomona.results.text.narrative import rests_on
 
     if latex + markdown + json > 1:

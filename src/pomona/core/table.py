@@ -1,6 +1,4 @@
-"""The table type, with Markdown and CSV output; ``core.latex``, the terminal and pages render it
-too.
-"""
+"""The table type, with Markdown and CSV output; LaTeX, the terminal and pages render it too."""
 
 import csv
 import io

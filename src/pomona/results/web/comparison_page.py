@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pomona.core.latex import latex
 from pomona.core.table import Table, csv_text, markdown
 from pomona.experiments import Bench
 from pomona.experiments.bench_table import still_to_run
@@ -17,6 +16,7 @@ from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.tables import by_client, comparison_tables, cost, gains_of_bench
+from pomona.results.tables.latex import latex
 from pomona.results.text import cautions
 from pomona.results.text.discussion import sentences, shared
 from pomona.results.web.page_writer import FIGURES, render, write_page

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from pdflatex import compiled
-from pomona.core.latex import CELL, ROOM, escaped, latex, width
 from pomona.core.table import Table
+from pomona.results.tables.latex import CELL, ROOM, escaped, latex, width
 from representatives import in_turn
 
 NAMES = [
