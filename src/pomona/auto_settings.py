@@ -32,12 +32,12 @@ def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None)
         return scenario
     if (known := begun_with(before, "engine") if before else None) is not None:
         watcher.note(f"engine = {known}, as {before} was begun with")
-        return scenario.on_engine(known)
+        return scenario.with_settings(engine=known)
     if why := scenario.not_native():
         watcher.note(f"engine = torch: {why}")
-        return scenario.on_engine("torch")
+        return scenario.with_settings(engine="torch")
     watcher.note(f"engine = native: pomona-native {release()}")
-    return scenario.on_engine("native")
+    return scenario.with_settings(engine="native")
 
 
 def require_engine(scenario: Scenario, before: Path) -> None:
@@ -76,13 +76,13 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     known = begun_with(before, "lr") if before else None
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")
-        return scenario.at_rate(known)
+        return scenario.with_settings(lr=known)
     sizes = [len(c.train) for c in scenario.partition.clients]
     rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES
     watcher.note("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps_of(config), rates)
     watcher.note(str(test))
-    return scenario.at_rate(test.chosen)
+    return scenario.with_settings(lr=test.chosen)
 
 
 def steps_of(config: Config) -> StepRule:

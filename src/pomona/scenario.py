@@ -117,17 +117,11 @@ class Scenario:
         dataset = replace(self.dataset, learn=None)
         return _arrived, (self.config.tree(), dataset, self.partition, self.titles, computed)
 
-    def at_rate(self, lr: float) -> "Scenario":
-        """Return the scenario with this learning rate, keeping what has been computed."""
-        return self._set(lr=lr)
-
-    def on_engine(self, engine: str) -> "Scenario":
-        """Return the scenario with this engine, keeping what has been computed."""
-        return self._set(engine=engine)
-
-    def _set(self, **settings: Any) -> "Scenario":
+    def with_settings(self, **settings: Any) -> "Scenario":
+        """Return the scenario with other settings that neither network nor data depend on, such as
+        ``lr`` and ``engine``, keeping what has been computed.
+        """
         changed = replace(self, config=self.config.model_copy(update=settings))
-        # networks and data depend on neither rate nor engine
         changed._computed.update(self._computed)
         return changed
 
@@ -341,7 +335,10 @@ class Scenario:
     @property
     def keeps_features(self) -> bool:
         """Whether the features of the frozen part are computed once and cached."""
-        return self._cut(self.module().to(self.config.device)) is not None
+        return self._once("keeps_features", lambda: self._part() is not None)
+
+    def _part(self) -> Cut | None:
+        return self._cut(self.module().to(self.config.device))
 
     def _cut(self, module: nn.Module) -> Cut | None:
         """Split the network if the features of its frozen part are cached."""
@@ -369,7 +366,7 @@ class Scenario:
         data = replace(
             data, weights=weights, augment=self.config.augment, patch=self.config.model.patch
         )
-        part = self._cut(self.module().to(self.config.device))
+        part = self._part()
         return cached(part, data, self.config.precision, self.config.processes) if part else data
 
     @cached_property

@@ -122,7 +122,7 @@ def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing)
         ConfigError,
         match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
     ):
-        Scenario.prepare(tiny("fedavg")).on_engine("native").objective()
+        Scenario.prepare(tiny("fedavg")).with_settings(engine="native").objective()
 
 
 @installed
@@ -147,16 +147,16 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     """PyTorch knows instructions that the package does not use, and may not be able to say which
     there are.
     """
-    scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).on_engine("native")
+    scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).with_settings(engine="native")
     found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
     monkeypatch.setattr(run_checks, "native_package", lambda: found)
     monkeypatch.setattr(run_checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
     assert any("emulates bf16" in line for line in run_checks.cautions(scenario)) is not exact
-    by_torch = run_checks.cautions(scenario.on_engine("torch"))
+    by_torch = run_checks.cautions(scenario.with_settings(engine="torch"))
     assert any("no bf16 arithmetic" in line for line in by_torch) is exact
     for why, same in (("", run_checks.cautions(scenario)), ("no", by_torch)):
         monkeypatch.setattr(Scenario, "not_native", lambda _, why=why: why)
-        assert run_checks.cautions(scenario.on_engine("auto")) == same
+        assert run_checks.cautions(scenario.with_settings(engine="auto")) == same
 
 
 def test_of_the_machine_a_record_names_system_and_architecture_alone():

@@ -174,7 +174,7 @@ def test_lora_is_merged_into_an_export(tmp_path):
     torch.testing.assert_close(model.outputs(x), expected)  # the loaded model is as it was
 
 
-def test_head_of_fedavg_is_logistic_regression_on_features():
+def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     """FedAvg of a head is FedAvg of the logistic model on what the frozen part makes of the
     samples.
     """
@@ -188,7 +188,11 @@ def test_head_of_fedavg_is_logistic_regression_on_features():
     expected = features.x[features.rows["train"][0]] @ W.view(row).T + b.view(row)
     torch.testing.assert_close(outputs, expected)
     assert replace(scenario).resident is not features
-    assert scenario.at_rate(0.2).resident is features
+    assert scenario.keeps_features
+    again = scenario.with_settings(lr=0.2)
+    assert again.resident is features
+    monkeypatch.setattr("pomona.scenario.cut", None)  # a call would fail: the network is not traced
+    assert again.keeps_features
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def rebuilt(config: Config, partition: Partition, folder: Path, batch: int) -> l
     scenario = replace(
         whole, config=_single(whole.config, batch), partition=replace(partition, clients=few)
     )
-    recorder = Recorder(scenario.on_engine("torch"), Records.of(scenario), frozenset())
+    recorder = Recorder(scenario.with_settings(engine="torch"), Records.of(scenario), frozenset())
     simulate(scenario, None, recorder)
     shown = SHOWN if batch == 1 else 1
     everybody = _inputs(scenario, np.unique(np.concatenate([c.train for c in partition.clients])))

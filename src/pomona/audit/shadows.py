@@ -109,7 +109,7 @@ class Plan:
         partition = drawn(self.partition, self.config.seed, number)
         scenario = divided(self.config, partition, self.folder)
         records = Records.of(scenario)
-        rounds, torched = watched(self.config.rounds), scenario.on_engine("torch")
+        rounds, torched = watched(self.config.rounds), scenario.with_settings(engine="torch")
         recorder = Recorder(torched, records, rounds, self._rest(torched))
         result = simulate(scenario, None, recorder)
         trained = np.concatenate([c.train for c in partition.clients])

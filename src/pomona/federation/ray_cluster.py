@@ -10,12 +10,11 @@ import secrets
 import signal
 import socket
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -34,7 +33,7 @@ from pomona.federation.exchange import Groups
 from pomona.federation.transport import Make
 from pomona.federation.workers import Parts
 from pomona.methods.base import Copies, Rows
-from pomona.storage.row_bank import WorkMatrix
+from pomona.storage.row_bank import MemoryBank
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -339,38 +338,31 @@ class _Served:
             return fault
 
 
-class StoreBank:
-    """Rows in the object store, as ``RowBank``: put by one process, and read by all."""
-
-    filed = 0
-
-    def __init__(self, kept: Mapping[int, Any] | None = None) -> None:
-        self._kept, self._numbers, self._work = dict(kept or {}), count(), WorkMatrix()
+class StoreBank(MemoryBank):
+    """References to rows in the object store: put by one process, and read by all."""
 
     def put(self, row: Tensor) -> int:
         """As ``RowBank``."""
         number = next(self._numbers)
-        self._kept[number] = _ray().put(row)
+        self._rows[number] = _ray().put(row)
         return number
 
     def row(self, number: int) -> Tensor:
         """As ``RowBank``."""
-        row: Tensor = _fetched(self._kept[number])
+        row: Tensor = _fetched(self._rows[number])
         return row
-
-    def keep(self, numbers: Collection[int]) -> None:
-        """As ``RowBank``."""
-        self._kept = {number: self._kept[number] for number in numbers}
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """As ``RowBank``."""
         numbers = index.unique().tolist()
-        rows = _fetched([self._kept[number] for number in numbers])
+        rows = _fetched([self._rows[number] for number in numbers])
         return self._work.of(index, dict(zip(numbers, rows, strict=True)).__getitem__)
 
     def only(self, index: Tensor) -> "StoreBank":
         """Return a bank of these numbers, to send to others."""
-        return StoreBank({number: self._kept[number] for number in index.unique().tolist()})
+        part = StoreBank()
+        part._rows = {number: self._rows[number] for number in index.unique().tolist()}
+        return part
 
 
 @dataclass(frozen=True)

@@ -302,7 +302,7 @@ def client(settings: APPLE) -> base.Client:
         cores, came = downloaded(received["cores"])
         if settings.core_radius:
             cores = bounded(cores, state.core, training.clients, known, settings.core_radius)
-        cores = training.mixing_layout(cores)
+        cores = training.objective.mixing_layout(cores)
         seen = state.seen.scatter(1, came, True)
         P = state.dr.masked_fill(~known, 0)
         p0 = training.roster.shares.to(P)

@@ -83,7 +83,7 @@ def paper(
         mixture = Mixture(p, mine, mixing.copies_of(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
         base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
-    return C, P, lambda: training.mixtures(Mixture(P, mixing.own, mixing.copies, C))
+    return C, P, lambda: training.objective.mixtures(Mixture(P, mixing.own, mixing.copies, C))
 
 
 def local(
@@ -107,7 +107,9 @@ def local(
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.passes, *rows):
         C0 = mixing.copies_of(len(w))
         _, G = training.gradient(w, batch)
-        slopes = training.products(Mixture(p, mine, C0, c), G) - (G * o).sum(1, keepdim=True)
+        slopes = training.objective.products(Mixture(p, mine, C0, c), G) - (G * o).sum(
+            1, keepdim=True
+        )
         slopes = (slopes + mixing.penalty(p)) * mixing.known
         # a matrix product's bits would depend on the other clients in the call
         D = (rate * slopes.unsqueeze(1)).sum(2)
@@ -116,7 +118,7 @@ def local(
         base.optimizer_step(p, D, vp, dr_round)
         change = p - before
         w.add_(
-            training.mixtures(Mixture(change, mine, C0, c)).addcmul_(
+            training.objective.mixtures(Mixture(change, mine, C0, c)).addcmul_(
                 change.sum(1, keepdim=True), o, value=-1
             )
         )

@@ -164,20 +164,6 @@ class LocalTraining:
         losses = self._gradients(batch).step(W, batch.indices, moments, round_, views, pull, part)
         self._count(losses, batch)
 
-    def mixing_layout(self, copies: Tensor) -> Tensor:
-        """Return copies (N, d) or (n, N, d) in the memory layout in which they are mixed in every
-        step of a round.
-        """
-        return self.objective.mixing_layout(copies)
-
-    def mixtures(self, mixture: Mixture) -> Tensor:
-        """Return the mixtures (n, d)."""
-        return self.objective.mixtures(mixture)
-
-    def products(self, mixture: Mixture, G: Tensor) -> Tensor:
-        """Return the products (n, N) of rows G (n, d) with the mixed rows."""
-        return self.objective.products(mixture, G)
-
     def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor:
         """Take a step on each client's own row of its mixture, in place; return the weights' slopes
         (n, N).
