@@ -2,11 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.core.membership import Membership
+from pomona.core.membership import Membership, Planned
+from pomona.core.round import Roster
 from problems import tiny
 
 COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
@@ -85,6 +89,50 @@ def test_an_unseen_client_trains_one_round_where_every_round_would_begin_as_the_
 def test_impossible_memberships_are_refused(membership, words):
     with pytest.raises(ConfigError, match=words):
         pomona.run(tiny("fedavg", membership=membership))
+
+
+ROUNDS = (1, 2, 3)
+SOME = st.dictionaries(st.sampled_from((0, 1)), st.sampled_from(ROUNDS))
+
+
+@given(SOME, SOME, st.sampled_from([(), (0,), (2,)]))
+def test_the_first_round_without_members_is_named_as_if_all_were_looked_at(joins, leaves, unseen):
+    try:
+        membership = Membership(joins=joins, leaves=leaves, unseen=unseen)
+    except ValidationError:
+        return
+    for clients in (2, 3):
+        if any(c >= clients for c in unseen):
+            continue
+        empty = [n for n in ROUNDS if not membership.members(clients, n)]
+        if empty:
+            with pytest.raises(ConfigError, match=f"no clients left in round {empty[0]};"):
+                membership.check(clients, ROUNDS[-1])
+        else:
+            membership.check(clients, ROUNDS[-1])
+
+
+def test_only_rounds_after_a_leave_are_looked_at(monkeypatch):
+    asked, members = [], Membership.members
+
+    def noted(self, clients, number):
+        asked.append(number)
+        return members(self, clients, number)
+
+    monkeypatch.setattr(Membership, "members", noted)
+    Membership().check(4, 10**6)
+    Membership(leaves={0: 5, 1: 10**6}, joins={2: 9}).check(4, 10**6)
+    assert asked == [1, 1, 6]  # a round after the last is none
+
+
+def test_without_changes_every_round_has_the_roster_itself():
+    everybody = Roster((3, 1, 2))
+    planned = Planned(Membership(), everybody)
+    assert planned.roster(7) is everybody
+    assert planned.roster(7, guest=1) == everybody
+    left = Planned(Membership(leaves={0: 1}), everybody)
+    assert left.roster(2).sizes == (0, 1, 2)
+    assert left.roster(2, guest=0) == everybody
 
 
 def test_members_are_a_function_of_the_round():

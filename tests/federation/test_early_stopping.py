@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import ConfigError
+from pomona.federation import early_stopping
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.client_statistics import best_rounds
 from pomona.metrics.metric import ACCURACY, LOSS
@@ -49,6 +50,11 @@ def test_a_gain_that_is_too_small_is_none():
         5,
     ]
     assert best(curve([9.0, 2.0, 1.95, 1.0]), LOSS, 0.1)[:2] == (3, 1.0)
+
+
+def test_without_early_stopping_no_curve_is_read(monkeypatch):
+    monkeypatch.setattr(early_stopping, "best", None)  # a call would fail
+    assert not early_stopping.ValidationCurve(("personal", "trained"), ACCURACY, None).spent
 
 
 def test_the_loss_decides_where_the_metric_is_undefined_throughout():

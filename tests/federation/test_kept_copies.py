@@ -11,7 +11,7 @@ from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
 from pomona.federation import copies
 from pomona.federation.callbacks import StopAfter
-from pomona.federation.copies import KeptCopies
+from pomona.federation.copies import KeptCopies, _Entry
 from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.checkpoint import newest
@@ -211,6 +211,18 @@ def test_who_is_no_member_has_a_row_of_zeros():
     copies.commit((0, 1))
     # and it stays so until something comes
     assert down(copies, [1.0, 2.0, 3.0], [[1]], (0,)) == [[7, 2, 0]]
+
+
+def test_each_row_of_a_visit_is_looked_up_once(monkeypatch):
+    copies, rows, number = keeping(), [], _Entry._number
+
+    def noted(self, row):
+        rows.append(float(row))
+        return number(self, row)
+
+    monkeypatch.setattr(_Entry, "_number", noted)
+    down(copies, [1.0, 2.0, 3.0], [[1], [0]], (0, 1), ROSTER.only((0, 1)))
+    assert rows == [0, 2, 1]  # the absent client's, and what each asks for
 
 
 def test_a_visit_that_does_not_train_keeps_nothing():

@@ -43,6 +43,27 @@ def test_groups_of_workers_share_the_samples_as_single_clients_do(sizes, workers
         assert [sum(sizes[i] for i in group) for group in groups] == homes
 
 
+class Sizes(list):
+    """Numbers of samples that count how often one is read."""
+
+    read = 0
+
+    def __getitem__(self, k):
+        self.read += 1
+        return super().__getitem__(k)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
+def test_each_goes_to_the_least_loaded_and_is_read_twice(sizes, workers):
+    """Once for the order and once for its worker's load, however many there are."""
+    homes = [[] for _ in range(min(workers, len(sizes)))]
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        min(homes, key=lambda home: (sum(sizes[j] for j in home), len(home))).append(i)
+    counted = Sizes(sizes)
+    assert spread(counted, workers) == [tuple(sorted(home)) for home in homes]
+    assert counted.read == 2 * len(sizes)
+
+
 def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(monkeypatch):
     sizes, row = (5, 4, 3, 2, 1), 100
 

@@ -82,7 +82,8 @@ class Membership(Settings):
                 raise ConfigError(
                     f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}"
                 )
-        for number in range(1, rounds + 1):
+        # nobody is left only where somebody has just left, if there was anybody
+        for number in sorted({1, *(last + 1 for last in self.leaves.values() if last < rounds)}):
             if not self.members(clients, number):
                 raise ConfigError(
                     f"membership: no clients left in round {number}; keep at least one"
@@ -98,6 +99,8 @@ class Membership(Settings):
 
     def roster(self, everybody: Roster, number: int) -> Roster:
         """Return the roster of round ``number``."""
+        if not self.changes:
+            return everybody
         return everybody.only(self.members(len(everybody), number))
 
 

@@ -41,8 +41,9 @@ class Roster:
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
         """Return the roster with only these clients as members."""
+        kept = set(ids)
         return replace(
-            self, sizes=tuple(size if i in ids else 0 for i, size in enumerate(self.sizes))
+            self, sizes=tuple(size if i in kept else 0 for i, size in enumerate(self.sizes))
         )
 
     def plus(self, client: int, everybody: "Roster") -> "Roster":

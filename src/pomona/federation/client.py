@@ -18,7 +18,7 @@ from pomona.core.bounds import LABEL
 from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
-from pomona.core.state import Named, apply, flatten, form, rebuild, row
+from pomona.core.state import Lazy, Named, apply, flatten, form, forms, rebuild, row
 from pomona.federation.client_states import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.federation.copies import KeptCopies, SharedRows
 from pomona.federation.exchange import ClientRequest, Groups, Reply, cut, one
@@ -122,7 +122,8 @@ class ClientRuntime:
         count therefore has those of its last committed round in which models were kept, and none
         before.
         """
-        kept = {i: made for i, made in self._pending.items() if i in ids}
+        wanted = set(ids)
+        kept = {i: made for i, made in self._pending.items() if i in wanted}
         self._states |= {i: made.state for i, made in kept.items()}
         self.copies.commit(kept)
         for client, made in kept.items():
@@ -148,11 +149,16 @@ class ClientRuntime:
         Raises CheckpointError for other tensors.
         """
         self.copies.restore(ids, named, roster)
-        for client in ids:
+        states: dict[int, dict[str, Tensor]] = {client: {} for client in ids}
+        for path, shape in forms(named).items():
+            if path.startswith("client.") and owner(path) in states:
+                states[owner(path)][path] = shape
+        for client, shapes in states.items():
             template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
-            self._states[client] = self.hold(rebuild(template, named, f"client.{client}"))
+            own = Lazy(shapes, named.__getitem__)
+            self._states[client] = self.hold(rebuild(template, own, f"client.{client}"))
         for path in named:
-            if path.startswith(("kept.", "chosen.")) and owner(path) in ids:
+            if path.startswith(("kept.", "chosen.")) and owner(path) in states:
                 self.kept.restore(path, self._rows.shared(named[path]))
 
     def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
@@ -276,10 +282,12 @@ class ClientRuntime:
             for split in EVALUATED
         ]
         sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
-        state = called.state if alone else row(called.state, k)
+        state = self.state(client)
+        if visit.trains:
+            state = called.state if alone else row(called.state, k)
         observed: Observed | None = None
         if visit.keep:
-            state = apply(self._rows.shared, state if visit.trains else self.state(client))
+            state = apply(self._rows.shared, state)
             # A view of several clients' rows would keep all of them in memory.
             rows = {named: w if alone else w.clone() for named, w in models.items()}
             observed = Observed(visit, self._same(rows), scores)

@@ -133,10 +133,11 @@ class _Entry:
             return rows
         self._drop_unused()
         absent, came, tables = ~visit.roster.known.numpy(), dict[int, int](), list[Numbers]()
+        zero = self._number(torch.zeros_like(rows.bank[0])) if absent.any() else None
         for client, asked in zip(visit.ids, rows.index.tolist(), strict=True):
             table = self._tables[client].copy()
-            if absent.any():
-                table[absent] = self._number(torch.zeros_like(rows.bank[0]))
+            if zero is not None:
+                table[absent] = zero
             others = [j for j in asked if j != client]
             came |= {j: self._number(rows.bank[j]) for j in others if j not in came}
             table[others] = [came[j] for j in others]

@@ -49,5 +49,7 @@ class ValidationCurve:
     @property
     def spent(self) -> bool:
         """Return whether early stopping's patience is exhausted."""
+        if self.stop is None:
+            return False
         found = self.best
-        return self.stop is not None and found is not None and found.since >= self.stop.patience
+        return found is not None and found.since >= self.stop.patience

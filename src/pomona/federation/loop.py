@@ -201,7 +201,7 @@ class Loop:
     def _join(self, state: Any, number: int) -> Any:
         """Add the clients that join in this round."""
         before, now = self._roster(number - 1), self._roster(number)
-        new = tuple(i for i in now.members if i not in before.members)
+        new = tuple(i for i in now.members if not before.sizes[i])
         if number == 1 or not new:
             return state
         state, row = self.server.welcome(state, new, before)

@@ -31,7 +31,8 @@ class RoundPlan:
     @property
     def others(self) -> tuple[int, ...]:
         """The members that do not train."""
-        return tuple(i for i in self.roster.members if i not in self.cohort)
+        trained = set(self.cohort)
+        return tuple(i for i in self.roster.members if i not in trained)
 
 
 def plan_of(

@@ -89,14 +89,15 @@ class Scoring:
                 f"client {client}: the {model} model's loss on {split} is {loss}; lower lr"
             )
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
+        answers = data.in_units(outputs, targets, client, split)
         match self.metric.name:
             case "accuracy":
                 value = accuracy
             case "loss":
                 value = loss
             case name:
-                value = compute(name, *data.in_units(outputs, targets, client, split), task)
-        interval = self.interval(data.in_units(outputs, targets, client, split), client)
+                value = compute(name, *answers, task)
+        interval = self.interval(answers, client)
         return Score(model, when, split, len(targets), loss, accuracy, value, interval)
 
 

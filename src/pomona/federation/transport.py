@@ -210,6 +210,9 @@ def largest_first(ids: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
     """Assign items to workers: largest first, to the least loaded; no worker stays empty."""
     homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    loads = [0] * len(homes)
     for client in largest_first(range(len(sizes)), sizes):
-        min(homes, key=lambda home: (sum(sizes[i] for i in home), len(home))).append(client)
+        k = min(range(len(homes)), key=lambda k: (loads[k], len(homes[k])))
+        homes[k].append(client)
+        loads[k] += sizes[client]
     return [tuple(sorted(home)) for home in homes if home]
