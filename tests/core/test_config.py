@@ -149,6 +149,7 @@ def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
         {"seed": False},
         {"membership": {"unseen": [True]}},
         {"method": {"name": "fedavg-ft", "finetune_epochs": True}},
+        {"method": {"name": "fedamp", "lambda": True}},
     ],
 )
 def test_a_truth_value_is_no_number(said, tmp_path):

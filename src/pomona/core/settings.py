@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
+    ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     field_validator,
     model_serializer,
     model_validator,
@@ -35,15 +35,10 @@ class Settings(BaseModel):
         serialize_by_alias=True,
     )
 
-    @field_validator("*", mode="wrap")
+    @field_validator("*")
     @classmethod
-    def _ordinary(cls, given: Any, typed: ValidatorFunctionWrapHandler) -> Any:
-        """Reject values that would overflow later, or cannot be file names, and truth values for
-        numbers, in every field.
-        """
-        value = typed(given)
-        if _counted(given, value):
-            raise ValueError("true and false are no numbers; give a number")
+    def _ordinary(cls, value: Any) -> Any:
+        """Reject values that would overflow later, or cannot be file names, in every field."""
         for leaf in _leaves(value):
             if isinstance(leaf, int | float) and abs(leaf) > (
                 MOST if isinstance(leaf, int) else LARGEST
@@ -54,6 +49,21 @@ class Settings(BaseModel):
             if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):
                 raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _numbers(cls, given: Any, made: ModelWrapValidatorHandler[Self]) -> Self:
+        """Reject truth values for numbers."""
+        settings = made(given)
+        if isinstance(given, Mapping) and (
+            wrong := {
+                field.alias or name: "true and false are no numbers; give a number"
+                for name, field in cls.model_fields.items()
+                if _counted(given.get(name, given.get(field.alias)), getattr(settings, name))
+            }
+        ):
+            raise refusal(cls.__name__, wrong)
+        return settings
 
     def idle(self) -> dict[str, str]:
         """Return the keys that have no effect beside the values of others, each with the reason.
