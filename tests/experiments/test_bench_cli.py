@@ -236,6 +236,9 @@ def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
     code, _, err = call(path, "rouns=1", "--out", tmp_path / "other")
     assert code == 2
     assert "did you mean rounds" in err
+    code, _, err = call(path, *words, "--out", tmp_path / "other", "--jobs", "0")
+    assert code == 2
+    assert "jobs = 0: give 1 or more" in err
 
 
 def test_a_name_with_an_equals_sign_is_a_name(call, tmp_path):

@@ -182,6 +182,26 @@ def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path):
         load(tmp_path)
 
 
+def test_a_record_without_its_start_or_with_odd_settings_is_refused(tmp_path):
+    pomona.run(tiny("separate", rounds=1), tmp_path / "run")
+    (tmp_path / "run" / "status.json").unlink()  # as where the files were sent without it
+    events, config = (tmp_path / "run" / name for name in ("events.jsonl", "config.toml"))
+    settings = config.read_text()
+    assert "\nseed = 0\n" in settings
+    for odd in (
+        settings.replace("\nseed = 0\n", "\nseed = [1, 2]\n"),
+        settings + '[attack]\nclients = [0]\nkind = "unknown"\n',
+    ):
+        config.write_text(odd)
+        with pytest.raises(StorageError, match=r"no readable run \(config\.toml: "):
+            load(tmp_path / "run")
+    config.write_text(settings)
+    assert load(tmp_path / "run").clients == 4
+    events.write_text("")
+    with pytest.raises(StorageError, match="its start is not recorded"):
+        load(tmp_path / "run")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_divergence_names_client_round_and_step(workers):
     with pytest.raises(DivergedError, match=r"client \d+, round \d+, step \d+"):

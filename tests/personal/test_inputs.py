@@ -210,6 +210,9 @@ def test_texts_of_a_table_are_found_by_name(tmp_path):
         [3, 2, 0],
         [2, 2, 2],
     ]
+    # a line ends where files have it, and nowhere else that Unicode would break one
+    odd = write(tmp_path / "c.txt", "up\x0cup\r\ndown\x85\u2028down\n\nup")
+    assert read(odd, about).x.tolist() == [[2, 2, 0], [3, 3, 0], [0, 0, 0], [2, 0, 0]]
     with pytest.raises(DataError, match=r"missing body; the model takes body, title"):
         read(write(tmp_path / "b.csv", "title,text\na,b\n"), about)
     (tmp_path / "b.txt").write_bytes(b"caf\xe9")

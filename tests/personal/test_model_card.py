@@ -3,6 +3,7 @@ may be edited.
 """
 
 import hashlib
+import os
 import re
 from dataclasses import replace
 
@@ -16,13 +17,14 @@ from pomona.data.dataset import Dataset
 from pomona.federation.callbacks import StopAfter
 from pomona.personal.model_card import (
     MOST,
-    MOST_BYTES,
     PEOPLE,
+    Card,
     figures,
     harmless,
     held,
     outputs,
     relationships,
+    write,
 )
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
@@ -181,15 +183,37 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfe## Intended use\n", b"no heading", b"\n## Intended use\n" + b"x" * MOST_BYTES],
+    "written",
+    [
+        "## Intended use\n\nFür Zürich.\n".encode("cp1252"),
+        b"## Intended use \r\n\r\nTriage.\r\n",
+        b"## Intended use\n" + b"x" * 2**20,
+    ],
+    ids=["cp1252", "trailing blank", "long"],
 )
-def test_a_card_that_cannot_be_read_is_written_anew(content, tmp_path):
-    folder = tmp_path / "run"
-    pomona.run(config(rounds=1), folder)
-    (folder / "models" / "client-00.card.md").write_bytes(content)
-    pomona.run(config(), folder, resume=True)
-    assert card(folder).endswith(PEOPLE)
+def test_what_people_write_stays_byte_for_byte(written, tmp_path):
+    path = tmp_path / "client-00.card.md"
+    path.write_bytes(b"# Model card: of before\n\n" + written)
+    write(Card("of now", [], [], "", [], "", "", [], []), path.with_name("client-00.safetensors"))
+    begin, now = path.read_bytes()[: -len(written)], path.read_bytes()[-len(written) :]
+    assert now == written
+    assert b"# Model card: of now\n" in begin
+    assert b"of before" not in begin
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_card_without_the_heading_is_kept_beside_the_new_one(tmp_path):
+    path = tmp_path / "client-00.card.md"
+    for k, old in enumerate(["no heading", "none again"], start=1):
+        path.write_text(old)
+        write(
+            Card("of now", [], [], "", [], "", "", [], []), path.with_name("client-00.safetensors")
+        )
+        assert path.read_text().endswith(PEOPLE)
+        assert (tmp_path / f"client-00.card.md.{k}").read_text() == old
+    os.mkfifo(pipe := tmp_path / "other.card.md")
+    write(Card("of now", [], [], "", [], "", "", [], []), tmp_path / "other.safetensors")
+    assert pipe.read_text().endswith(PEOPLE)
 
 
 def test_epsilon_is_that_of_the_summary(tmp_path):

@@ -244,7 +244,7 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
             replace(apple, rounds=[replace(r, info={}) for r in apple.rounds])
         ],
         "no labels": lambda: [replace(plain, about=bare)],
-        "no about": lambda: [replace(plain, about={})],
+        "no facts": lambda: [replace(plain, about={"clients": plain.about["clients"]})],
         "regression": lambda: [regression(), regression()],
         "only separate": lambda: [result("separate", n=3, rounds=3, classes=3)],
         "one class": lambda: [result("fedavg", n=3, rounds=3, classes=1)],
@@ -252,7 +252,13 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
             replace(plain, evaluations=[without(e) for e in plain.evaluations])
         ],
         "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
-        "unequal scenarios": lambda: [plain, replace(result("separate", n=6, rounds=4), about={})],
+        "unequal scenarios": lambda: [
+            plain,
+            replace(
+                other := result("separate", n=6, rounds=4),
+                about={"clients": other.about["clients"]},
+            ),
+        ],
         "seeds": lambda: [result("fedavg", n=3, rounds=3, classes=2, seed=s) for s in (1, 2, 3)],
         "private, and a client unseen": lambda: [guarded(), plain],
         "the same run twice": lambda: [plain, plain],

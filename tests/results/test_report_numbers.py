@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from pomona.results import headline, table
 from pomona.results.figures import clients
 from pomona.results.figures.series import blocks, order, recorded
 from pomona.results.run_numbers import comparable, leader, runs, views
-from pomona.results.seeds import seed_of
 from pomona.results.summary_table import distinct
 
 
@@ -290,8 +288,3 @@ def test_clients_stand_by_their_gain_where_separate_training_leads() -> None:
         "clinic 3",
         "clinic 2",
     ]
-
-
-@pytest.mark.parametrize(("written", "seed"), [(3, 3), (None, 0), ("x", 0), ([1], 0)])
-def test_a_seed_is_a_number_whatever_the_settings_hold(written, seed) -> None:
-    assert seed_of(SimpleNamespace(setting={"seed": written}.get)) == seed

@@ -110,7 +110,7 @@ def bench(
                 workers,
                 size=size,
                 **part,
-                jobs=jobs or (workers.cores if workers else None),
+                jobs=workers.cores if workers and jobs is None else jobs,
                 retry=retry,
                 share=share,
                 watch=watch,

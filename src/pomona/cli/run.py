@@ -294,7 +294,7 @@ def _lied(result: Result, attack: Attack, figures: Mapping[str, Any] | None) -> 
     ]
     yield f"lied: {attack.told}; clients {', '.join(each)}"
     if figures and figures.get("honest"):
-        n, mean = len(attack.honest(len(result.about["clients"]))), figures["honest"]["mean"]
+        n, mean = len(attack.honest(result.clients)), figures["honest"]["mean"]
         yield (
             f"honest clients ({n}): mean {result.metric.title} {result.metric.text(mean)} in the "
             "last round"

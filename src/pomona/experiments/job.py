@@ -192,7 +192,7 @@ def figures(result: Result) -> Figures:
     validation samples define the metric. ``curve`` has the headline model's means over clients by
     round; ``test_accuracy_pooled`` is over samples.
     """
-    headline, n = tuple(result.about["headline"]), len(result.about["clients"])
+    headline, n = tuple(result.about["headline"]), result.clients
     named = {(e.model, e.when) for e in result.evaluations} - {()}
     order = sorted(named, key=lambda kind: (kind != headline, kind))
     chosen = best_on_validation(result, *headline)

@@ -70,6 +70,8 @@ Name = Annotated[
     AfterValidator(_as_name),
     WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "maxLength": 80}),
 ]
+INSTEAD = {"seed": "seeds = [...]", "workers": "--jobs, the number of runs at a time"}
+"""Settings of a run that a bench sets itself, and what sets them."""
 MOST_POINTS = 10**4  # tried for a method
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
 
@@ -275,6 +277,8 @@ class Suite(Settings):
             self.settings,
         ]
         try:
+            if own := [key for key in INSTEAD if any(key in layer for layer in layers)]:
+                raise ConfigError(f"{own[0]} is not set in a suite; give {INSTEAD[own[0]]}")
             if not named and "method" not in row.run:
                 raise ConfigError(
                     f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ..."

@@ -6,6 +6,7 @@ The columns of a table are matched to the model's by name if both have names, el
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,10 +81,10 @@ def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Sam
             with reading(path):
                 texts = content(file(path), LONG)
             try:
-                lines = texts.decode(table_file.encoding(texts, about.form)).splitlines()
+                whole = StringIO(texts.decode(table_file.encoding(texts, about.form)), None)
             except UnicodeError as fault:
                 raise DataError(f"{path}: {table_file.misread(fault, about.form)}") from None
-            return Samples(encoded(lines, about))
+            return Samples(encoded([line.rstrip("\n") for line in whole], about))
         case _ if suffix in FORMATS:
             return _records(path, about, id_column)
         case _:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from pomona.config import Config
 from pomona.core import bounds, files
 from pomona.core.bounds import SPLITS
-from pomona.core.files import publish
+from pomona.core.files import LONG, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
@@ -33,7 +34,6 @@ MOST = 20  # names listed
 
 
 SUFFIX = ".card.md"
-MOST_BYTES = 2**20  # of a card that people have edited
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
@@ -196,7 +196,7 @@ def write(card: Card, path: Path) -> Path:
     beside = path.with_name(path.stem + SUFFIX)
     publish(
         beside.parent,
-        [_template().render(card=card, people=_people(beside)).encode()],
+        [_template().render(card=card).encode(), _people(beside)],
         lambda _: beside.name,
     )
     return beside
@@ -221,13 +221,18 @@ def harmless(text: str) -> str:
     return SPECIAL.sub(r"\\\1", bounds.plain(text))
 
 
-def _people(path: Path) -> str:
-    """Return what people have written into an existing card, else the template's questions."""
-    with suppress(OSError, UnicodeDecodeError):
-        _, heading, rest = files.text(path, MOST_BYTES).partition(f"\n{USES}\n")
-        if heading:
-            return f"{USES}\n{rest}"
-    return PEOPLE
+def _people(path: Path) -> bytes:
+    """Return what people have written into an existing card, in any encoding, else the template's
+    questions. A card without the heading, or one that cannot be read, is kept under another name.
+    """
+    if path.exists():
+        with suppress(OSError):
+            text = content(path, LONG)
+            if found := re.search(rf"^{USES}\s*$".encode(), text, re.MULTILINE):
+                return text[found.start() :]
+        names = (path.with_name(f"{path.name}.{k}") for k in count(1))
+        path.rename(next(name for name in names if not name.exists()))
+    return PEOPLE.encode()
 
 
 def _privacy(scenario: Scenario, epsilon: float | None) -> str:

@@ -127,7 +127,7 @@ def gains(
             f"{len(runs)} runs against {len(bases)}; give two runs of each seed, one on either side"
         )
     first = runs[0]
-    task, names = _task(first), first.about.get("clients") or ()
+    task, names = _task(first), first.about["clients"]
     n = len(names)
     if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None

@@ -125,11 +125,8 @@ class Result:
     @property
     def _title(self) -> str:
         parts = (self.config.get(section, {}).get("name", "?") for section in ("data", "partition"))
-        clients = len(self.about.get("clients", ()))
-        return plain(
-            f"{self.name} on {', '.join(map(str, parts))}, {clients} clients, {len(self.rounds)} "
-            "rounds"
-        )
+        where = ", ".join(map(str, parts))
+        return plain(f"{self.name} on {where}, {self.clients} clients, {len(self.rounds)} rounds")
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of ``clients.csv``: one row per client in each evaluation."""
@@ -191,8 +188,7 @@ class Result:
     @property
     def clients(self) -> int:
         """N, the number of clients, also of those that took part in no round."""
-        highest = max((max(r.cohort, default=-1) for r in self.rounds), default=-1)
-        return max(len(self.about.get("clients") or ()), 1 + highest)
+        return len(self.about["clients"])
 
     @property
     def quantities(self) -> list[str]:

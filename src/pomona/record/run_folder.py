@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, StrictInt, ValidationError
 
+from pomona.core.attack import Attack
 from pomona.core.bounds import Line, Number, first, plain
 from pomona.core.errors import (
     CheckpointError,
@@ -256,11 +257,15 @@ class _Told(BaseModel):
     data: _Name
     partition: _Name | None = None  # unknown to a server
     rounds: Number
+    seed: StrictInt | None = None
+    attack: Attack | None = None
 
 
 def _require_known(result: Result) -> None:
-    """Raise ValueError for unknown clients, and for repeated evaluations."""
-    n = len(result.about.get("clients", ()))
+    """Raise ValueError without a start event, for unknown clients, and for repeated evaluations."""
+    if not result.about:
+        raise ValueError("its start is not recorded")
+    n = result.clients
     named = [e.clients for e in (*result.evaluations, *result.unseen)] + [
         r.cohort for r in result.rounds
     ]

@@ -33,7 +33,7 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     other clients. Bytes are those of training; downloads for evaluation only are
     excluded.
     """
-    n = len(result.about["clients"])
+    n = result.clients
     named = sorted({(e.model, e.when) for e in result.evaluations})
     models = {f"{model}, {when}": _outcome(result, model, when, n) for model, when in named}
     return {

@@ -163,15 +163,13 @@ class Run:
         """
         name = str(self.setting("data.name") or "")
         if name == "clients":
-            return (
-                f"the own files of {counted(len(self.result.about.get('clients') or ()), 'client')}"
-            )
+            return f"the own files of {counted(self.result.clients, 'client')}"
         entry, path = CATALOGUE.get(name), self.setting("data.path")
         return (entry and entry.own and path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
         """Return a client's name."""
-        names = self.result.about.get("clients") or ()
+        names = self.result.about["clients"]
         return str(names[number]) if number < len(names) else f"client {number}"
 
     def units(self, client: int, samples: int) -> int:

@@ -36,11 +36,8 @@ def unpaired(runs: Sequence[Run]) -> str:
 
 
 def seed_of(run: Run) -> int:
-    """Return a run's seed, the first of several; 0 if its settings, which others may have sent,
-    hold no number.
-    """
-    seed = run.setting("seed")
-    return seed if isinstance(seed, int) else 0
+    """Return a run's seed, the first of several; 0 if unknown."""
+    return int(run.setting("seed") or 0)
 
 
 @lru_cache(maxsize=2)

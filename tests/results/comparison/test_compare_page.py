@@ -5,6 +5,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from html import escape
 from shutil import copytree
 from statistics import fmean, stdev
 
@@ -20,6 +21,7 @@ from pomona.core.rng import stream
 from pomona.core.table import csv_text
 from pomona.data import from_arrays
 from pomona.experiments import load
+from pomona.experiments.bench_gains import rows
 from pomona.experiments.reference import AVERAGES, Reference
 from pomona.record.run_folder import load as load_run
 from pomona.results.comparison import comparison
@@ -398,6 +400,26 @@ def test_all_methods_are_those_of_the_page(doubtful, tmp_path):
         copytree(doubtful.folder / cell["folder"], tmp_path / cell["folder"])
     (tmp_path / held[0][0].cells[0]["folder"] / "events.jsonl").write_text("not a record\n")
     assert of_bench(comparison(replace(doubtful, folder=tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "reason"),
+    [
+        ("config.toml", 0, "config.toml changed since the run ended"),
+        ("predictions.npz", 100, "File is not a zip file"),
+    ],
+)
+def test_a_damaged_cell_has_no_gain_and_its_reason(name, kept, reason, doubtful, tmp_path):
+    copytree(doubtful.folder, tmp_path / "bench")
+    made = replace(doubtful, folder=tmp_path / "bench")
+    cell, _ = next(r["cells"] for r in made.results["results"] if r["method"] == "fedavg")
+    path = made.folder / cell["folder"] / name
+    path.write_bytes(path.read_bytes()[:kept])
+    _, row = rows(made.folder, made.results, "separate")
+    assert (row["method"], row["gain"]) == ("fedavg", None)
+    assert reason in row["reason"]
+    assert escape(row["reason"]) in made._repr_html_()
+    write(made, tmp_path / "page")
 
 
 def test_a_bench_says_what_overtrained_though_its_page_shows_the_best_round(tmp_path):

@@ -49,7 +49,7 @@ def course(run: Run, name: str) -> Course | None:
             )
     if not any(loss for epochs in known.values() for _, loss in epochs):
         return None
-    n = max(len(run.result.about.get("clients") or ()), 1 + max(known))
+    n = run.result.clients
     shape = (max(map(len, known.values())), n)
     found = Course(np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), [0] * n)
     for client, epochs in known.items():

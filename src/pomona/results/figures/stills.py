@@ -61,11 +61,7 @@ def risk_groups(run: Run) -> list[Group]:
     about = run.result.about
     if about.get("targets") != "survival":
         return []
-    known = [
-        found
-        for i in range(len(about.get("clients") or ()))
-        if (found := run.result.predictions(i))
-    ]
+    known = [found for i in range(run.result.clients) if (found := run.result.predictions(i))]
     if sum(len(targets) for _, targets in known) < LEAST:
         return []
     task = TASKS["survival"]
@@ -251,7 +247,7 @@ def examples(run: Run) -> dict[int, MaskExamples]:
     folder = run.result.folder
     if folder is None or run.result.about.get("targets") != "segmentation":
         return {}
-    clients = range(min(MOST_CLIENTS, len(run.result.about.get("clients") or ())))
+    clients = range(min(MOST_CLIENTS, run.result.clients))
     return {
         i: found
         for i in clients

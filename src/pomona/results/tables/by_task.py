@@ -108,7 +108,7 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
     """Yield (name, test samples with it, test samples, clients that define it, metrics) of each
     label.
     """
-    everyone = range(len(run.result.about.get("clients") or ()))
+    everyone = range(run.result.clients)
     answers = [known for client in everyone if (known := run.result.predictions(client))]
     if not answers:
         return

@@ -13,7 +13,7 @@ def liars(runs: list[Run]) -> Table:
     several = len(found) > 1
     rows = []
     for run, attack in found:
-        for client in range(len(run.result.about["clients"])):
+        for client in range(run.result.clients):
             refused = named_in(client, ((r.round, r.refused) for r in run.result.rounds))
             limited = named_in(client, ((r.round, r.limited) for r in run.result.rounds))
             lies = client in attack.clients

@@ -151,9 +151,7 @@ def _probabilities(run: Run) -> dict[int, Judged]:
     task = TASKS[run.result.about.get("targets", "classes")]
     if run.kept is None or not task.outcomes:
         return {}
-    given = [
-        (i, run.result.predictions(i)) for i in range(len(run.result.about.get("clients") or ()))
-    ]
+    given = [(i, run.result.predictions(i)) for i in range(run.result.clients)]
     answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
     least = 2 if task.output == "class" else 1  # a single class always occurs
     width = next((probabilities.shape[1] for probabilities, _ in answers.values()), 0)

@@ -10,7 +10,8 @@ import numpy as np
 from pomona.core.errors import StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.run_folder import load
+from pomona.record.predictions import PREDICTIONS
+from pomona.record.run_folder import load, require_unchanged
 from pomona.record.run_summary import attack_of, diverging
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures.classification import confusions
@@ -109,7 +110,9 @@ def _recorded(made: Comparison, entry: ComparisonRow) -> list[Run]:
     found = []
     for cell in entry.cells:
         with suppress(StorageError):
-            found.append(load(made.bench.folder / cell["folder"]))
+            folder = made.bench.folder / cell["folder"]
+            require_unchanged(folder, PREDICTIONS)
+            found.append(load(folder))
     return [Run(result, entry.row, look) for result in found if not attack_of(result)]
 
 
@@ -326,11 +329,11 @@ def _events(runs: list[Run]) -> Iterator[str]:
     run = next((run for run in runs if run.kept), None)
     if run is None:
         return
-    who = run.result.about.get("clients")
+    who = run.result.about["clients"]
     sizes = [
         (client, samples, one.units(client, samples))
         for one in runs
-        if one.kept and one.result.about.get("clients") == who
+        if one.kept and one.result.about["clients"] == who
         for client, samples in zip(one.kept.clients, one.kept.samples, strict=True)
     ]
     small = sorted({client for client, _, units in sizes if 0 < units < FEW_SAMPLES})

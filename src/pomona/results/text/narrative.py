@@ -30,8 +30,8 @@ def title(runs: list[Run]) -> str:
 def setup(runs: list[Run]) -> str:
     """Describe the setup of a run: model, data and clients."""
     first = runs[0]
-    n = len(first.result.about.get("clients") or ())
-    who = counted(n, "client") if n else "the clients"
+    n = first.result.clients
+    who = counted(n, "client")
     partition = first.setting("partition.name")
     details = ", ".join(filter(None, [f"{partition} partition" if partition else "", _seeds(runs)]))
     own = first.setting("data.name") == "clients"
@@ -110,7 +110,7 @@ def _mean(run: Run) -> str:
     if kept is None:
         return ""
     rows = dict(zip(kept.clients, kept.samples, strict=True))
-    of = len(run.result.about.get("clients") or kept.clients)
+    of = run.result.clients
     missing = [client for client in range(of) if client not in run.values]
     over = f"{len(run.values)} of {counted(of, 'client')}" if missing else counted(of, "client")
     tested = counted(sum(rows.get(client) or 0 for client in run.values), "test row")

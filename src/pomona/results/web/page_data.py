@@ -91,7 +91,7 @@ def payload(runs: list[Run], live: LiveProgress | None) -> Json:
 
 
 def _run(run: Run, runs: list[Run]) -> Json:
-    result, n = run.result, clients(run)
+    result, n = run.result, run.result.clients
     return {
         "label": run.label,
         "key": slug(run.label),
@@ -188,15 +188,6 @@ def _gains(found: Gained) -> list[Json]:
     return gains
 
 
-def clients(run: Run) -> int:
-    """Return the number of clients of a run."""
-    result = run.result
-    seen = {c for e in result.evaluations for c in e.clients} | {
-        c for row in result.rounds for c in row.cohort
-    }
-    return max(len(result.about.get("clients") or ()), 1 + max(seen, default=-1))
-
-
 def _groups(result: Result, n: int) -> list[int]:
     """Return each client's hidden group, numbered from 0 in order of occurrence; empty if
     unknown.
@@ -232,7 +223,7 @@ def _view(curve: list[Evaluation], n: int) -> Json:
 def _learned(run: Run) -> list[Json]:
     """Return the quantities in the run's ``info``, in order of appearance."""
     own, aside = quantities(run)
-    found = [one for series in own if (one := _told(series, clients(run)))]
+    found = [one for series in own if (one := _told(series, run.result.clients))]
     split = next((series for series in own if series.quantity.kind == "clusters"), None)
     return [*found, _norms(split, aside)] if split and len(aside) == len(clusters.NORMS) else found
 
