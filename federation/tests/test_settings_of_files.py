@@ -1,16 +1,10 @@
-"""The reference of a federation's files: complete, explained, searchable, and equal to the page in
-the docs.
-"""
-
-from pathlib import Path
+"""The reference of a federation's files: complete, explained, searchable."""
 
 from pomona.cli.settings import find
 from pomona_federation.agreement import Federation
-from pomona_federation.cli.deploy import FILES, in_files, page
+from pomona_federation.cli.deploy import FILES, in_files
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KINDS, StudyTerms
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning():
@@ -23,8 +17,3 @@ def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning()
         } - elsewhere
         assert [s.key for s in listed if not s.meaning or s.kind == "any"] == []
     assert {s.owner for s in find("quorum", in_files())} == {"federation.toml", "STUDY.toml"}
-
-
-def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
-    written = (DOCS / "federation-files.md").read_text()
-    assert written == page(), "run: pomona deploy settings --out docs/federation-files.md"

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from pomona.cli import main
-from pomona.cli.settings import every, find, page
+from pomona.cli.settings import every, find
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES
+from settings_pages import PAGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -70,8 +71,9 @@ def test_the_settings_that_other_frameworks_settings_become_exist():
     assert len(named) > 40
 
 
-def test_the_page_in_the_docs_is_the_one_that_the_code_makes():
-    assert (DOCS / "settings.md").read_text() == page()
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_in_the_docs_is_the_one_that_the_code_makes(name):
+    assert (DOCS / name).read_text() == PAGES[name](), "run: python tools/settings_pages.py"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,11 @@ from pomona.results.run_numbers import comparable, leader, runs, views
 from pomona.results.summary_table import distinct
 
 
+def test_a_mean_over_no_samples_is_undefined() -> None:
+    held = Evaluation(1, "personal", "trained", "test", (0,), (0,), (0.5,), (1.0,))
+    assert (held.mean, held.pooled) == (1.0, None)
+
+
 def tiny(
     name: str,
     curves: dict[tuple[str, str, str], list[list[float | None]]],

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from pomona.audit.audit import RUNS, Told, audit
 from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
-from pomona.cli.output import Json, console, emit, talk
+from pomona.cli.output import EVERY, Json, console, emit, talk
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load
 
-EVERY = 5.0  # seconds between two lines without a terminal
 WHOLE = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, two judge it
 
 

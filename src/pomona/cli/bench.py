@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import Figures, Json, console, emit, print_table, talk
+from pomona.cli.output import EVERY, Figures, Json, console, emit, print_table, talk
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
@@ -30,7 +30,6 @@ from pomona.experiments.suite import Size, Suite, suite_file, suites
 from pomona.results.figures.plot import forms
 from pomona.storage.run_status import read_status
 
-EVERY = 5.0  # seconds between two lines without a terminal
 SOME = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
 
 

@@ -36,6 +36,8 @@ Figures = Annotated[
 ``pomona.results.figures.plot.forms``.
 """
 size = wording.size
+EVERY = 5.0
+"""Seconds between two lines of progress without a terminal."""
 console = Console(stderr=True)
 out = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
 

@@ -7,14 +7,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pomona.cli.output import console, shown, talk
+from pomona.cli.output import EVERY, console, shown, talk
 from pomona.config import Config
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.progress import Standing, clock, line
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
-
-EVERY = 5.0  # seconds between two lines without a terminal
 
 
 class Drawn(NullCallback):

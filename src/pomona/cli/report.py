@@ -56,7 +56,8 @@ def report(
     scenarios: Annotated[
         bool,
         Parameter(
-            negative="", help="for a bench: also a report of each scenario's runs, in scenarios/"
+            negative="",
+            help="for a bench: also a report of each scenario, of one seed, in scenarios/",
         ),
     ] = False,
     reference: Annotated[
@@ -82,9 +83,10 @@ def report(
     """
     wanted = forms(figures)
     if not _bench(runs):
-        if reference:
+        if reference or scenarios:
             raise ConfigError(
-                "--reference is for the page of a bench; give a folder that `pomona bench` wrote"
+                f"--{'reference' if reference else 'scenarios'} is for the page of a bench; give a "
+                "folder that `pomona bench` wrote"
             )
         page, others = _reported(runs, to, wanted), []
     else:

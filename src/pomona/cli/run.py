@@ -16,7 +16,7 @@ from pomona.cli.output import (
     emit,
     option,
     print_table,
-    shown,
+    say,
     size,
     talk,
 )
@@ -184,7 +184,7 @@ def demo(
         emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
         return
     print_table(run_table(rows))
-    lines(
+    say(
         (
             f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} "
             f"rounds, seed {seed}"
@@ -225,33 +225,33 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     """Print the closing summary: six lines, with every number named."""
     s, c = result.summary, result.config
     figures = s["models"].get(s["headline"])
-    lines(
+    say(
         f"{result.name} on {c['data']['name']}, {c['partition']['name']}, "
         f"{len(result.about['clients'])} clients"
     )
     if figures and figures["last"]:
-        lines(_means(result, figures), _tails(result, figures["clients"]))
+        say(_means(result, figures), _tails(result, figures["clients"]))
     elif figures:
-        lines(
+        say(
             f"test {result.metric.heading}: undefined for every client; test loss, model "
             f"{s['headline']}, mean over clients: {figures['loss']:.4g} in the last round"
         )
     if attack := attack_of(result):
-        lines(*_lied(result, attack, figures))
+        say(*_lied(result, attack, figures))
     if s.get("stopped"):
-        lines(s["stopped"])
+        say(s["stopped"])
     if s.get("diverging"):
-        lines(f"diverging: {s['diverging']}")
+        say(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
-        lines(_never_trained(result, unseen))
+        say(_never_trained(result, unseen))
     if "privacy" in s:
-        lines(_spent(s["privacy"]))
-    lines(
+        say(_spent(s["privacy"]))
+    say(
         _effort(result),
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or pomona predict "
         f"{folder}/models/client-00.safetensors INPUT"
-        f" (the model of {shown(str(result.about['clients'][0]))})",
+        f" (the model of {result.about['clients'][0]})",
     )
 
 
@@ -343,9 +343,3 @@ def _constant(result: Result, metric: Metric) -> str:
         if mean is None
         else f"; a client that always answers {what} has {metric.number(mean)} on average"
     )
-
-
-def lines(*texts: str) -> None:
-    """Print plain lines, never wrapped or marked up."""
-    for text in texts:
-        print(text)

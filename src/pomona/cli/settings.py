@@ -1,9 +1,7 @@
 """``pomona settings``: the reference of all settings, from the code."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,7 +10,6 @@ from pomona.cli.output import Json, emit, out
 from pomona.config import Config
 from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError, near
-from pomona.core.files import writing
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
@@ -130,80 +127,19 @@ def find(word: str, among: Sequence[Setting]) -> list[Setting]:
         s
         for s in among
         if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
-        or word in (s.owner, *_owners(s))
+        or word in (s.owner, *owners(s))
     ]
     if not found:
         names = {
-            name for s in among for name in (s.key, s.key.rpartition(".")[2], *_owners(s)) if name
+            name for s in among for name in (s.key, s.key.rpartition(".")[2], *owners(s)) if name
         }
         raise ConfigError(f"no setting {word!r}; {near(word, names)}")
     return found
 
 
-def _owners(of: Setting | Part) -> list[str]:
+def owners(of: Setting | Part) -> list[str]:
     """Return the names of those that have a setting or a part."""
     return of.owner.partition(" ")[2].split(", ")
-
-
-def page() -> str:
-    """Return the reference as Markdown."""
-    parts = [
-        "# Settings",
-        "Made by `pomona settings --out docs/settings.md`. A run takes them from TOML files and "
-        "from the command line as `key=value`; later ones win. `pomona run METHOD ... --dry-run` "
-        "prints those in effect, and `pomona settings KEY` explains one; `pomona "
-        "settings --schema` prints a JSON Schema of all, for editors and agents.",
-    ]
-    tables = {
-        part.title: [*of_part(part)]
-        for part in PARTS
-        if part.section not in ("partition", "method")
-    }
-    partitions = {
-        _owners(part)[0]: [*of_part(part)] for part in PARTS if part.section == "partition"
-    }
-    parts += [table(title, found) for title, found in tables.items() if found]
-    parts.append(table_by("partition", "Section `partition`", partitions))
-    parts.append(
-        "## Methods\n\nEach [method's page](methods/README.md) has its settings, `method.KEY`; "
-        "`pomona settings METHOD` lists them with the values that they take."
-    )
-    return "\n\n".join(parts) + "\n"
-
-
-def table(heading: str, found: Iterable[Setting]) -> str:
-    """Return a heading and the settings below it, as Markdown."""
-    rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
-    return "\n".join(
-        [
-            f"## {heading}",
-            "",
-            "| key | values | default | meaning |",
-            "| --- | --- | --- | --- |",
-            *rows,
-        ]
-    )
-
-
-def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) -> str:
-    """Return the settings of several owners as one Markdown table, in which a key that some share
-    is one row.
-    """
-    owners: defaultdict[Setting, list[str]] = defaultdict(list)
-    for name, own in found.items():
-        for s in own:
-            owners[replace(s, owner="")].append(name)
-    rows = [
-        f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | "
-        f"{_code(s.default)} | {s.meaning} |"
-        for s, names in owners.items()
-    ]
-    head = [f"| key | {what} | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
-    return "\n".join([f"## {heading}", "", *head, *rows])
-
-
-def _code(default: str) -> str:
-    return default if default in ("not set", "must be set") else f"`{default}`"
 
 
 def of_part(part: Part) -> Iterator[Setting]:
@@ -286,9 +222,6 @@ def _sentence(text: str) -> str:
 def settings(
     key: str | None = None,
     *,
-    to: Annotated[
-        Path | None, Parameter(name="--out", help="write the whole reference as Markdown")
-    ] = None,
     schema: Annotated[
         bool, Parameter(negative="", help="print the JSON Schema of a run's settings")
     ] = False,
@@ -305,11 +238,6 @@ def settings(
         from pomona.cli.settings_schema import schema as made  # late: only this needs it
 
         emit(made())
-        return
-    if to:
-        with writing(to):
-            to.write_text(page(), encoding="utf-8")
-        print(to)
         return
     show(find(key, every()) if key else every(), json)
 

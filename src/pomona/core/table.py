@@ -101,10 +101,11 @@ def _harmless(cell: Any) -> Any:
         return cell
     # the csv module writes it without quotes, which its own reader then rejects
     text = cell.replace("\r", " ")
-    return f"'{text}" if cell.startswith(FORMULA) and not _number(cell) else text
+    return f"'{text}" if cell.startswith(FORMULA) and not reads_as_number(cell) else text
 
 
-def _number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
+    """Return whether a cell reads as a number."""
     try:
         float(text)
     except ValueError:

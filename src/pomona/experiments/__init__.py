@@ -2,7 +2,7 @@
 and resumable.
 
 import pomona.experiments
-bench = pomona.experiments.run(Path("mine.toml"), Path("bench/digits"))
+bench = pomona.experiments.run("mine.toml", Path("bench/digits"))
 bench.rows[0]["test_accuracy_at_last_mean"]
 """
 

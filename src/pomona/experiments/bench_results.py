@@ -25,12 +25,10 @@ from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import Size, Suite, branch
 from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
-from pomona.metrics.client_statistics import spread
 from pomona.record.result import as_frame
 
 SCHEMA = 1
 RESULTS, TIMING = "results.json", "timing.json"
-MOMENTS = ("best_validation", "last")
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +60,8 @@ class Bench:
         Raises PomonaError if pandas is not installed.
         """
         found = bench_gains.rows(self.folder, self.results, base)
-        return as_frame({name: [row[name] for row in found] for name in found[0]})
+        names = found[0] if found else ()
+        return as_frame({name: [row[name] for row in found] for name in names})
 
     def __repr__(self) -> str:
         runs = ", ".join(f"{count} {state}" for state, count in self.counts.items())
@@ -165,7 +164,6 @@ def _result(group: Group, verdicts: Mapping[Path, JobState]) -> dict[str, Any]:
         "chosen": None if chosen is None else dict(group.points[chosen]),
         "settings": _settings(cells[0]) if cells else None,
         "cells": finals,
-        "over_seeds": {moment: _over_seeds(finals, moment) for moment in MOMENTS},
     }
 
 
@@ -200,27 +198,6 @@ def _settings(cell: Cell) -> Tree:
         if key not in (*LOCAL, "seed"):
             merge(tree, branch(key, value))
     return tree
-
-
-def _over_seeds(cells: Sequence[Mapping[str, Any]], moment: str) -> dict[str, Any]:
-    """Return mean and standard deviation (ddof = 1) over the finished seeds for metrics of the
-    headline model.
-    """
-    own = [c["figures"] for c in cells if c["figures"]]
-    found = [f["models"].get(f["headline"], {}).get(moment) for f in own]
-    summaries = [m["summary"] for m in found if m]
-    return {
-        name: _spread([s[key] for s in summaries])
-        for name, key in (
-            ("value", "mean"),
-            *((k, k) for k in ("accuracy", "std", "worst", "percentile_10", "loss")),
-        )
-    }
-
-
-def _spread(values: Sequence[float | None]) -> dict[str, Any]:
-    mean, std, n = spread(values) or (None, None, 0)
-    return {"n": n, "mean": mean, "std": std}
 
 
 def save(bench: Bench) -> None:

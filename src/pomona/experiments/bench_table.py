@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
 from pomona.core.toml import is_number
-from pomona.metrics.client_statistics import spread
+from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 
 Results = Mapping[str, Any]
@@ -21,35 +21,59 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def _row(result: Mapping[str, Any]) -> dict[str, Any]:
-    best, last = result["over_seeds"]["best_validation"], result["over_seeds"]["last"]
-    done = [c["figures"] for c in result["cells"] if c["figures"]]
+    done = _figures(result)
     validation = spread([_validation(figures) for figures in done])
+    kept = over_seeds(result, "last", "loss")
+    found = {
+        "test_at_best_validation": over_seeds(result, "best_validation"),
+        "test_at_last": over_seeds(result, "last"),
+        "test_accuracy_at_best_validation": over_seeds(result, "best_validation", "accuracy"),
+        "test_accuracy_at_last": over_seeds(result, "last", "accuracy"),
+    }
+    means = {
+        "std_over_clients_last": over_seeds(result, "last", "std"),
+        "worst_client_last": over_seeds(result, "last", "worst"),
+        "percentile_10_last": over_seeds(result, "last", "percentile_10"),
+        "loss_last": kept,
+    }
     return {
         "scenario": result["scenario"],
         "method": result["method"],
         "state": result["state"],
         "model": done[0]["headline"] if done else None,
         "metric": metric(result).name if done else None,
-        "seeds": last["loss"]["n"],
+        "seeds": kept.n if kept else 0,
         "validation_at_best_validation_mean": validation and validation.mean,
-        "test_at_best_validation_mean": _value(best)["mean"],
-        "test_at_best_validation_std": _value(best)["std"],
-        "test_at_last_mean": _value(last)["mean"],
-        "test_at_last_std": _value(last)["std"],
-        "test_accuracy_at_best_validation_mean": best["accuracy"]["mean"],
-        "test_accuracy_at_best_validation_std": best["accuracy"]["std"],
-        "test_accuracy_at_last_mean": last["accuracy"]["mean"],
-        "test_accuracy_at_last_std": last["accuracy"]["std"],
-        "std_over_clients_last_mean": last["std"]["mean"],
-        "worst_client_last_mean": last["worst"]["mean"],
-        "percentile_10_last_mean": last["percentile_10"]["mean"],
-        "loss_last_mean": last["loss"]["mean"],
+        **{
+            f"{name}_{part}": own and getattr(own, part)
+            for name, own in found.items()
+            for part in ("mean", "std")
+        },
+        **{f"{name}_mean": own and own.mean for name, own in means.items()},
         "rounds": done[0]["rounds"] if done else None,
         "bytes_down": done[0]["bytes_down"] if done else None,
         "bytes_up": done[0]["bytes_up"] if done else None,
         "points_tried": len(result["search"]),
         "chosen": point(result["chosen"] or {}),
     }
+
+
+def over_seeds(result: Mapping[str, Any], moment: str, key: str = "mean") -> Spread | None:
+    """Return a statistic over clients of the headline model on test data, over the finished seeds;
+    None without a value.
+    """
+    found = [f["models"].get(f["headline"], {}).get(moment) for f in _figures(result)]
+    return spread([m["summary"][key] for m in found if m])
+
+
+def told(value: Spread | None, metric: Metric, more: str = "") -> str:
+    """Format mean ± standard deviation of a metric (with the number of seeds, and ``more``); a dash
+    for None.
+    """
+    if value is None:
+        return NOTHING
+    std = "" if value.std is None else f" ± {metric.number(value.std)}"
+    return f"{metric.number(value.mean)}{std} ({value.n}{more})"
 
 
 def _validation(figures: Mapping[str, Any]) -> float | None:
@@ -185,8 +209,7 @@ def _about(results: Results) -> str:
 
 def metric(result: Mapping[str, Any]) -> Metric:
     """Return the metric of a result's runs."""
-    own = (c["figures"]["metric"] for c in result["cells"] if c["figures"])
-    return metric_named(next(own, ACCURACY.name))
+    return metric_named(next((f["metric"] for f in _figures(result)), ACCURACY.name))
 
 
 def heading(results: Results) -> str:
@@ -205,15 +228,11 @@ def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
 
     ``named``: whether to add the metric's name.
     """
-    own, judged = _value(result["over_seeds"][moment]), metric(result)
-    if not own["n"]:
-        return NOTHING if result["state"] == "finished" else str(result["state"])
-    std = "" if own["std"] is None else f" ± {judged.number(own['std'])}"
-    others = "" if result["state"] == "finished" else f", others {result['state']}"
-    return (
-        f"{f'{judged.heading} ' if named else ''}{judged.number(own['mean'])}{std} "
-        f"({own['n']}{others})"
-    )
+    own, judged, state = over_seeds(result, moment), metric(result), str(result["state"])
+    if own is None:
+        return NOTHING if state == "finished" else state
+    heading = f"{judged.heading} " if named else ""
+    return heading + told(own, judged, "" if state == "finished" else f", others {state}")
 
 
 def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
@@ -224,14 +243,12 @@ def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
     return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
 
 
-def _value(spread: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metric over seeds."""
-    own: Mapping[str, Any] = spread["value"]
-    return own
+def _figures(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [c["figures"] for c in result["cells"] if c["figures"]]
 
 
 def _done(results: Results) -> list[Mapping[str, Any]]:
-    return [r for r in results["results"] if any(c["figures"] for c in r["cells"])]
+    return [r for r in results["results"] if _figures(r)]
 
 
 def point(chosen: Mapping[str, Any]) -> str:

@@ -193,7 +193,7 @@ def figures(result: Result) -> Figures:
     round; ``test_accuracy_pooled`` is over samples.
     """
     headline, n = tuple(result.about["headline"]), result.clients
-    named = {(e.model, e.when) for e in result.evaluations} - {()}
+    named = {(e.model, e.when) for e in result.evaluations}
     order = sorted(named, key=lambda kind: (kind != headline, kind))
     chosen = best_on_validation(result, *headline)
     return {

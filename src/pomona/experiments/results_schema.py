@@ -3,18 +3,18 @@
 Other keys are kept unchanged and never used in computations.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import Count, Line, Number, Seconds, Within
+from pomona.experiments.job import State
 from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
 from pomona.metrics.metric import METRICS, is_own
-from pomona.record.events import MOST, Figure, Figures, Kind
+from pomona.record.events import MOST, Figure, Kind
 
 Values = Annotated[list[Figure], Field(max_length=MOST)]
-State = Literal["waiting", "finished", "failed", "data missing"]
 Words = dict[Line, Line]
 Tree = dict[Line, Any]
 
@@ -28,24 +28,13 @@ def _metric(name: str) -> str:
 MetricName = Annotated[Line, AfterValidator(_metric)]
 
 
-class _Spread(Kind):
-    n: Count
+class _Summary(Kind):
     mean: Figure
+    accuracy: Figure
     std: Figure
-
-
-class _OverSeeds(Kind):
-    value: _Spread
-    accuracy: _Spread
-    std: _Spread
-    worst: _Spread
-    percentile_10: _Spread
-    loss: _Spread
-
-
-class _OfMoments(Kind):
-    best_validation: _OverSeeds
-    last: _OverSeeds
+    worst: Figure
+    percentile_10: Figure
+    loss: Figure
 
 
 class _Moment(Kind):
@@ -54,7 +43,7 @@ class _Moment(Kind):
     accuracy: Values
     loss: Values
     samples: list[Count]
-    summary: dict[Line, Figures]
+    summary: _Summary
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
@@ -141,7 +130,6 @@ class _Result(Kind):
     chosen: Tree | None
     settings: Tree | None
     cells: list[_Cell]
-    over_seeds: _OfMoments
 
 
 class _Tuning(Kind):

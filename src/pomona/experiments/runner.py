@@ -85,7 +85,7 @@ def postponed() -> Iterator[Callable[[], None]]:
 
 
 def run(
-    suite: Path | Mapping[str, Any] | Suite,
+    suite: Path | str | Mapping[str, Any] | Suite,
     out: Path,
     executor: Executor | None = None,
     *,

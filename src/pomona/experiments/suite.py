@@ -316,13 +316,14 @@ def branch(key: str, value: Any) -> Tree:
     return dict(value)
 
 
-def read_suite(source: Path | Mapping[str, Any] | Suite) -> Suite:
+def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     """Read a suite from its file or its tree.
 
     Raises ConfigError with the file and every bad key or value.
     """
     if isinstance(source, Suite):
         return source
+    source = Path(source) if isinstance(source, str) else source
     where = f"{source}: " if isinstance(source, Path) else ""
     tree, folder = (
         (read_file(source), source.parent) if isinstance(source, Path) else (dict(source), Path())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
+from pomona.core.table import reads_as_number
 from pomona.data import (
     image_arrays,
     image_stack,
@@ -275,20 +276,12 @@ def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
     """Return whether a first line is a header: it contains a name that the model knows, or no
     number.
     """
-    words = {cell for cell in cells if not _is_number(cell)}
+    words = {cell for cell in cells if not reads_as_number(cell)}
     if words & {*about.read_columns, *about.others} or (
         len(words) == len(cells) and not about.preprocessing
     ):
         return True
     return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def _by_name(file: TableFile, about: ModelMetadata, beside: str | None) -> tuple[int, ...]:

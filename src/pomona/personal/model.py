@@ -116,7 +116,8 @@ class PersonalModel:
         number = names.index(client) if isinstance(client, str) else client
         if number not in [*result.models]:  # without reading them
             raise DataError(
-                f"client {client} has no model: it is not of this run, or never took part"
+                f"client {client} has no model: it is not of this run, never took part, or its "
+                "model was removed"
             )
         if result.folder:
             return cls.load(model_path(result.folder, number), own_code)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.config import Config
-from pomona.core import bounds, files
+from pomona.core import bounds, errors, files
 from pomona.core.bounds import SPLITS
 from pomona.core.files import LONG, content, publish
 from pomona.data.dataset import Dataset
@@ -320,5 +320,4 @@ def _figure(
 
 def listed(names: Sequence[str]) -> str:
     """List the first names, each bounded in length, and the number of further ones."""
-    few = [bounds.plain(name, 40) for name in names[:MOST]]
-    return ", ".join([*few, *([f"and {len(names) - MOST} more"] if len(names) > MOST else [])])
+    return errors.listed([bounds.plain(name, 40) for name in names], MOST)

@@ -108,11 +108,8 @@ class Evaluation:
     def pooled(self) -> float | None:
         """Mean of the metric over all samples; None if it is not a mean over samples."""
         pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
-        return (
-            sum(v * s for v, s in pairs) / sum(s for _, s in pairs)
-            if pairs and self.judged.pools
-            else None
-        )
+        total = sum(s for _, s in pairs)
+        return sum(v * s for v, s in pairs) / total if total and self.judged.pools else None
 
     @property
     def worst(self) -> float | None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from pomona.core.errors import ConfigError
-from pomona.core.table import NOTHING
 from pomona.experiments import Bench
 from pomona.experiments.reference import (
     AVERAGES,
@@ -21,14 +20,6 @@ from pomona.experiments.reference import (
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means
-
-
-def told(value: Spread | None, metric: Metric) -> str:
-    """Format mean ± standard deviation of a metric (with the number of seeds); a dash for None."""
-    if value is None:
-        return NOTHING
-    std = "" if value.std is None else f" ± {metric.number(value.std)}"
-    return f"{metric.number(value.mean)}{std} ({value.n})"
 
 
 @dataclass(frozen=True)

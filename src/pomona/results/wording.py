@@ -4,8 +4,10 @@ import re
 from collections.abc import Sequence
 
 
-def listing(words: Sequence[str]) -> str:
-    """Join words: ``a, b and c``."""
+def listing(words: Sequence[str], most: int | None = None) -> str:
+    """Join words: ``a, b and c``; those beyond ``most`` are counted: ``a, b and 4 more``."""
+    if most is not None and len(words) > most:
+        words = [*words[:most], f"{len(words) - most} more"]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

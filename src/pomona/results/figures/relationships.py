@@ -343,7 +343,7 @@ def one_client(series: Series) -> ReportFigure:
             linewidth=2.6 if j == i else 1.4,
             label=series.names[j],
         )
-    ax.set_ylabel(what.symbol.replace("i", str(i)))
+    ax.set_ylabel(what.symbol.replace("(i,", f"({i},"))
     plot.over_rounds(ax)
     plot.grid(ax)
     figure.legend(loc="outside right center", title="client j")
@@ -366,7 +366,7 @@ def one_client(series: Series) -> ReportFigure:
 def diagonal(series: Series) -> ReportFigure:
     """Draw every client's entry for itself, over the rounds."""
     n, rounds, what = series.n, series.rounds, series.quantity
-    symbol = what.symbol.replace("j", "i")
+    symbol = what.symbol.replace(", j)", ", i)")
     own = np.diagonal(series.values, axis1=1, axis2=2)
     few = n <= 20
     figure, axes = plot.panels(5.4, 3.6)

@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
+from pomona.experiments.bench_table import told
 from pomona.metrics.client_statistics import spread, summarize
-from pomona.results.comparison import Comparison, ComparisonRow, told
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.run_numbers import ALONE
 from pomona.results.significance import who
 from pomona.results.wording import counted, listing, span

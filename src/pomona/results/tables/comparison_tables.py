@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from pomona.core.table import NOTHING, Table
-from pomona.experiments.bench_table import point
+from pomona.experiments.bench_table import point, told
 from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
-from pomona.results.comparison import Comparison, ComparisonRow, told
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.significance import LEVEL, Ranking
 from pomona.results.tables.by_client import tested
 

@@ -40,14 +40,14 @@ class Caution:
 
     Attributes:
         run: the label of the run.
-        of_one, of_many: text after the labels of one run, of several.
+        of_one, of_many: text after the labels of one run, of several if it differs.
         before: text before them.
         figure: the run's own figure, after its label.
     """
 
     run: str
     of_one: str
-    of_many: str
+    of_many: str = ""
     before: str = ""
     figure: str = ""
 
@@ -129,18 +129,12 @@ def _who(held: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]
             if k:
                 alike.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
         every = 1 < len(own) == rows[column] and all(k == n for _, k, n in own)
-        some = [_some(names) + seeds for seeds, names in alike.items()]
+        some = [listing(names, MOST_NAMED) + seeds for seeds, names in alike.items()]
         if alike:
             told.setdefault("all methods" if every else ", ".join(some), []).append(column)
     if len(columns) == 1 or [*told.values()] == [columns]:
         return "".join(told)
     return "; ".join(f"{who} in {listing(where)}" for who, where in told.items())
-
-
-def _some(names: Sequence[str]) -> str:
-    """Join names; more than ``MOST_NAMED`` are counted."""
-    more = len(names) - MOST_NAMED
-    return listing([*names[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
@@ -150,7 +144,7 @@ def _merged(notes: Sequence[Caution]) -> Iterator[str]:
         label = f"{note.run} ({note.figure})" if note.figure else note.run
         alike.setdefault((note.before, note.of_one, note.of_many), []).append(label)
     for (before, of_one, of_many), who in alike.items():
-        yield before + listing(who) + (of_one if len(who) == 1 else of_many)
+        yield before + listing(who) + (of_many or of_one if len(who) > 1 else of_one)
 
 
 def _short(run: Run) -> Iterator[Caution]:
@@ -164,7 +158,7 @@ def _short(run: Run) -> Iterator[Caution]:
 def _diverging(run: Run) -> Iterator[Caution]:
     if why := diverging(run.result):
         ends = f" diverges: {why} before you compare it."
-        yield Caution(run.label, ends, ends, before="The training of ")
+        yield Caution(run.label, ends, before="The training of ")
 
 
 def _lied(run: Run) -> Iterator[Caution]:
@@ -174,7 +168,7 @@ def _lied(run: Run) -> Iterator[Caution]:
             f" had clients that lied ({named(run, list(attack.clients))}): means and gains count "
             "them too; the honest clients' mean stands with the table of those that lied."
         )
-        yield Caution(run.label, ends, ends)
+        yield Caution(run.label, ends)
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
@@ -189,7 +183,7 @@ def _undefined(run: Run) -> Iterator[Caution]:
             f" is undefined for {named(run, without)}, as it is where all test samples have one "
             f"answer; means are over the other {len(last.clients) - len(without)} clients."
         )
-        yield Caution(run.label, ends, ends, before=f"{capital(run.metric.title)} of ")
+        yield Caution(run.label, ends, before=f"{capital(run.metric.title)} of ")
 
 
 def _constant(run: Run) -> Iterator[Caution]:
@@ -241,7 +235,7 @@ def _threshold(run: Run) -> Iterator[Caution]:
             "threshold, before you act on them."
         )
         before = "Taken as answers, the most likely classes of "
-        yield Caution(run.label, ends, ends, before, ACCURACY.text(right / total))
+        yield Caution(run.label, ends, "", before, ACCURACY.text(right / total))
 
 
 def _unmoved(run: Run) -> Iterator[Caution]:
@@ -252,7 +246,7 @@ def _unmoved(run: Run) -> Iterator[Caution]:
             " have hardly moved from the clients' shares of the samples: they say who is "
             "large, not who helps."
         )
-        yield Caution(run.label, ends, ends, before="The relationships of ")
+        yield Caution(run.label, ends, before="The relationships of ")
 
 
 def _climbing(run: Run) -> Iterator[Caution]:
@@ -362,7 +356,7 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
     if few:
         classes = run.result.about.get("classes") or ()
         what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
-        each = _some([f"{run.client(c)} ({n})" for c, n in few.items()])
+        each = listing([f"{run.client(c)} ({n})" for c, n in few.items()], MOST_NAMED)
         yield (
             f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone "
             "are uncertain."

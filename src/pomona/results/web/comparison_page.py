@@ -15,6 +15,7 @@ from pomona.results import significance
 from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
+from pomona.results.figures.sections import distinct
 from pomona.results.tables import by_client, comparison_tables, cost, gains_of_bench
 from pomona.results.tables.latex import latex
 from pomona.results.text import cautions
@@ -104,7 +105,7 @@ def _pictures(made: Comparison, ranked: significance.Ranking | None) -> list[Rep
     ]
     found += [comparison_figures.curves(made, s) for s in made.scenarios]
     found += [comparison_figures.who_benefits(made, s) for s in made.scenarios]
-    return [picture for picture in found if picture]
+    return distinct([picture for picture in found if picture])
 
 
 def opening(made: Comparison) -> list[str]:

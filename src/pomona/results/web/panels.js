@@ -54,18 +54,18 @@ const drawnOf = runs => runs.filter(run => shownRuns().includes(run));
 
 const PANELS = [
   ...LOSSES.map((runs, k) => ({
-    id: `loss-${k}`, section: "training", half: true, title: within(runs, `Training loss${several(run => run.minimised) ? ` (${runs[0].minimised})` : ""}`), file: "curves",
+    id: `loss-${k}`, section: "training", half: true, title: within(runs, `Training loss${several(run => run.minimised) ? ` (${runs[0].minimised})` : ""}`),
     words: () => `The loss during local training, ${who()}, by round; lower is better.${several(run => run.minimised) ? " Runs that minimise another loss have a figure of their own." : ""}`,
     draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, methods: true,
       lines: drawnOf(runs).map(run => ({ name: run.label, main: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) })) }),
   })),
   ...TESTS.map((runs, k) => ({
-    id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`), file: "curves",
+    id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`),
     words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the headline model of a run, a dotted one another model of the same run.`,
     draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), methods: true, x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
   })),
   {
-    id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} for the bytes it costs`, heading: () => `${capital(metricNow().title)} for the bytes it costs`, file: "traffic",
+    id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} for the bytes it costs`, heading: () => `${capital(metricNow().title)} for the bytes it costs`,
     has: () => DATA.runs.some(run => run.sent.at(-1) > 0 && run.views.length),
     words: () => `Test ${metricNow().heading}, ${who()}, against all that was sent until then, down and up (logarithmic): further left is cheaper, ${better(metricNow())}; a dashed level line is a run that sends nothing.`,
     draw: host => {
@@ -79,7 +79,7 @@ const PANELS = [
     },
   },
   {
-    id: "schedule", section: "training", half: true, title: "The loss scheduler λ(r)", file: "schedule", has: () => DATA.runs.some(run => run.penalty),
+    id: "schedule", section: "training", half: true, title: "The loss scheduler λ(r)", has: () => DATA.runs.some(run => run.penalty),
     words: () => "The weight λ(r) of the penalty that holds the relationships near their start: while it is high clients learn globally, as it falls each follows its own objective (dashed: where it ends).",
     draw: host => {
       const runs = DATA.runs.filter(run => run.penalty);
@@ -91,7 +91,7 @@ const PANELS = [
     },
   },
   {
-    id: "clients", section: "outcome", half: true, title: "What each client gets", file: "clients", has: () => DATA.runs.some(outcome),
+    id: "clients", section: "outcome", half: true, title: "What each client gets", has: () => DATA.runs.some(outcome),
     words: () => `Test ${metricNow().heading} of each client with the headline model of its run, ${lastRound(alike())}; ${better(metricNow())}. Methods are in the order of the legend. Sorted by ${alike().filter(outcome)[sortedBy(alike().filter(outcome))]?.label ?? runNow().label}, best on top.`,
     key: () => clientsKey(alike().filter(outcome)),
     draw: host => perClient(host, alike().filter(outcome), {
@@ -101,13 +101,13 @@ const PANELS = [
     }),
   },
   {
-    id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", file: "clients", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
+    id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
     words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none.${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
     draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
   {
-    id: "spread", section: "outcome", half: true, title: "Distribution over clients", file: "spread", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
+    id: "spread", section: "outcome", half: true, title: "Distribution over clients", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
     words: () => `Test ${metricNow().heading} of all clients, ${lastRound(alike())}: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
     draw: host => strips(host, {
       label: `Distribution of the clients' ${metricNow().title}`, axis: `test ${metricNow().heading}`, metric: metricNow(),
@@ -115,7 +115,7 @@ const PANELS = [
     }),
   },
   {
-    id: "confusion", section: "outcome", half: true, title: "What is taken for what", file: "confusion", has: () => DATA.runs.some(run => run.confusion),
+    id: "confusion", section: "outcome", half: true, title: "What is taken for what", has: () => DATA.runs.some(run => run.confusion),
     words: () => `${runNow().label}, ${lastRound([runNow()])}: test samples of a true class (row) that were taken for a class (column), added up over clients; the colour is their share of the true class.`,
     draw: host => {
       const found = runNow().confusion;
@@ -130,18 +130,18 @@ const PANELS = [
     },
   },
   {
-    id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "How far probabilities can be believed", file: "calibration", has: () => DATA.runs.some(run => run.calibration.length),
+    id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "How far probabilities can be believed", has: () => DATA.runs.some(run => run.calibration.length),
     words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
     draw: calibrations,
   },
   {
-    id: "labels", section: "data", half: true, title: "Which labels each client holds", file: "labels", has: () => Object.keys(DATA.partitions).length,
+    id: "labels", section: "data", half: true, title: "Which labels each client holds", has: () => Object.keys(DATA.partitions).length,
     words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
     key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
     draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
   {
-    id: "holders", section: "data", half: true, title: "Who holds each class", file: "holders", has: () => Object.keys(DATA.partitions).length,
+    id: "holders", section: "data", half: true, title: "Who holds each class", has: () => Object.keys(DATA.partitions).length,
     words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.${piecesRecur() ? " With more than ten clients colours come round again: point at a piece for its client." : ""}`,
     key: () => holdersKey(),
     draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run, or too large to draw.")),
