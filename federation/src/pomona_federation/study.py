@@ -125,7 +125,9 @@ class SearchTerms(Settings):
     @model_validator(mode="after")
     def _countable(self) -> Self:
         if fixed := [
-            k for k in self.space if k in FIXED or k.endswith(".name") or k.startswith("privacy")
+            k
+            for k in self.space
+            if k in FIXED or k.endswith(".name") or k.startswith(("privacy", "secure_aggregation"))
         ]:
             raise ValueError(
                 f"{fixed[0]} is the same in all trials of a search; submit a study for each value "
