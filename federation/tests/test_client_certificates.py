@@ -200,7 +200,7 @@ def test_files_that_do_not_fit_are_named(kits):
         client_context(north.ca, Shown(south.shown.certificate, north.shown.key))
     with pytest.raises(ConfigError, match="missing"):
         client_context(north.ca, Shown(kits / "none.crt", north.shown.key))
-    with pytest.raises(ConfigError, match="cannot be read as a private key"):
+    with pytest.raises(ConfigError, match="not an unencrypted private key"):
         client_context(
             north.ca, Shown(north.shown.certificate, kits / "north" / "keys" / "silo.pub")
         )

@@ -17,6 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
+    NoEncryption,
+    PrivateFormat,
     PublicFormat,
     SSHCertificateBuilder,
     SSHCertificateType,
@@ -30,6 +32,7 @@ from hypothesis import strategies as st
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import certificates, keys
 from pomona_federation.server import superlink_client
+from pomona_federation.silo.server_requests import signed
 from representatives import in_turn
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -271,6 +274,42 @@ def test_keys_of_another_kind_are_refused_with_how_to_make_one(tmp_path):
         assert not keys.signed(content.decode(), "row", {}, "00")
     with pytest.raises(ConfigError, match=r"absent.*cannot be read"):
         keys.public(tmp_path / "absent")
+
+
+OTHERS = {
+    "P-256": (ec.generate_private_key(ec.SECP256R1()), PrivateFormat.OpenSSH),
+    "Ed25519": (ed25519.Ed25519PrivateKey.generate(), PrivateFormat.OpenSSH),
+    "PEM": (load_ssh_private_key(SILO.private, None), PrivateFormat.PKCS8),
+}
+LOCKED = pytest.param(
+    "passphrase", marks=pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="needs it")
+)
+
+
+@pytest.mark.parametrize("what", [*OTHERS, LOCKED, "absent"])
+def test_a_private_key_of_another_kind_is_refused_by_all_who_use_it(what, tmp_path):
+    path = tmp_path / "silo.key"
+    (tmp_path / "ca.crt").write_bytes(AUTHORITY.public)
+    uses = (
+        keys.own,
+        lambda path: keys.Signer(path).sign("row", {}),
+        signed,
+        lambda path: certificates.client_context(
+            tmp_path / "ca.crt", certificates.Shown(tmp_path / "silo.crt", path)
+        ),
+    )
+    keys.write(path, SILO.private)
+    assert keys.line(keys.own(path).public_key()) == SILO.public
+    if what in OTHERS:
+        key, form = OTHERS[what]
+        path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    elif what == "passphrase":
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", path], check=True)
+    else:
+        path.unlink()
+    for use in uses:
+        with pytest.raises(ConfigError, match=r"silo\.key.*(unencrypted|cannot be read)"):
+            use(path)
 
 
 # The authority's certificate of a silo's key

@@ -27,6 +27,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.server import registry_admin
 from pomona_federation.silo import kept_data, preflight, silo_report, silo_scenario
 from pomona_federation.silo.http_client import ServerRoute
+from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.task_settings import TaskSettings, of_files
@@ -266,6 +267,11 @@ def test_keys_must_be_private_and_fit(tmp_path):
     assert "not the public half" in found(folder)[0]["key"].text
     key.write_bytes(b"no key")
     assert "not an unencrypted private key" in found(folder)[0]["key"].text
+    with pytest.raises(ConfigError, match="not an unencrypted private key"):
+        run_node(folder, pytest.fail)
+    assert not (folder / "state" / "origin.json").exists(), (
+        "it is refused before anything is started"
+    )
     key.unlink()
     lines, _, code = found(folder)
     assert lines["key"].result == "failed"

@@ -19,6 +19,7 @@ from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, read_file, validated
 from pomona.core.training_settings import LEAST_IN_A_SUM
+from pomona_federation import certificates
 from pomona_federation.address import Address, HostPort
 from pomona_federation.study import (
     KIT,
@@ -229,14 +230,16 @@ class Federation(Settings):
             "protocol": PROTOCOL,
         }
 
-    def compared(self, authority: bytes) -> str:
+    def compared(self, kit: Path) -> str:
         """The 16 digits to compare by telephone when a kit arrives.
 
         They are those of the study that came with the kit; without a study they cover the agreement
-        and the ``authority``'s certificate, which defines whom the silo trusts.
+        and the authority's certificate, which defines whom the silo trusts. Raises ConfigError
+        without that certificate.
         """
         if self.own:
             return self.own.digits
+        authority = b"" if self.insecure else certificates.content(kit / "certs" / "ca.crt")
         return in_fours(hashlib.sha256(self.agreement.encode() + authority).hexdigest())
 
 

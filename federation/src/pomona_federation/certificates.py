@@ -15,7 +15,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP384R1,
-    EllipticCurvePrivateKey,
     EllipticCurvePublicKey,
     generate_private_key,
 )
@@ -23,13 +22,12 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     load_pem_private_key,
-    load_ssh_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
 from pomona.core.errors import ConfigError
-from pomona_federation.keys import UNREADABLE, Pair, load_public, pem, signer
+from pomona_federation.keys import Pair, load_public, own, pem, signer
 
 AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
@@ -306,14 +304,7 @@ def _show(context: ssl.SSLContext, shown: Shown) -> None:
 
     TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk.
     """
-    try:
-        key = load_ssh_private_key(files.content(shown.key), None)
-        if not isinstance(key, EllipticCurvePrivateKey):
-            raise ValueError("not on a curve")
-    except (OSError, *UNREADABLE) as fault:
-        raise ConfigError(
-            f"{shown.key} cannot be read as a private key ({fault}); copy it from the kit again"
-        ) from None
+    key = own(shown.key)
     if not shown.certificate.is_file():
         raise ConfigError(
             f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in "

@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
 from pomona.core import files
 from pomona.core.bounds import MOST_BYTES
 from pomona.core.errors import ConfigError, ProtocolError
@@ -130,7 +132,7 @@ class Connection:
 
 @contextmanager
 def connection(
-    address: str, ca: str | None, key: bytes | None, make: Callable[[], Any]
+    address: str, ca: str | None, key: EllipticCurvePrivateKey | None, make: Callable[[], Any]
 ) -> Iterator[Connection]:
     """Connect to SuperLink, and send it a sign of life every 30 s.
 
@@ -143,8 +145,6 @@ def connection(
         key: the silo's private key; None for a federation without keys.
         make: makes the HTTP client (httpx) that carries everything.
     """
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supernode import fleet_http_connection as module
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -155,11 +155,7 @@ def connection(
             self._client = make()
 
     vars(module)["FleetHttpClient"] = FleetClient
-    keys = None
-    if key is not None:
-        private = load_ssh_private_key(key, None)
-        assert isinstance(private, ec.EllipticCurvePrivateKey), "keys of silos are EC P-384"
-        keys = private, private.public_key()
+    keys = (key, key.public_key()) if key else None
     with module.http_request_response(address, ca is None, ca, keys) as made:
         yield Connection(*made)
 

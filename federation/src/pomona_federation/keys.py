@@ -73,7 +73,7 @@ def silo() -> Pair:
     """
     key = generate_private_key(SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    return Pair(private, _line(key.public_key()))
+    return Pair(private, line(key.public_key()))
 
 
 def public(path: Path) -> bytes:
@@ -88,7 +88,7 @@ def public(path: Path) -> bytes:
             f"{path}: cannot be read ({fault.strerror}); name a silo's public key file"
         ) from None
     try:
-        return _line(load_public(content))
+        return line(load_public(content))
     except ValueError as fault:
         advice = "make one with: ssh-keygen -t ecdsa -b 384 -N '' -f silo.key"
         if b"PRIVATE KEY" in content:
@@ -218,6 +218,24 @@ def load_public(content: bytes) -> EllipticCurvePublicKey:
     return key
 
 
+def own(path: Path) -> EllipticCurvePrivateKey:
+    """Return a silo's private key from its file (OpenSSH). Raises ConfigError for any other."""
+    try:
+        key = load_ssh_private_key(files.content(path), None)
+    except OSError as fault:
+        raise ConfigError(
+            f"{path}: cannot be read ({fault.strerror}); put the private key of this silo there"
+        ) from None
+    except (TypeError, *UNREADABLE):  # the former for a passphrase
+        key = None
+    if not (isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP384R1)):
+        raise ConfigError(
+            f"{path} is not an unencrypted private key on P-384 in OpenSSH's format; put this "
+            "silo's there"
+        )
+    return key
+
+
 def signer(pem: bytes) -> EllipticCurvePrivateKey:
     """Return an authority's private key from PEM."""
     key = load_pem_private_key(pem, password=None)
@@ -225,7 +243,8 @@ def signer(pem: bytes) -> EllipticCurvePrivateKey:
     return key
 
 
-def _line(key: EllipticCurvePublicKey) -> bytes:
+def line(key: EllipticCurvePublicKey) -> bytes:
+    """Return a public key as one OpenSSH line without comment."""
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
@@ -240,17 +259,7 @@ class Signer:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._key: EllipticCurvePrivateKey | None = None
-        if path:
-            try:
-                key = load_ssh_private_key(files.content(path), None)
-            except (OSError, *UNREADABLE):
-                raise ConfigError(
-                    f"{path.name} cannot be read as a private key; copy it from the kit again"
-                ) from None
-            if not isinstance(key, EllipticCurvePrivateKey):
-                raise ConfigError(f"{path.name} is not an EC key; copy it from the kit again")
-            self._key = key
+        self._key = own(path) if path else None
 
     def sign(self, kind: str, statement: Mapping[str, Any]) -> str:
         """Return the signature in hex; empty without a key."""

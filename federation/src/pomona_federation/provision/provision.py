@@ -60,7 +60,7 @@ class Provisioned:
     @property
     def digits(self) -> str:
         """The digits that silos compare by telephone."""
-        return _compared(self.folder / "server", self.federation)
+        return self.federation.compared(self.folder / "server")
 
     @property
     def until(self) -> datetime | None:
@@ -244,7 +244,7 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
         p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)
     }
     files = kit_files.silo(
-        federation, name, digest, fetched, own_key=brought, digits=_compared(server, federation)
+        federation, name, digest, fetched, own_key=brought, digits=federation.compared(server)
     )
     files |= {f"wheels/{file}": text for file, text in fetched.items()}
     files |= {
@@ -260,10 +260,6 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     write(folder, files)
     folders(folder / "data")
     folders(folder / kit_files.STATE["silo"])
-
-
-def _compared(server: Path, federation: Federation) -> str:
-    return federation.compared(b"" if federation.insecure else content(server / "certs" / "ca.crt"))
 
 
 def _member(

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import content
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
+from pomona_federation.keys import load_public
 
 CONNECTION = "pomona"
 # newest runs that are checked: each start of the server makes one, and stops the earlier ones
@@ -135,22 +138,11 @@ def pem(key: str) -> bytes:
 
     Raises ConfigError.
     """
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_ssh_public_key,
-    )
-
-    from pomona_federation.keys import UNREADABLE
-
     try:
-        return load_ssh_public_key(key.encode()).public_bytes(
-            Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-        )
-    except UNREADABLE as fault:
-        raise ConfigError(
-            f"no public key in OpenSSH's format ({fault}); give the file silo.pub of the silo"
-        ) from None
+        known = load_public(key.encode())
+    except ValueError as fault:
+        raise ConfigError(f"a key {fault}; give the file silo.pub of the silo") from None
+    return known.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, bytes], list[Node]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
-from pomona.core.files import content, probe
-from pomona_federation import certificates, keys
+from pomona.core.files import probe
+from pomona_federation import keys
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import LAST, private, valid, warning
 from pomona_federation.silo.http_client import ServerRoute
@@ -76,23 +76,11 @@ SPARE = 20  # rounds' worth of models that the disk should have room for
 
 def own_key(folder: Path, name: str) -> tuple[None, str]:
     """Check that the private key exists and matches the public key known to the others."""
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_ssh_private_key,
-    )
-
     path = folder / "keys" / "silo.key"
     private(path)
-    try:
-        key = load_ssh_private_key(content(path), None)
-    except (OSError, *keys.UNREADABLE):
-        raise ConfigError(
-            f"{path} is not an unencrypted private key in OpenSSH's format; put the silo's there"
-        ) from None
-    own = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    own = keys.line(keys.own(path).public_key())
     for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
-        if keys.public(place).strip() != own:
+        if keys.public(place) != own:
             raise ConfigError(
                 f"{place} is not the public half of silo.key; the others would refuse this silo: "
                 "fetch it"
@@ -107,11 +95,6 @@ def authority(folder: Path) -> tuple[None, str]:
     if line := warning(until):
         raise Remark(f"the authority's certificate {line}; {LAST}")
     return None, f"the authority's is valid until {until:%Y-%m-%d}"
-
-
-def authority_file(folder: Path, federation: Federation) -> bytes:
-    """The authority's certificate from a kit; empty without keys. Raises ConfigError."""
-    return b"" if federation.insecure else certificates.content(folder / "certs" / "ca.crt")
 
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:

@@ -20,8 +20,7 @@ import psutil
 
 from pomona.core.bounds import DIGEST, plain
 from pomona.core.errors import ProtocolError
-from pomona.core.files import content
-from pomona_federation import flower_internals
+from pomona_federation import flower_internals, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.settings import SiloFile
@@ -140,7 +139,7 @@ def main() -> None:
     route = ServerRoute.of(folder, silo, federation)
     worker = Worker.of(folder)
     worker.keep()
-    key = None if federation.insecure else content(folder / "keys" / "silo.key")
+    key = None if federation.insecure else keys.own(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
         with flower_internals.connection(

@@ -196,10 +196,7 @@ def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
     """The digits to compare: of the study asked about, or of the kit."""
     if silo.study:
         return None, f"{silo.agreed.digits}  {TELEPHONE}"
-    return (
-        None,
-        f"{federation.compared(kit_checks.authority_file(silo.folder, federation))}  {TELEPHONE}",
-    )
+    return None, f"{federation.compared(silo.folder)}  {TELEPHONE}"
 
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:

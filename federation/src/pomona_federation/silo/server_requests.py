@@ -19,7 +19,7 @@ from threading import Lock, Timer
 from typing import Any, Literal, get_args
 
 from pomona.core.errors import ConfigError, ProtocolError
-from pomona.core.files import content
+from pomona_federation import keys
 from pomona_federation.silo.http_client import ServerRoute
 
 SHORT = 100  # bytes of an answer that are read
@@ -266,21 +266,14 @@ def ask_membership(way: ServerRoute, key: Path) -> Membership:
 def signed(key: Path) -> dict[str, str]:
     """Headers that authenticate a request, as Flower's nodes make them.
 
-    Raises OSError or ValueError for a bad key.
+    Raises ConfigError for a bad key.
     """
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.common.constant import TIMESTAMP_HEADER
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
     from flwr.supercore.date import now
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    own = load_ssh_private_key(content(key), None)
-    if not isinstance(own, EllipticCurvePrivateKey):
-        raise ProtocolError(
-            f"{key} is not a key of this federation; put the one there that the kit came with"
-        )
-    when = now().isoformat()
+    own, when = keys.own(key), now().isoformat()
     return {
         FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),
         FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(own, when.encode())).decode(),
