@@ -497,6 +497,15 @@ def test_diverged_silo_counts_as_absent(world):
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
+def test_a_silo_that_diverges_while_the_others_are_away_ends_no_study(world):
+    """The one answer to round 2 is too few: it is asked for once more, when the others are back."""
+    federation = world.federation(run={"rounds": 4}, quorum=2)
+    for node in (10, 12):
+        federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2), node=node, times=1))
+    run_with_a_diverging_silo(world, federation)
+    assert same(deployed(federation), world.simulated(federation, absent=BAD))
+
+
 def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world):
     """What it says begins with its name, and is nobody else's."""
     federation = world.federation(run={"rounds": 2}, quorum=2)

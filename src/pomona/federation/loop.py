@@ -323,7 +323,7 @@ class Loop:
     def _ask(self, visit: ClientRequest, down: Downlink, expected: Expected) -> Admission:
         """Ask the clients once, and check what arrives.
 
-        Raises DivergedError if all of them report a fault.
+        Raises DivergedError if all that answer report a fault, and they are a quorum.
         """
         arrivals, number = self.transport.visit(visit, down), visit.round.number
         terms = self.config.secure_aggregation
@@ -340,7 +340,7 @@ class Loop:
         self.judged(number, verdict)
         for rejection in verdict.rejected:
             self.watcher.note(self._line(rejection, number))
-        if arrivals and all(a.reply.fault for a in arrivals):
+        if len(arrivals) >= self.quorum and all(a.reply.fault for a in arrivals):
             raise DivergedError(
                 f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}"
             )
