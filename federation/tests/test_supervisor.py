@@ -12,6 +12,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
+from pomona_federation import versions
 from pomona_federation.audit_log import Audit, read, verify
 from pomona_federation.server import superlink_supervisor as server_supervisor
 from pomona_federation.server.superlink_client import Node
@@ -37,7 +39,7 @@ from pomona_federation.silo.node_supervisor import (
 )
 from pomona_federation.silo.server_requests import clock
 from pomona_federation.supervision import processes
-from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree
+from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree, start
 from pomona_federation.supervision.status_files import NODE
 from pomona_federation.supervision.supervisor import Supervisor, backoff
 
@@ -395,6 +397,21 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
     assert stuck(states(*heartbeats, (long, False, True)))
 
 
+@pytest.mark.parametrize("phase", range(0, 30, 3))
+@pytest.mark.parametrize("blocked", [10, 61])
+def test_a_slow_answer_of_the_server_makes_no_node_stuck(blocked, phase):
+    """A heartbeat of 5 s each 30 s; the supervisor, which looks once a second, asks each 30 s, and
+    then sees nothing for a while.
+    """
+    seen, now, asked = [], 0, 0
+    while now < 3600:
+        if now - asked >= 30:
+            asked, now = now, now + blocked
+        seen.append(ConnectionState(now, (now + phase) % 30 < 5, True))
+        assert not stuck(seen[-400:])
+        now += 1
+
+
 @given(st.integers(0, 10**9))
 def test_delays_double_up_to_their_bound(failures):
     """A node whose key is refused fails each ten minutes for weeks, more often than a float has
@@ -593,6 +610,32 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
     for _ in range(3):
         watch.look()
     assert len(said) == 1
+
+
+def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
+    """Its process, which heeds no SIGTERM, is killed an hour after its start, and once."""
+    said, visits, now = [], [], [5.0]
+    hangs = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    monkeypatch.setattr(study_proposals, "over_the_network", lambda _: None)
+    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.own())
+    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or ["ab" * 32])
+    monkeypatch.setattr(study_proposals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        study_proposals, "start", lambda _, env: start([sys.executable, "-c", hangs], env)
+    )
+    (tmp_path / "state" / "logs").mkdir(parents=True)
+    watch = study_proposals.StudyWatch(tmp_path, said.append)
+    for now[0] in (5.0, 35.0, 3605.0, 3606.0, 3606.5):
+        watch.look()
+    assert visits == [5.0]
+    assert [line for line in said if "killed" in line] == [
+        "a study was not read within 3600 s; its process is killed"
+    ]
+    assert watch._process.wait(10) == -signal.SIGKILL
+    now[0] = 3636.0
+    monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or [])
+    watch.look()
+    assert visits == [5.0, 3636.0]
 
 
 @pytest.mark.parametrize(

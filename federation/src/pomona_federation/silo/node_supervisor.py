@@ -10,9 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from pomona.core.errors import ConfigError, ProtocolError, StorageError
+from pomona.core.errors import ProtocolError, StorageError
 from pomona.core.files import LONG, content, publish
 from pomona.storage.lock import locked
+from pomona_federation import keys
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.silo import node, own_state
@@ -35,6 +36,7 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
 TICK = 1.0
+UNSEEN = 4  # ticks without a look that hide a connection of 5 s
 PROBE = 30.0  # seconds between requests to the server
 # seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
 # minute
@@ -184,9 +186,11 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     balancer that drops a connection is enough), while the process keeps running. Its log is silent
     then, as it is while a model trains for hours, and only the server's control interface, which is
     closed to silos, knows its status. But a working node opens a connection for every heartbeat,
-    every 30 s, and keeps it for 5 s, whatever its app does: one observation a second misses none of
-    them, and five heartbeats in a row cannot be missed. While the server cannot be reached the node
-    is right to wait, so that time does not count; nor does the time before the first observation.
+    every 30 s, and keeps it for 5 s, whatever its app does: to miss one, four observations a second
+    apart must fail to be made, as while the server is slow to answer a request. With fewer missing
+    than five heartbeats need, none of the five can have been missed. While the server cannot be
+    reached the node is right to wait, so that time does not count; nor does the time before the
+    first observation.
 
     Args:
         seen: states of one process, oldest first, about one a second.
@@ -195,7 +199,8 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     if not seen or seen[-1].time - seen[0].time < patience:
         return False
     recent = [s for s in seen if s.time >= seen[-1].time - patience]
-    return all(s.reachable and not s.connected for s in recent)
+    enough = len(recent) > patience * (1 - UNSEEN / HEARTBEAT)
+    return enough and all(s.reachable and not s.connected for s in recent)
 
 
 def connected(pid: int, port: int) -> bool:
@@ -252,10 +257,8 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
         Federation.read(folder / "federation.toml"),
     )
     app, key = pinned(folder), folder / "keys" / "silo.key"
-    if not federation.insecure and not key.is_file():
-        raise ConfigError(
-            f"{key} is missing; put the private key of this silo there, readable by its owner alone"
-        )
+    if not federation.insecure:
+        keys.own(key)  # raises here for an unusable one, instead of repeatedly in the node
     from pomona_federation.silo.http_client import client
 
     os.umask(0o077)

@@ -237,6 +237,7 @@ if __name__ == "__main__":
 
 LOG = "studies.log"
 AGAIN = 600.0  # seconds before another attempt at a study that could not be added
+HANGS = 3600.0  # seconds after which the process that reads studies is killed
 
 
 @dataclass
@@ -252,6 +253,7 @@ class StudyWatch:
     kit: Path
     say: Callable[[str], None]
     _due: dict[str, float] = field(default_factory=dict)  # time of the next attempt, by study
+    _began: float = 0.0  # when the process was started
     _trouble: str = ""
     _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
@@ -260,6 +262,10 @@ class StudyWatch:
     def look(self) -> None:
         """Send decisions, and have new studies added."""
         if self._process and self._process.poll() is None:
+            if time.monotonic() - self._began > HANGS:
+                self._began = time.monotonic()
+                os.killpg(self._process.pid, signal.SIGKILL)  # leaves its mark at the study
+                self.say(f"a study was not read within {HANGS:g} s; its process is killed")
             return
         try:
             ask = over_the_network(self.kit)
@@ -292,6 +298,7 @@ class StudyWatch:
             self._take_in()
 
     def _take_in(self) -> None:
+        self._began = time.monotonic()
         words = [sys.executable, "-m", "pomona_federation.silo.study_proposals", str(self.kit)]
         self._process = start(words, dict(os.environ))
         assert self._process.stdout
