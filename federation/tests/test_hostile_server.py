@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from federation_in_process import deployed, lost, same
-from pomona.core.errors import PrivacyError, ProtocolError, StorageError
+from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
 from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
@@ -254,7 +254,7 @@ def test_a_silo_takes_no_more_than_it_allows(server):
     task, enclosed = server.task()
     edited(server.kit() / "silo.toml", max_download_mb=0.002)  # a model has 610 * 4 bytes
     with pytest.raises(
-        ProtocolError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"
+        ConfigError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"
     ):
         server.ask(task, enclosed)
     edited(server.kit() / "silo.toml", max_download_mb=0.003)

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from pomona.core.errors import ConfigError, DataError, DivergedError, ProtocolError, StorageError
+from pomona.core.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    ProtocolError,
+    StorageError,
+)
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Scoring
@@ -23,7 +30,9 @@ from test_hostile_server import Server, noise
 SECRET = "Weber"
 
 
-@pytest.mark.parametrize("kind", [DataError, ConfigError, StorageError, ValueError, KeyError])
+@pytest.mark.parametrize(
+    "kind", [DataError, ConfigError, StorageError, BudgetError, ValueError, KeyError]
+)
 def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
     told = scrubbed(kind(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))
     assert getattr(kind, "kind", kind.__name__) in told

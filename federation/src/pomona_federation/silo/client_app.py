@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from pomona import personal
-from pomona.core.errors import ProtocolError
+from pomona.core.errors import ConfigError, ProtocolError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.kept_models import ModelChoice
@@ -187,7 +187,7 @@ class ClientApp:
         return Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
 
     def _uplink(self, reply: Reply) -> bytes:
-        """The bytes of an uplink. Raises ProtocolError for more than this silo sends."""
+        """The bytes of an uplink. Raises ConfigError for more than this silo sends."""
         uplink = self._encoding.pack_uplink(reply.uplink)
         self._require_sendable(len(uplink))
         return uplink
@@ -195,7 +195,7 @@ class ClientApp:
     def _require_sendable(self, size: int) -> None:
         most = self.silo.file.max_upload_mb
         if most is not None and size > most * 1e6:
-            raise ProtocolError(
+            raise ConfigError(
                 f"an uplink of {size / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
             )
 
@@ -209,13 +209,13 @@ class ClientApp:
         return len(self.silo.own.initial())
 
     def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
-        """Raise ProtocolError for more bytes than this silo accepts, or than any agreed task can
-        include.
+        """Raise ConfigError for more bytes than this silo accepts, and ProtocolError for more than
+        any agreed task can include.
         """
         size, places = sum(map(len, enclosed.values())), self.silo.agreed.federation.places
         most = self.silo.file.max_download_mb
         if most is not None and size > most * 1e6:
-            raise ProtocolError(
+            raise ConfigError(
                 f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}"
             )
         # one row per place, and some for all
