@@ -16,7 +16,7 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import read
+from pomona_federation.audit_log import Audit, read
 from pomona_federation.installation.key_renewal import begin, certify, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.provision.provision import add
@@ -25,7 +25,7 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.registry_admin import admit, dismiss, members, renew_key
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.server.superlink_client import pem
-from pomona_federation.silo import preflight
+from pomona_federation.silo import own_state, preflight
 from test_faults import counted
 from test_hostile_server import Server, noise
 from test_real_faults import check, ended
@@ -172,6 +172,7 @@ def shown(relay, count=1):
     """
     kits = relay.federation.kits
     kit, own = kits / "silo-0", []
+    own_state.mark(kit)  # as if it had been made here
     for _ in range(count + 1):
         own.append((kit / "keys" / "silo.key").read_bytes())
         if len(own) <= count:
@@ -318,6 +319,7 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     assert [r["key"] for r in read(north / "state" / "audit.jsonl") if r["event"] == "renewed"] == [
         fingerprint
     ]
+    own_state.begin(north)  # the state is the silo's own, which never started
 
 
 def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
@@ -330,26 +332,49 @@ def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
     assert said.split()[1] == keys.fingerprint(path.read_bytes())
 
 
-def test_a_kill_at_the_very_end_does_not_stand_in_the_way_of_the_next_renewal(kits, monkeypatch):
-    public, _ = begin(kits / "silo-0")
+@pytest.mark.parametrize(("of", "at"), [(Audit, "write"), (Path, "unlink"), (Path, "replace")])
+def test_a_renewal_that_is_killed_at_its_end_goes_on_and_is_in_the_log(kits, monkeypatch, of, at):
+    north = kits / "silo-0"
+    public, fingerprint = begin(north)
     came = certify(kits, "silo-0", public).folder
     renew_key(kits / "server", "silo-0", came / "silo-0.pub")
-    unlink = Path.unlink
+    done = getattr(of, at)
 
-    def killed(path, **how):
-        if path == public:
+    def killed(what, *given, **how):
+        if of is Audit or what.name.startswith("next."):
             raise KeyboardInterrupt
-        unlink(path, **how)
+        return done(what, *given, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", killed)
+        patch.setattr(of, at, killed)
         with pytest.raises(KeyboardInterrupt):
-            use(kits / "silo-0", came, known)
-    assert public.exists()
-    assert keys.public(kits / "silo-0" / "keys" / "silo.pub") == keys.public(public)
-    before = public.read_bytes()
+            use(north, came, known)
+    assert use(north, came, known) == fingerprint
+    audit = north / "state" / "audit.jsonl"
+    assert {r["key"] for r in read(audit) if r["event"] == "renewed"} == {fingerprint}
     renewed(kits, "silo-0")
-    assert keys.public(kits / "silo-0" / "keys" / "silo.pub") != before
+    assert keys.fingerprint(keys.public(north / "keys" / "silo.pub")) != fingerprint
+
+
+def test_a_next_key_whose_public_half_was_not_written_is_gone_on_with(kits, monkeypatch):
+    north = kits / "silo-0"
+    replace = keys.replace
+
+    def killed(path, content):
+        if path.suffix == ".pub":
+            raise KeyboardInterrupt
+        replace(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin(north)
+    made = (north / "keys" / "next.key").read_bytes()
+    public, fingerprint = begin(north)
+    assert (north / "keys" / "next.key").read_bytes() == made
+    assert fingerprint == keys.fingerprint(
+        keys.line(keys.own(public.with_suffix(".key")).public_key())
+    )
 
 
 def test_what_cannot_be_renewed_is_said(kits, tmp_path):

@@ -17,6 +17,7 @@ from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.kit_files import appearing, folders, write
+from pomona_federation.silo import own_state
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import Membership, ask_membership
 from pomona_federation.silo.settings import SiloFile
@@ -36,17 +37,16 @@ def begin(folder: Path) -> tuple[Path, str]:
     if Federation.read(folder / "federation.toml").insecure:
         raise ConfigError(NO_KEYS)
     private, public = (folder / "keys" / name for name in NEXT)
-    if private.exists():
+    if private.exists() and public.exists():  # only one of them: a kill fell between the two
         raise ConfigError(
             f"{private} already exists: continue with it, or remove it and next.pub to start over"
         )
-    # without its private key: a kill fell into the end of the previous renewal
-    public.unlink(missing_ok=True)
-    pair = keys.silo()
-    keys.write(private, pair.private)
-    keys.write(public, pair.public)
+    if not private.exists():
+        keys.replace(private, keys.silo().private)
+    own = keys.line(keys.own(private).public_key())
+    keys.replace(public, own)
     public.chmod(0o644)  # public, to be copied, whatever the umask
-    return public, keys.fingerprint(pair.public)
+    return public, keys.fingerprint(own)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ def use(
         ask: asks the server for the membership of a key's silo.
 
     Raises:
-        ConfigError: a file is missing, or does not belong to the next key.
+        ConfigError: a file is missing, or does not belong to the next key; or the state was not
+            made on this machine.
         ProtocolError: the authority has not certified the key, or the server does not know it.
         LockedError: the silo is running.
     """
@@ -119,7 +120,7 @@ def use(
     if not private.is_file():
         raise ConfigError(f"{private} is missing; `pomona silo renew-key` makes it")
     own, certificate, shown = (
-        keys.public(public),
+        keys.line(keys.own(private).public_key()),
         _read(came / f"{silo.name}.cert"),
         came / "silo.crt",
     )
@@ -131,8 +132,8 @@ def use(
         )
     # raises unless they belong together
     client_context(folder / "certs" / "ca.crt", Shown(shown, private))
+    own_state.begin(folder)
     state = folder / "state"
-    state.mkdir(mode=0o700, exist_ok=True)
     with locked(state):
         way = ServerRoute.of(folder, silo, federation)
         membership = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
@@ -145,10 +146,10 @@ def use(
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):
             keys.replace(path, own)
         keys.replace(folder / "keys" / "peers" / f"{silo.name}.cert", certificate)
-        private.replace(folder / "keys" / "silo.key")  # last: until here this can be called again
-        public.unlink()
         with Audit(state / "audit.jsonl") as audit:
             audit.write("renewed", key=keys.fingerprint(own))
+        public.unlink(missing_ok=True)
+        private.replace(folder / "keys" / "silo.key")  # last: until here this can be called again
     return keys.fingerprint(own)
 
 
