@@ -5,7 +5,7 @@ from io import BytesIO
 import pytest
 
 from pomona.core.errors import DataError
-from pomona.data import parquet, table_file
+from pomona.data import parquet, parquet_pages, table_file
 from pomona.data.settings import CsvForm
 from pomona.data.table_file import MOST_COLUMNS, opened
 
@@ -120,12 +120,14 @@ def test_parquet_pages_are_found_where_they_are(how, parquet_file):
 
     about = read_metadata(path)
     with path.open("rb") as raw:
-        for number, group in enumerate(parquet._groups(raw)):
+        for number, group in enumerate(parquet_pages.groups(raw)):
             for place, chunk in enumerate(group):
                 stated = about.row_group(number).column(place)
-                assert chunk[7, parquet.I64] == stated.total_compressed_size
-                assert stated.total_uncompressed_size / 2 - 200 < parquet._largest_page(chunk, raw)
-                assert parquet._largest_page(chunk, raw) < stated.total_uncompressed_size
+                assert chunk[7, parquet_pages.I64] == stated.total_compressed_size
+                assert stated.total_uncompressed_size / 2 - 200 < parquet_pages.largest_page(
+                    chunk, raw
+                )
+                assert parquet_pages.largest_page(chunk, raw) < stated.total_uncompressed_size
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,9 @@ def test_a_second_list_of_row_groups_is_damage(field, parquet_file):
     """pyarrow takes the last one, by the last 16 bits: 46 kB that unpacked to 3 GB were hidden
     so.
     """
-    hidden = bytes([parquet.LIST]) + field + bytes([parquet.STRUCTURE])  # of no row groups
+    hidden = (
+        bytes([parquet_pages.LIST]) + field + bytes([parquet_pages.STRUCTURE])
+    )  # of no row groups
     path = parquet_file({"a": [1, 2]})
     whole = path.read_bytes()
     size = int.from_bytes(whole[-8:-4], "little")
@@ -158,7 +162,7 @@ def test_a_second_list_of_row_groups_is_damage(field, parquet_file):
 def test_a_page_header_that_others_may_read_otherwise_is_damaged(header):
     """The doubles were counted without a byte of theirs being read."""
     with pytest.raises(ValueError, match="a page's header"):
-        parquet._structure(BytesIO(header))
+        parquet_pages._structure(BytesIO(header))
 
 
 def test_a_parquet_file_with_lists_is_refused_by_column(parquet_file):

@@ -213,10 +213,6 @@ def effective_classes(counts: Counts) -> Measure:
     """Return (n,) exp of the label entropy, the effective number of classes; NaN for a client
     without rows.
     """
-    return np.exp(_entropy(distributions(counts)))
+    from scipy.special import entr  # late, as all of SciPy
 
-
-def _entropy(rates: Measure) -> Measure:
-    return np.asarray(
-        -(rates * np.log(np.where(rates > 0, rates, 1))).sum(axis=1), dtype=np.float64
-    )
+    return np.asarray(np.exp(entr(distributions(counts)).sum(axis=1)), dtype=np.float64)
