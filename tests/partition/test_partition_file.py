@@ -1,13 +1,15 @@
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from partition_data import divided, images, table
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import data_settings
-from pomona.partition import FromFile, Iid, Latent, divide
+from pomona.data import Owners, data_settings
+from pomona.data.dataset import RowGroups
+from pomona.partition import FromFile, Iid, Latent, Natural, divide
 from pomona.partition.partition import Partition
 
 DATA = table([30, 30], [10, 10])
@@ -101,6 +103,36 @@ def test_other_data_and_other_numbers_of_clients_are_refused(saved):
         divided(table([31, 29], [10, 10]), FromFile(path=saved), 3)
     with pytest.raises(ConfigError, match="3 clients, the run has clients = 4; set clients = 3"):
         divided(DATA, FromFile(path=saved), 4)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_saved_partition_that_splits_a_patient_is_refused(tmp_path, owned):
+    rows = len(DATA)
+    site = np.arange(rows) % 2
+    owners = Owners(("a", "b"), site, np.zeros(rows, np.int8)) if owned else None
+    bare = replace(DATA, owners=owners)
+    # row 0's patient has one more row
+    recipe = Natural() if owned else Iid()
+    made = divided(bare, recipe, 2)
+    made.save(tmp_path / "p.json")
+    saved = FromFile(path=tmp_path / "p.json")
+    train, test = made.clients[0].train, made.clients[0].test
+    other = made.clients[1].test
+
+    def patient(row, again):
+        number = np.arange(rows)
+        number[again] = row
+        return replace(bare, groups=RowGroups("patient", number))
+
+    whole = divided(patient(train[0], train[1]), saved, 2)
+    assert whole.sha256 == made.sha256
+    with pytest.raises(DataError, match=r"1 of 79 groups of patient .* make .*p\.json again"):
+        divided(patient(train[0], test[0]), saved, 2)
+    if owned:  # the same identifier at another owner is another patient
+        assert divided(patient(train[0], other[0]), saved, 2).sha256 == made.sha256
+    else:
+        with pytest.raises(DataError, match="1 of 79 groups of patient"):
+            divided(patient(train[0], other[0]), saved, 2)
 
 
 def test_what_is_no_file(tmp_path):

@@ -6,18 +6,20 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 from pomona.partition.groups import check_turnable
 from pomona.partition.partition import Partition, check
-from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe
+from pomona.partition.recipe import PartitionPlan, PartitionTask, Recipe, require_whole
 
 
 class FromFile(Settings):
     """A saved partition, used unchanged: its rows, validation rows, groups and turns.
 
-    Its own split, shares and limits apply, not those in the run's data settings.
+    Its own split, shares, limits and times apply, not those in the run's data settings; groups of
+    rows must be whole in it.
     """
 
     members: ClassVar[bool] = True
@@ -29,7 +31,7 @@ class FromFile(Settings):
 
         Raises:
             ConfigError: it is for another number of clients.
-            DataError: it is damaged, or was made from other data.
+            DataError: it is damaged, was made from other data, or splits a group of rows.
         """
         partition = Partition.load(self.path)
         made_from = partition.recipe.get("fingerprint")
@@ -45,6 +47,14 @@ class FromFile(Settings):
                 f"{clients}; set clients = {len(partition.clients)}, or name another file"
             )
         check(partition, dataset, str(self.path))
+        role = np.full(len(dataset), 3)
+        for client in partition.clients:
+            for number, part in enumerate(SPLITS):
+                role[getattr(client, part)] = number
+        groups = dataset.groups and dataset.groups.within(
+            dataset.owners.client if dataset.owners else None
+        )
+        require_whole(dataset, groups, role, f"make {self.path} again")
         if any(partition.turns):
             check_turnable(dataset)
         return partition

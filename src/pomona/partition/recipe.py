@@ -195,7 +195,7 @@ def open_task(
                 free, labels, data.test_share, stream(seed, "partition.split", b), groups, times
             )
         ] = TEST
-    _require_whole(dataset, groups, role)
+    require_whole(dataset, groups, role, "keep each together, or set data.split = pooled")
     strata = block * (int(labels.max(initial=0)) + 1) + labels
     return PartitionTask(
         dataset=dataset,
@@ -219,22 +219,23 @@ def open_task(
     )
 
 
-def _require_whole(
-    dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64]
+def require_whole(
+    dataset: Dataset, groups: NDArray[np.int64] | None, role: NDArray[np.int64], remedy: str
 ) -> None:
-    """Raise DataError if rows of one group are on both sides of a split."""
+    """Raise DataError if rows of one group are on both sides of a split; rows of role 3 are on
+    none.
+    """
     if groups is None or not len(groups):
         return
-    seen = np.zeros((3, int(groups.max()) + 1), bool)
+    seen = np.zeros((4, int(groups.max()) + 1), bool)
     seen[role, groups] = True
-    torn = np.flatnonzero(seen.sum(axis=0) > 1)
+    torn = np.flatnonzero(seen[:3].sum(axis=0) > 1)
     if len(torn):
         assert dataset.groups
         raise DataError(
             f"{dataset.name}: {len(torn)} of {len(np.unique(groups))} groups of "
             f"{dataset.groups.column} have rows in several of training, validation and test, first "
-            f"those of row {int((groups == torn[0]).argmax())}; keep each together, or set "
-            "data.split = pooled"
+            f"those of row {int((groups == torn[0]).argmax())}; {remedy}"
         )
 
 
