@@ -34,6 +34,17 @@ def test_one_folder_a_class(tmp_path):
     assert data.x[:, 2, 3].tolist() == [[0, 0, 0], [1, 0, 1], [10, 1, 0], [11, 1, 1]]
 
 
+def test_thumbnails_and_folders_named_like_images_are_no_images(tmp_path):
+    classes(tmp_path)
+    expected = first_channel(read(data_settings(name="folder", path=tmp_path)))
+    for hidden in (".@__thumb", "@eaDir", "more/.cache/deep"):
+        picture(tmp_path / "cat" / hidden / "0.png", 200)
+    picture(tmp_path / "._0.png", 200)
+    (tmp_path / "dog" / "folder.png").mkdir()
+    data = read(data_settings(name="folder", path=tmp_path))
+    assert (first_channel(data), data.notes) == (expected, ())
+
+
 @pytest.mark.parametrize(
     ("parts", "order", "n_train"),
     [

@@ -22,7 +22,8 @@ SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
 # Pictures and volumes that cannot be decoded; skipping them silently would leave a class
 # incomplete.
 UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
-TIDY = {"thumbs.db", "desktop.ini"}  # from file managers, as are all names that start with a dot
+# From file managers and storage servers, as are all names that start with a dot.
+TIDY = {"thumbs.db", "desktop.ini", "@eadir"}
 
 
 @dataclass(frozen=True)
@@ -112,24 +113,31 @@ def is_image(path: Path) -> bool:
 def folders(root: Path) -> list[Path]:
     """Return a folder's subfolders in alphabetical order, without hidden ones."""
     with reading(root):
-        return sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path))
+        return sorted(path for path in root.iterdir() if path.is_dir() and not _hidden(path.name))
 
 
 def images(root: Path) -> list[Path]:
     """Return the images below a folder, sorted by path."""
-    return sorted(path for path in root.rglob("*") if is_image(path) and not _hidden(path))
+    return [path for path in _files(root) if is_image(path)]
 
 
-def _hidden(path: Path) -> bool:
-    return path.name.startswith(".") or path.name.lower() in TIDY
+def _files(root: Path) -> list[Path]:
+    """Return the files below a folder, sorted by path, without hidden ones and those of hidden
+    folders.
+    """
+    paths = (path for path in root.rglob("*") if not path.is_dir())
+    return sorted(p for p in paths if not any(map(_hidden, p.relative_to(root).parts)))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in TIDY
 
 
 def _loose(root: Path) -> list[str]:
     """Report images that lie beside the class folders."""
     with reading(root):
-        names = sorted(
-            path.name for path in root.iterdir() if is_image(path) or path.suffix.lower() in UNREAD
-        )
+        files = [path for path in root.iterdir() if not _hidden(path.name)]
+    names = sorted(p.name for p in files if is_image(p) or p.suffix.lower() in UNREAD)
     if not names:
         return []
     where = "beside train/, so in no class" if (root / "train").is_dir() else "in no class"
@@ -151,7 +159,7 @@ def _others(folder: Path) -> tuple[list[str], list[str]]:
     """Report files of a class that are not read: unsupported pictures (problems), and other files
     (notes).
     """
-    files = [p for p in folder.rglob("*") if not is_image(p) and not p.is_dir() and not _hidden(p)]
+    files = [path for path in _files(folder) if not is_image(path)]
     lines: tuple[list[str], list[str]] = ([], [])
     for suffix, group in groupby(sorted(files, key=_kind), key=_kind):
         names = sorted(str(path.relative_to(folder)) for path in group)
