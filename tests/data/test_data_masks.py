@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import Dataset, checked, data_settings, read
+from pomona.data import Dataset, checked, data_settings, mask, read
 from pomona.data.image_arrays import resized
 from pomona.scenario import Scenario
 
@@ -87,6 +88,17 @@ def test_masks_are_resized_with_their_images(tmp_path):
     # the nearest pixel's class
     assert np.array_equal(data.y, discs(side=8)[1].repeat(2, 1).repeat(2, 2))
     assert resized(data, 16, 1.0) is data
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 7), (3, 2), (9, 6)])
+def test_masks_in_files_and_in_arrays_are_resized_alike(old, new, tmp_path):
+    rows = [min(k for k in range(old) if 2 * (k + 1) * new > (2 * n + 1) * old) for n in range(new)]
+    drawn = np.arange(old * old, dtype=np.uint8).reshape(old, old) % 5
+    np.savez(tmp_path / "a.npz", x=drawn[None], y=drawn[None])
+    expected = drawn[rows][:, rows]
+    assert np.array_equal(own(tmp_path / "a.npz", classes=list("abcde"), resize=new).y[0], expected)
+    Image.fromarray(drawn).save(tmp_path / "a.png")
+    assert np.array_equal(mask.decoded(tmp_path / "a.png", (old, old), 5, (new, new)), expected)
 
 
 def test_labels_by_class_need_classes(tmp_path):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data import image_decoding
+from pomona.data.image_arrays import nearest
 from pomona.data.image_file import Size
 from pomona.data.image_stack import each, opened
 from pomona.data.kinds import ImageManifest
@@ -43,7 +44,7 @@ def decoded(
             f"the mask {path} holds {flat[odd][0]:g} in {int(odd.sum())} of {flat.size} pixels; "
             f"classes are whole numbers from 0 to {classes - 1}, as many as data.classes names"
         )
-    return _nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
+    return nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
 
 
 def stacked(
@@ -85,13 +86,3 @@ def _values(path: Path) -> NDArray[Any]:
         return image_decoding.stored(path)
     file = opened(path)
     return file.decoded(file.shape[-1])
-
-
-def _nearest(flat: NDArray[Any], size: Size) -> NDArray[Any]:
-    """Resize by taking, for each new pixel, the old one at its centre."""
-    rows, columns = (
-        (2 * np.arange(n) + 1) * old // (2 * n)
-        for n, old in zip(size[::-1], flat.shape, strict=True)
-    )
-    nearest: NDArray[Any] = flat[rows[:, None], columns]
-    return nearest
