@@ -58,6 +58,15 @@ def test_each_line_is_a_row_and_test_rows_come_last(six):
     assert data.owners.role.tolist() == [0, 1, 0, 1, 2, 2]
 
 
+def test_a_group_is_whole_however_its_part_is_written(six):
+    parts = ("train", "Train", "", "validation", "val", "VAL")
+    lines = [f"in/{k}.png,a,{part},p{k // 3}" for k, part in enumerate(parts)]
+    assert (
+        own(listed(six, "path,label,split,group", *lines)).groups.number.tolist()
+        == [0] * 3 + [1] * 3
+    )
+
+
 def test_a_path_and_a_label_suffice(six):
     data = own(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
     assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == (
@@ -89,6 +98,10 @@ WRONG = {
     "in two parts": (
         ("path,label,split", "in/0.png,a,train", "in/0.png,a,test"),
         r"path in/0.png is in split train \(line 2\) and test \(line 3\); keep a path together",
+    ),
+    "in two parts by two paths": (
+        ("path,label,split", "in/0.png,a,train", "./in/../in/0.png,a,test"),
+        r"path in/0.png is in split train \(line 2\) and test \(line 3\)",
     ),
     "the folder itself": (("path,label", ".,a"), r"line 2: '.' is not within"),
     "no file": (("path,label", "in/0.png,a", "in/9.png,a"), (r"line 3: 'in/9.png' does not exist; "

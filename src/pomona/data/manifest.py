@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.bounds import plain
+from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import csv_columns, image_arrays, image_stack, mask, table_file, targets
 from pomona.data.array_file import file
@@ -18,7 +18,7 @@ from pomona.data.kinds import ImageManifest
 from pomona.data.settings import CsvForm
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")
-SPLITS = {"": 0, "train": 0, "validation": 1, "val": 1, "test": 2}
+ALIKE = {"": "train", "val": "validation"}
 TEST = 2
 
 
@@ -91,14 +91,16 @@ def _rows(path: Path, form: CsvForm) -> ManifestRows:
     if not records:
         raise DataError(f"{path} has no line below its header; add one for each image")
     if "split" in columns:  # training rows come first
-        records.sort(key=lambda row: SPLITS.get(row[1][columns.index("split")].lower()) == TEST)
+        records.sort(key=lambda row: row[1][columns.index("split")] == SPLITS[TEST])
     cells = {name: [row[i] for _, row in records] for i, name in enumerate(columns)}
     return ManifestRows(path, cells, [line for line, _ in records])
 
 
 def _cell(column: str, cell: str) -> str:
-    """Strip a cell; names are also normalised for comparison."""
-    return csv_columns.plain(cell) if column in {"client", "group"} else cell.strip()
+    """Strip a cell; names and splits are also normalised for comparison."""
+    if column == "split":
+        return ALIKE.get(split := cell.strip().lower(), split)
+    return csv_columns.name(cell) if column in {"client", "group"} else cell.strip()
 
 
 def _require(found: ManifestRows, settings: ImageManifest, masks: bool) -> None:
@@ -134,12 +136,11 @@ def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
     folder.
     """
     folder, problems, paths = found.path.parent, [], []
-    root = Path(os.path.realpath(folder))
+    root = Path(_real(folder))
     for row, cell in enumerate(found.cells[column]):
         path = folder / cell
         paths.append(path)
-        # unlike ``resolve`` it tolerates link loops
-        at = Path(os.path.realpath(path.as_posix().replace("\0", "")))
+        at = Path(_real(path))
         if not cell or "\0" in cell:
             problems.append(f"{found.where(row)}: no {column}; every line needs one")
         elif not at.is_relative_to(root) or at == root:
@@ -153,13 +154,19 @@ def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
     return paths, problems
 
 
+def _real(path: Path) -> str:
+    """Return a path without links; unlike ``resolve`` it tolerates loops of them."""
+    return os.path.realpath(path.as_posix().replace("\0", ""))
+
+
 def _roles(found: ManifestRows) -> tuple[NDArray[np.int8], list[str]]:
-    cells = [cell.lower() for cell in found.cells.get("split", [""] * len(found))]
+    cells = found.cells.get("split", [SPLITS[0]] * len(found))
     odd = [row for row, cell in enumerate(cells) if cell not in SPLITS]
     problems = [
         f"{found.where(row)}: split {cells[row]!r}; say train, validation or test" for row in odd
     ]
-    return np.array([SPLITS.get(cell, 0) for cell in cells], np.int8), problems
+    roles = [0 if cell not in SPLITS else SPLITS.index(cell) for cell in cells]
+    return np.array(roles, np.int8), problems
 
 
 def _ownerless(found: ManifestRows) -> list[str]:
@@ -174,8 +181,9 @@ def _torn(found: ManifestRows) -> list[str]:
     lines = []
     for kind in ("group", "path"):
         first: dict[str, int] = {}
-        for row, one in enumerate(found.cells.get(kind, ())):
-            if one and (at := first.setdefault(one, row)) != row:
+        for row, cell in enumerate(found.cells.get(kind, ())):
+            one = _real(found.path.parent / cell) if kind == "path" else cell
+            if cell and (at := first.setdefault(one, row)) != row:
                 lines += _apart(found, kind, at, row)
     return lines
 
