@@ -157,6 +157,18 @@ def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
     assert "column ward: 1 of 2 rows hold categories" in found.notes[-1]
 
 
+def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("30,2024-03-01,A,well\n,2024-03-02,B,ill\n50,2024-03-05,B,ill\n")
+    by_number = {"name": "csv", "path": path, "label_column": 3, "classes": ["well", "ill"]}
+    asked = {"categories": (2,), "dates": (1,), "missing": "median"}
+    data = read(data_settings(**by_number, **asked))
+    task = of_files(data)
+    silo = agreed_data(data_settings(**by_number), TaskSettings.model_validate(task))
+    assert np.array_equal(silo.x, data.x)
+    assert silo.y.tolist() == data.y.tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

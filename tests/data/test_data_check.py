@@ -80,6 +80,11 @@ BAD = {
     "class twice": (IMAGE, {"classes": ("a", "a")}, "same name"),
     "flat targets": (TABLE, {"y": np.zeros(3, np.float32)}, "float32 (N, K)"),
     "nan target": (TABLE, {"y": np.full((3, 1), np.nan, np.float32)}, "y: 3 rows hold NaN"),
+    "a flag of 2": (
+        replace(TABLE, target_kind="multilabel"),
+        {"y": np.array([[0], [1], [2]], np.float32)},
+        "y: 1 rows hold flags other than 0 and 1, first row 2",
+    ),
     "no target": (TABLE, {"y": np.zeros((3, 0), np.float32)}, "K at least 1"),
     "shift of another width": (TABLE, {"shift": (0.0, 1.0, 2.0)}, "each entry of the last axis"),
     "infinite scale": (TABLE, {"scale": (np.inf,)}, "finite"),

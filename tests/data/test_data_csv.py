@@ -1,6 +1,8 @@
 import gzip
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, read
+from pomona.data import data_settings, from_frame, read
 from pomona.data.csv_table import moments
 from pomona.data.settings import CsvForm
 from pomona.data.table_file import opened
@@ -110,6 +112,36 @@ def test_columns_by_number(tmp_path, label):
     assert with_header.fingerprint == data.fingerprint
 
 
+@pytest.mark.parametrize("which", [1, "1"])
+def test_a_number_that_is_a_name_is_that_column(tmp_path, which):
+    data = table(
+        tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n8,9,7,b\n", label_column="y", drop_columns=(which,)
+    )
+    assert (data.columns, data.x.tolist()) == (("2", "007"), [[6, 7], [9, 7]])
+    again = table(
+        tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n", label_column="y", drop_columns=("007",)
+    )
+    assert again.columns == ("1", "2")
+    framed = read(from_frame(pd.DataFrame({1: [5, 8], 2: [6, 9], 3: [0, 1]}), label_column=3, drop_columns=(which,)))  # fmt: skip
+    assert (framed.columns, framed.x.tolist()) == (("2",), [[6], [9]])
+
+
+def test_a_first_line_that_is_read_as_a_row_is_told(tmp_path):
+    header, rows = "a,b,y\n", "1,2,0\n3,4,1\n"
+    told = "line 1 is a row, since no column is given by name; .* data.header=true"
+    with pytest.raises(DataError, match=told):
+        table(tmp_path / "a.csv", header + rows, label_column=2)
+    assert any(
+        re.match(told, note) for note in table(tmp_path / "a.csv", rows, label_column=2).notes
+    )
+    for settings in (
+        {"label_column": 2, "header": False},
+        {"label_column": "y", "columns": list("aby")},
+    ):
+        assert not table(tmp_path / "a.csv", rows, **settings).notes
+    assert not table(tmp_path / "a.csv", header + rows, label_column="y").notes
+
+
 def test_train_and_test_files(tmp_path):
     write(tmp_path / "test.csv", "x,c,y\n100,k,1\n")
     write(tmp_path / "train.csv", "x,c,y\n1,k,0\n3,j,1\n")
@@ -146,6 +178,7 @@ BAD = {
         {},
         "column 1: 1 of 2 are not finite numbers, first 'x' in line 2",
     ),
+    "underscores": ("1,2,0\n3,1_2,0\n", {}, "first '1_2' in line 2"),
     "empty cell": ("1,,0\n", {}, "column 1: 1 of 1 cells are gaps, first '' in line 1"),
     "nan": ("1,nan,0\n", {}, "column 1: 1 of 1 cells are gaps, first 'nan' in line 1"),
     "infinite": (
@@ -180,7 +213,7 @@ BAD = {
         {},
         "a cell of more than 131072 characters, the limit; shorten it",
     ),
-    "header repeated": ("a,b,a\n1,2,3\n", {"header": True}, "line 1: two columns are named 'a'"),
+    "header repeated": ("a,b,a\n1,2,3\n", {"header": True}, ".csv: two columns are named 'a'"),
     "named column in a cell": (
         "a,b,c\n1,2,z\n",
         {"label_column": "c", "header": False, "exact": ConfigError},

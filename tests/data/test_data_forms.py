@@ -3,13 +3,14 @@ refused by name.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 from image_files import write_nifti
 from PIL import Image
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, data_settings, read
+from pomona.data import csv_columns, data_settings, from_arrays, read
 from pomona.partition.divergence import remarks
 from pomona.scenario import Scenario
 
@@ -48,6 +49,63 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
 )
 def test_the_form_in_which_cells_are_compared(cell, form):
     assert csv_columns.plain(cell) == form
+
+
+@pytest.mark.parametrize(
+    ("cell", "form"),
+    [("12.0", "12"), ("12.", "12"), ("12.10", "12.10"), ("007", "007"), (SITES[1], SITES[0])]
+    + [(gap, "") for gap in ("NA", " ", "nan", "<NA>", "n/a")]
+    + [(word, word) for word in ("none", "-", "unknown")],
+)
+def test_the_form_of_names(cell, form):
+    assert csv_columns.name(cell) == form
+
+
+PATIENTS = ("12.1", "12.10", "3", "3.0", "NA", "NA", "", "none", "none")
+
+
+def same_patients(groups):
+    """Pairs of rows of one patient."""
+    rows = range(len(PATIENTS))
+    return {(i, k) for i in rows for k in rows if i < k and groups.number[i] == groups.number[k]}
+
+
+def test_rows_without_a_name_are_patients_of_their_own_and_decimals_are_not_merged(tmp_path):
+    expected = {(PATIENTS.index("3"), PATIENTS.index("3.0")), (7, 8)}  # both "none"
+    rows = [f"{k},{patient},{k % 2}" for k, patient in enumerate(PATIENTS)]
+    data = table(tmp_path / "t.csv", "\n".join(["x,who,died", *rows]), group_column="who")
+    assert same_patients(data.groups) == expected
+    x, y = np.arange(9.0)[:, None], np.arange(9) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y, group=np.array(PATIENTS))
+    assert (
+        same_patients(read(data_settings(name="npz", path=tmp_path / "a.npz")).groups) == expected
+    )
+    assert same_patients(read(from_arrays(x, y, group=pd.array(PATIENTS))).groups) == expected
+    missing = pd.Series(PATIENTS).replace({"NA": pd.NA, "": None}).astype("string")
+    assert same_patients(read(from_arrays(x, y, group=missing)).groups) == expected
+
+
+def test_a_gap_is_no_client_and_one_subgroup(tmp_path):
+    text = "x,who,died\n1,A,0\n2,NA,1\n3,,1\n4,A,0\n"
+    said = "client column who: 2 of 4 rows name no client, first line 3"
+    with pytest.raises(DataError, match=said):
+        table(tmp_path / "t.csv", text, client_column="who")
+    found = table(tmp_path / "t.csv", text, subgroup_column="who", drop_columns=("who",)).subgroups
+    assert (found.names, found.number.tolist()) == (("(missing)", "A"), [1, 0, 0, 1])
+    with pytest.raises(DataError, match="row 1 names no client"):
+        from_arrays(np.ones((2, 1)), [0, 1], client=["A", pd.NA])
+    (tmp_path / "rows.csv").write_text(text)
+    sites = [{"name": "NA", "train": tmp_path / "rows.csv"}]
+    with pytest.raises(DataError, match="or one has none"):
+        read(
+            data_settings(name="clients", clients=sites, label_column="died", drop_columns=["who"])
+        )
+
+
+def test_names_of_columns_are_one_whatever_their_form(tmp_path):
+    for at, asked in (SITES, reversed(SITES)):
+        data = table(tmp_path / "t.csv", f"x,{at},died\n1,8,0\n2,9,1\n", drop_columns=(asked,))
+        assert (data.columns, data.others) == (("x",), (SITES[0], "died"))
 
 
 def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_noted(tmp_path):

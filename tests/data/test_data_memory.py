@@ -127,6 +127,14 @@ def test_names_of_classes_are_classes_in_order():
         read(from_arrays(X, np.where(SITE == "c", "ill", "well"), SITE, classes=["well"]))
 
 
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+@pytest.mark.parametrize("dtype", [str, object, "string"])
+def test_texts_are_no_numbers(kind, dtype):
+    texts = pd.Series(["1.5", "10", "2.5"]).astype(dtype)
+    with pytest.raises(DataError, match=r"y is .*; give numbers, or names of classes"):
+        read(from_arrays(X[:3], texts, targets=kind))
+
+
 def with_one(array, value, row=31):
     """A copy with one wrong entry, in a row of client a, of which it is row 10."""
     assert SITE[row] == "a"
@@ -141,7 +149,8 @@ def with_one(array, value, row=31):
         (with_one(X, np.nan), Y, "client a, x: 1 rows hold NaN.*, first row 10"),
         (X, with_one(Y, -1), "client a, y: 1 labels are not class numbers .* first -1 in row 10"),
         (X, with_one(Y, 0.5), "client a, y: labels are float64, not whole .*first 0.5 in row 10"),
-        (X.astype(object), Y, "client a, x is object; a table holds numbers"),
+        (X.astype(object), Y, "client a, x is object; give numbers"),
+        (X, Y * np.timedelta64(1, "D"), "client a, y is timedelta64"),
         (X[:, 0], Y, r"client a, x is float64 \(20,\); images are"),
         (X[:, :0], Y, r"x is float64 \(60, 0\)|x is float32 \(60, 0\)"),
     ],
@@ -172,6 +181,7 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
             lambda: from_clients({"a": [(X[0], 0), (X[0, :2], 1)]}),
             "client a, train, x: row 1 has shape",
         ),
+        (lambda: read(from_arrays(X[:0], np.zeros(0))), "y: labels are float64, not whole"),
         (lambda: from_frame(X), "frame is a ndarray; give a pandas DataFrame"),
     ],
 )

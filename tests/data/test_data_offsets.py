@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import DataError
-from pomona.data import csv_columns, csv_table, data_settings, read, table_cells
+from pomona.data import csv_columns, csv_table, data_settings, from_arrays, read, table_cells
 from pomona.data.preprocessing import TableColumn
 from pomona.data.table_file import Record
 from pomona.personal import inputs
@@ -93,6 +93,21 @@ def test_arrays_are_read_as_tables_are(tmp_path):
     assert found.preprocessing[0].offsets == expected.preprocessing[0].offsets
     np.savez(tmp_path / "b.npz", x=large.astype(np.float32), y=ALL % 2)
     assert read(data_settings(name="npz", path=tmp_path / "b.npz")).raw is None
+
+
+def test_targets_that_float32_does_not_tell_apart_are_refused(tmp_path):
+    y = 100_000_001 + np.arange(8)
+    assert len(set(y.astype(np.float32))) < len(y)
+    said = f"too close to each other for float32; subtract {float(np.median(y))!r}"
+    with pytest.raises(DataError, match=said):
+        read(from_arrays(np.ones((8, 1)), y, targets="regression"))
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"1,{value}\n" for value in y))
+    asked = {"name": "csv", "path": tmp_path / "t.csv", "label_column": "y"}
+    with pytest.raises(DataError, match=said):
+        read(data_settings(**asked, targets="regression"))
+    assert read(data_settings(**asked, label_above=100_000_004)).y.tolist() == [0] * 4 + [1] * 4
+    near = read(from_arrays(np.ones((8, 1)), y - np.median(y), targets="regression"))
+    assert near.y[:, 0].tolist() == (y - np.median(y)).tolist()
 
 
 def test_every_silo_subtracts_what_was_agreed(tmp_path):

@@ -117,6 +117,10 @@ def own_objects(settings):
     return np.array(["a", "b"]), [0, 1]
 
 
+def own_ragged(settings):
+    return [[1, 2], [3]], [0, 1]
+
+
 def own_nothing(settings):
     return None
 
@@ -145,6 +149,7 @@ def test_own_functions():
         ("own_nan", "first row 1"),
         ("own_uneven", "2 inputs but 3 labels"),
         ("own_objects", "arrays of numbers"),
+        ("own_ragged", "own_ragged, x: list is no array"),
         ("own_nothing", "returned NoneType"),
         ("own_targets", "not whole numbers"),
     ],

@@ -7,7 +7,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import clients, csv_table, image_arrays, targets
+from pomona.data import clients, csv_table, image_arrays, python_values, targets
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import OwnReader
@@ -140,8 +140,8 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
         raise DataError(
             f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
         )
-    x, y = (np.asarray(array) for array in result)
-    if 0 in {x.ndim, y.ndim} or x.dtype.kind not in "biuf":
+    x, y = python_values.pair(result, name)
+    if x.dtype.kind not in "biuf":
         raise DataError(
             f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of "
             "numbers"

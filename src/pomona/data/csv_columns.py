@@ -18,15 +18,23 @@ FEW = 20  # maximum number of distinct values of a category
 WORDS = {"none", "unknown", "missing", "-", "."}  # gaps in numeric columns, but possibly categories
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
+_WHOLE = re.compile(r"^([-+]?\d+)\.0*$")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.].*)")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 
 
+def real(cell: str) -> float:
+    """Return the number in a cell; ValueError also for the underscores that Python allows in it."""
+    return float(cell.replace("_", "!"))
+
+
 def number(cell: str) -> float:
-    """Return the float32 value of a cell, 1 for true and 0 for false; NaN for anything else."""
+    """Return the number in a cell, 1 for true and 0 for false; NaN for anything else, and beyond
+    the range of float32.
+    """
     try:
-        value = float(cell)
+        value = real(cell)
     except ValueError:
         return BOOLEANS.get(cell.strip().lower(), math.nan)
     return value if abs(value) <= LARGEST else math.nan
@@ -40,7 +48,7 @@ def bound(cell: str) -> float:
 def _is_large(cell: str) -> bool:
     """Return whether a cell is a number beyond the range of float32."""
     try:
-        return abs(float(cell)) > LARGEST
+        return abs(real(cell)) > LARGEST
     except ValueError:
         return False
 
@@ -58,13 +66,20 @@ def is_missing(cell: str) -> bool:
 
 
 def plain(cell: str) -> str:
-    """Return the canonical form for comparing labels, categories and site names: NFC, and numbers
-    by value.
+    """Return the canonical form for comparing labels and categories: NFC, and numbers by value.
 
     3, 3. and 3.0 are equal, and so are 0.5 and 0.50; 03 is different, since it may be a code.
     """
     cell = normalize("NFC", cell.strip())
     return cell.rstrip("0").rstrip(".") if _DECIMAL.fullmatch(cell) else cell
+
+
+def name(cell: str) -> str:
+    """Return the canonical form of the name of a client, patient or subgroup: NFC, and 3 for 3.0,
+    as columns of numbers with gaps are often written; empty if it marks a missing value.
+    """
+    cell = normalize("NFC", cell.strip())
+    return "" if is_missing(cell) else _WHOLE.sub(r"\1", cell)
 
 
 def alike(names: Iterable[str]) -> list[str]:

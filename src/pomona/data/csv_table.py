@@ -22,8 +22,8 @@ from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.frame import Source
 from pomona.data.kinds import CsvTable, ParquetTable, Table
-from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable
-from pomona.data.settings import DataSettings, Features
+from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
+from pomona.data.settings import DataSettings, Features, as_column
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -93,7 +93,8 @@ def read_parts(
     wrong += [
         table_cells.problem(column, len(survey), settings.category_limit) for column in strays
     ]
-    refuse(survey.name, wrong, csv_columns.remedies(strays, len(survey)))
+    remedies = csv_columns.remedies(strays, len(survey))
+    refuse(survey.name, wrong, [*survey.headless(), *remedies])
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
     dataset = survey.described(dataset, training, survey.roles.features)
@@ -129,7 +130,7 @@ def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = (
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
     raw = RawTable.plain(names, dataset.x, layout)
-    if any(table_features.offset(column) for column in dataset.x[: dataset.n_train].T):
+    if any(offset(column) for column in dataset.x[: dataset.n_train].T):
         learn = partial(learnt, share=0.0, by_client=False, memory_share=memory_share)
         return replace(dataset, raw=raw, learn=learn)
     x = allocate(dataset.x.shape, np.float32, memory_share)
@@ -217,7 +218,8 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
         return settings
     marked = {column.name: column.missing for column in by.columns if column.missing}
     listed = {
-        kind: tuple(c.name for c in by.columns if c.kind == kind) for kind in ("category", "date")
+        kind: tuple(as_column(c.name) for c in by.columns if c.kind == kind)
+        for kind in ("category", "date")
     }
     return settings.model_copy(
         update={

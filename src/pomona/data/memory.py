@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.bounds import SPLITS
+from pomona.core.bounds import NAMED, SPLITS, Targets
 from pomona.core.errors import DataError, near
 from pomona.data import csv_columns, csv_table, npz, targets
 from pomona.data.array_file import paired
@@ -128,7 +128,7 @@ def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(part, Mapping):
         raise DataError(f"clients are a {type(part).__name__}; give a mapping from their names")
-    named = {csv_columns.plain(str(name).strip()): each for name, each in part.items()}
+    named = {csv_columns.name(str(name)): each for name, each in part.items()}
     if "" in named or len(named) < len(part):
         raise DataError(f"clients have no name, or the same: {list(part)}; name each by its own")
     return named
@@ -184,7 +184,7 @@ class _Parts:
 
     def read(self, settings: MemoryArrays) -> Dataset:
         """Return the data set."""
-        labels, classes = self._labels(settings.classes)
+        labels, classes = self._labels(settings.targets, settings.classes)
         pairs = [
             paired(stored(part.x, _where(part, "x")), stored(y, _where(part, "y")))
             for part, y in zip(self.parts, labels, strict=True)
@@ -198,15 +198,17 @@ class _Parts:
         counts = [len(x) for x, _ in pairs]
         client = np.repeat([self.names.index(part.client) for part in self.parts], counts)
         role = np.repeat(np.array([part.role for part in self.parts], np.int8), counts)
-        owners = Owners(tuple(map(csv_columns.plain, self.names)), client.astype(np.int64), role)
+        owners = Owners(self.names, client.astype(np.int64), role)
         return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
 
-    def _labels(self, given: tuple[str, ...]) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+    def _labels(
+        self, kind: Targets, given: tuple[str, ...]
+    ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
         """Return the targets of each part, names of classes as their numbers, and the classes.
 
         Raises DataError for a name that is not among those given.
         """
-        if not all(_is_text(part.y) for part in self.parts):
+        if kind not in NAMED or not all(_is_text(part.y) for part in self.parts):
             return [part.y for part in self.parts], given
         texts = [[csv_columns.plain(str(name)) for name in part.y] for part in self.parts]
         classes = given or targets.in_order(chain.from_iterable(texts))

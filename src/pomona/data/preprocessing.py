@@ -21,8 +21,23 @@ MOST_COLUMNS = 10**5
 MOST_CATEGORIES = 10**4  # of one column
 Floats = NDArray[np.floating]
 LONGEST_NAME = 500
+LEVELS = 256  # float32 steps within a standard deviation that make rounding negligible
 Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 Category = Annotated[str, StringConstraints(max_length=10**4)]
+
+
+def offset(known: Floats) -> float:
+    """Return the offset to subtract in double precision from numbers (n,) before conversion to
+    float32: the median.
+
+    0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or
+    if double precision does not resolve it, so that the numbers differ only by rounding.
+    """
+    if not len(known) or not (known.astype(np.float32) != known).any():
+        return 0.0
+    size = np.abs(known).max()
+    fine, coarse = (LEVELS * float(np.spacing(kind(size))) for kind in (np.float64, np.float32))
+    return float(np.median(known)) if fine <= known.std() < coarse else 0.0
 
 
 class TableColumn(Settings):
@@ -33,8 +48,7 @@ class TableColumn(Settings):
         kind: ``number`` (true and false are 1 and 0), ``date`` (days since 2000-01-01), or
             ``category``.
         missing: cells that mark a gap in this column, besides the general ones.
-        offset: subtracted from numbers and days before conversion to float32; see
-            ``table_features.offset``.
+        offset: subtracted from numbers and days before conversion to float32; see ``offset``.
         censored: whether bounds such as ``<5`` and ``>100`` are read as 5 and 100; otherwise they
             are not numbers.
         fill: value for gaps, a number or a category; without it, gaps are refused.

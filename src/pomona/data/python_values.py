@@ -4,18 +4,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
-from math import isnan
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
+from pomona.data import csv_columns
 from pomona.data.array_file import StoredArray
 
 
 def stored(values: NDArray[Any], where: str) -> StoredArray:
-    """Return an array in memory in the form of one in a file, for the same readers."""
+    """Return an array in memory in the form of one in a file, for the same readers.
+
+    Raises DataError unless it holds numbers.
+    """
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{where} is {values.dtype}; give numbers, or names of classes as y")
     return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
 
 
@@ -46,11 +51,7 @@ def names(values: Any, where: str) -> list[str]:
     found = array(values, where)
     if found.ndim != 1:
         raise DataError(f"{where} has shape {found.shape}; give one name a row")
-    return ["" if _is_gap(name) else str(name).strip() for name in found.tolist()]
-
-
-def _is_gap(name: object) -> bool:
-    return name is None or (isinstance(name, float) and isnan(name))
+    return ["" if one is None else csv_columns.name(str(one)) for one in found.tolist()]
 
 
 def pair(values: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -2,11 +2,13 @@
 composes each kind's.
 """
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
+from unicodedata import normalize
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pomona.core.bounds import Finite, Targets
 from pomona.core.settings import Settings
@@ -14,13 +16,12 @@ from pomona.core.settings import Settings
 
 def as_column(value: Any) -> Any:
     """Convert a column written in digits to a number, also from the command line, where every value
-    is text.
+    is text; other names to NFC.
     """
-    return (
-        int(value)
-        if isinstance(value, str) and len(value) < 10 and value.removeprefix("-").isdecimal()
-        else value
-    )
+    if not isinstance(value, str):
+        return value
+    digits = len(value) < 10 and value.removeprefix("-").isdecimal()
+    return int(value) if digits and str(int(value)) == value else normalize("NFC", value)
 
 
 MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "point": "."}
@@ -373,7 +374,7 @@ class CsvHeading(DataSettings):
             "is given by name."
         ),
     )
-    columns: tuple[str, ...] = Field(
+    columns: tuple[Annotated[str, AfterValidator(partial(normalize, "NFC"))], ...] = Field(
         default=(),
         description="Names of all columns, in order, of CSV files that have no line of names.",
     )
@@ -404,7 +405,7 @@ class Columns(DataSettings):
         default=None,
         description="Column whose equal values mark rows that belong together, such as a "
         "patient's: never "
-        "split between parts, one unit in intervals, not a feature; a row with an empty cell "
+        "split between parts, one unit in intervals, not a feature; a row with a gap "
         "counts alone. manifest and npz have `group` instead.",
     )
     time_column: Column | None = Field(

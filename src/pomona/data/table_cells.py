@@ -154,7 +154,7 @@ def _numbers(
     at = [places[k] for k in which]
     try:
         values = np.array(
-            [[float(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block]
+            [[csv_columns.real(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block]
         )
     except ValueError:
         half = len(which) // 2

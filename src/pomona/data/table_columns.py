@@ -76,14 +76,14 @@ def opened(path: Source, settings: ColumnData) -> TableFile:
     The first line names them if ``data.header`` says so, or if that is unset and some setting gives
     a column by name.
     """
-    header, names = _heading(settings)
+    header, names = heading(settings)
     if header is None and not names:
         header = any(isinstance(which, str) for which in settings.mentioned)
     found = table_file.opened(path, csv_form(settings), bool(header))
     return found.with_names(names) if names else found
 
 
-def _heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
+def heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
     """Return what is set about a header, and the names that the settings give to columns."""
     if isinstance(settings, CsvHeading):
         return settings.header, settings.columns
@@ -107,7 +107,7 @@ def require(path: Source, settings: ColumnData) -> None:
         raise ConfigError(
             f"{path} needs a label: set data.label_column to a column's name or number"
         )
-    _, names = _heading(settings)
+    _, names = heading(settings)
     if twice := table_file.repeated(names):
         raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
     if odd := _misnamed(names, range(len(names))):

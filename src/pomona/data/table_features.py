@@ -8,26 +8,10 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
 from pomona.data import csv_columns
-from pomona.data.preprocessing import Floats, Preprocessing, RawTable, TableColumn
+from pomona.data.preprocessing import Floats, Preprocessing, RawTable, TableColumn, offset
 from pomona.data.targets import in_order
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
-
-LEVELS = 256  # float32 steps within a standard deviation that make rounding negligible
-
-
-def offset(known: Floats) -> float:
-    """Return the offset to subtract in double precision from numbers (n,) before conversion to
-    float32: the median.
-
-    0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or
-    if double precision does not resolve it, so that the numbers differ only by rounding.
-    """
-    if not len(known) or not (known.astype(np.float32) != known).any():
-        return 0.0
-    size = np.abs(known).max()
-    fine, coarse = (LEVELS * float(np.spacing(kind(size))) for kind in (np.float64, np.float32))
-    return float(np.median(known)) if fine <= known.std() < coarse else 0.0
 
 
 def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessing:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
+from unicodedata import normalize
 
 from pomona.core.errors import ConfigError, DataError, listed, near, refuse
 from pomona.core.files import opened as binary
@@ -37,6 +38,9 @@ class Record(NamedTuple):
     path: Source
     line: int
     cells: list[str]
+
+
+Records = Generator[Record, None, None]
 
 
 @dataclass(frozen=True)
@@ -120,10 +124,12 @@ class TableFile:
         return replace(self, named=True, columns=names)
 
     def index(self, which: str | int, key: str) -> int:
-        """Return the index of a column given by name or number.
+        """Return the index of a column given by name or number; a number that is a name is one.
 
         Raises ConfigError with the setting ``key``.
         """
+        if self.named and str(which) in self.columns:
+            return self.columns.index(str(which))
         if isinstance(which, str):
             if which not in self.columns:
                 hint = "; ".join(filter(None, [near(which, self.columns), _divided(self.columns)]))
@@ -156,7 +162,9 @@ def opened(path: Source, form: CsvForm, header: bool | Callable[[list[str]], boo
         ConfigError: the package that reads Parquet is missing.
     """
     kind = _format(path)
-    found, first = kind.start(path, form)
+    found = _sniffed(path, form) if kind is CSV else TableFile(path, form)
+    with closing(kind.records(found)) as records:
+        first = next(records, None)
     if first is None:
         raise DataError(f"{path} is empty; at least one row is needed")
     if len(first.cells) > MOST_COLUMNS:
@@ -164,18 +172,17 @@ def opened(path: Source, form: CsvForm, header: bool | Callable[[list[str]], boo
             f"{path} has {len(first.cells)} columns, at most {MOST_COLUMNS} are read; leave some "
             "out"
         )
-    columns = tuple(cell.strip() for cell in first.cells)
+    columns = tuple(normalize("NFC", cell.strip()) for cell in first.cells)
     if not (kind.always_named or (header(list(columns)) if callable(header) else header)):
         return replace(found, columns=tuple(map(str, range(len(columns)))))
     if twice := repeated(columns):
-        raise DataError(
-            f"{path}, {place(*first[:2])}: two columns are named {twice[0]!r}; name each once"
-        )
+        raise DataError(f"{path}: two columns are named {twice[0]!r}; name each once")
     return replace(found, header=True, named=True, columns=columns)
 
 
-def _csv_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]:
-    """Return the format of a CSV file, and its first record if it has one."""
+def _sniffed(path: Source, form: CsvForm) -> TableFile:
+    """Return the format of a CSV file."""
+    assert isinstance(path, Path)
     with reading(path), binary(file(path)) as raw:
         start = raw.read(4)
         if start.startswith(PACKED):
@@ -186,24 +193,15 @@ def _csv_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]:
         raw.seek(0)
         text = TextIOWrapper(raw, known, "replace", newline="")
         first, second = text.readline(LONGEST_LINE), text.readline(LONGEST_LINE)
-        text.detach().seek(0)
-        mark = MARKS[form.separator] if form.separator else _separator(first, second)
-        found = TableFile(path, form, known, mark)
-        with closing(_parsed(found, raw)) as records:
-            return found, next(records, None)
+    mark = MARKS[form.separator] if form.separator else _separator(first, second)
+    return TableFile(path, form, known, mark)
 
 
-def _csv_records(found: TableFile) -> Iterator[Record]:
-    assert isinstance(found.path, Path)
-    with reading(found.path), binary(file(found.path)) as raw:
-        yield from _parsed(found, raw)
-
-
-def _parsed(found: TableFile, raw: IO[bytes]) -> Generator[Record, None, None]:
-    """Yield the records of an open CSV file."""
+def _csv_records(found: TableFile) -> Records:
     path, mark, decimal = found.path, found.separator, found.form.decimal
+    assert isinstance(path, Path)
     pointed = decimal == "comma" or (decimal is None and mark != ",")
-    with TextIOWrapper(raw, found.encoding, newline="") as text:
+    with reading(path), TextIOWrapper(binary(file(path)), found.encoding, newline="") as text:
         lines = csv.reader(text, strict=True, delimiter=mark)
         try:
             for row, cells in enumerate(filter(None, lines)):
@@ -218,43 +216,32 @@ def _parsed(found: TableFile, raw: IO[bytes]) -> Generator[Record, None, None]:
             ) from fault
 
 
-def _parquet_records(found: TableFile) -> Iterator[Record]:
+def _parquet_records(found: TableFile) -> Records:
     assert isinstance(found.path, Path)
     cells = parquet.records(found.path, MOST_ROWS)
     return (Record(found.path, row, each) for row, each in enumerate(cells))
 
 
-def _parquet_start(path: Path, form: CsvForm) -> tuple[TableFile, Record | None]:
-    found = TableFile(path, form)
-    return found, next(_parquet_records(found), None)
-
-
-def _frame_records(found: TableFile) -> Iterator[Record]:
+def _frame_records(found: TableFile) -> Records:
     assert isinstance(found.path, Frame)
     return (Record(found.path, row, each) for row, each in enumerate(found.path.records(), -1))
 
 
-def _frame_start(path: Frame, form: CsvForm) -> tuple[TableFile, Record | None]:
-    found = TableFile(path, form)
-    return found, next(_frame_records(found), None)
-
-
 class Format(NamedTuple):
-    """How files of a format are read: their start, all records, what a row is called in messages,
-    and whether the first record always names the columns.
+    """How files of a format are read: all records, what a row is called in messages, and whether
+    the first record always names the columns.
     """
 
-    start: Callable[[Any, CsvForm], tuple[TableFile, Record | None]]
-    records: Callable[[TableFile], Iterator[Record]]
+    records: Callable[[TableFile], Records]
     row: str
     always_named: bool
 
 
-CSV = Format(_csv_start, _csv_records, "line", always_named=False)
-FRAME = Format(_frame_start, _frame_records, "row", always_named=True)
+CSV = Format(_csv_records, "line", always_named=False)
+FRAME = Format(_frame_records, "row", always_named=True)
 FORMATS = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
-    parquet.SUFFIX: Format(_parquet_start, _parquet_records, "row", always_named=True),
+    parquet.SUFFIX: Format(_parquet_records, "row", always_named=True),
 }
 
 

@@ -15,7 +15,7 @@ from pomona.data import csv_columns, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.frame import Source
 from pomona.data.kinds import ColumnData
-from pomona.data.table_columns import Roles, opened, require, roles
+from pomona.data.table_columns import Roles, heading, opened, require, roles
 from pomona.data.table_file import Record, TableFile, place
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
@@ -35,6 +35,7 @@ class TableSurvey:
         blank: whether a label cell means that the row is unlabelled; ``data.unlabelled`` decides
             whether to drop it.
         without: number of unlabelled rows that were dropped.
+        guessed: whether the first lines are rows only because no column is given by name.
         counts: number of rows in each file.
         lines: line of each row in its file.
         cells: cells of the columns with a purpose, by column index.
@@ -45,6 +46,7 @@ class TableSurvey:
     roles: Roles
     blank: Callable[[str], bool]
     without: int
+    guessed: bool
     counts: tuple[int, ...]
     lines: list[int]
     cells: Mapping[int, list[str]]
@@ -139,7 +141,7 @@ class TableSurvey:
         """Report rows without an owner and unreadable times, one line each."""
         lines = []
         if owners := self._purpose("client_column"):
-            rows = [row for row, name in enumerate(owners[1]) if not name]
+            rows = [row for row, cell in enumerate(owners[1]) if csv_columns.is_missing(cell)]
             if rows:
                 lines.append(
                     f"client column {owners[0]}: {len(rows)} of {len(self)} rows name no client, "
@@ -174,6 +176,13 @@ class TableSurvey:
             "and in test, test figures are too good: name the column in data.group_column"
         ]
 
+    def headless(self) -> list[str]:
+        """Report that the first lines are rows, unless the settings say so."""
+        return [
+            "line 1 is a row, since no column is given by name; if it has their names: "
+            "data.header=true"
+        ] * self.guessed
+
     def assumed(self) -> list[str]:
         """Report separators that were found, and rows that were left out."""
         form = self.files[0].form
@@ -184,7 +193,10 @@ class TableSurvey:
             if form.decimal
             else "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
         )
-        notes = [f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()]
+        notes = self.headless()
+        notes += [
+            f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()
+        ]
         if self.without:
             notes.append(
                 f"{self.without} of {self.without + len(self)} rows have no label and are left out"
@@ -241,6 +253,7 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         roles=known,
         blank=blank,
         without=without,
+        guessed=heading(settings)[0] is None and not first.named,
         counts=counts,
         lines=lines,
         cells=cells,

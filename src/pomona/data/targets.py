@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import Targets
-from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import validation
-from pomona.data.csv_columns import Strays, is_gap, is_missing, number, plain, short
+from pomona.data.csv_columns import Strays, is_gap, is_missing, name, number, plain, short
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.kinds import ColumnData, ImageManifest
+from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
 
 MOST_DIGITS = 18  # of a class name that may be a number
@@ -129,11 +130,18 @@ def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         real = (y if y.ndim == 2 else y[:, None]).astype(np.float32)
     validation.finite(real, where)
+    refuse(where, [line for column in y.reshape(real.shape).T for line in _close(column)])
     if kind == "multilabel":
         validation.flags(real, where)
     if kind == "survival":
         validation.times(real, where)
     return real
+
+
+def _close(values: NDArray[Any]) -> list[str]:
+    """Report numbers (N,) whose differences float32 would lose; NaN does not count."""
+    base = offset(values[~np.isnan(values)])
+    return [f"targets too close to each other for float32; subtract {base!r}"] if base else []
 
 
 class LabelColumn(NamedTuple):
@@ -188,6 +196,7 @@ def from_cells(
     )
     judged = zip(cycle(tells), columns, real.T, strict=False)
     problems = [problem for tell, column, values in judged for problem in tell(column, values)]
+    problems += [line for values in real.T for line in _close(values)]
     return (real.astype(np.float32), ()), problems
 
 
@@ -279,18 +288,20 @@ def _advice(cell: str, classes: tuple[str, ...]) -> str:
 
 
 def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the distinct names in order, in canonical form, and each row's index (N,)."""
-    names = list(map(plain, names))
+    """Return the distinct names in order, in canonical form, and each row's index (N,); gaps are
+    one empty name.
+    """
+    names = list(map(name, names))
     distinct = in_order(names)
-    index = {name: i for i, name in enumerate(distinct)}
-    return distinct, np.array([index[name] for name in names], np.int64)
+    index = {one: i for i, one in enumerate(distinct)}
+    return distinct, np.array([index[one] for one in names], np.int64)
 
 
 def grouped(names: Sequence[str]) -> NDArray[np.int64]:
     """Return each row's group (N,); a row without a name is its own group."""
     index: dict[str | int, int] = {}
     return np.array(
-        [index.setdefault(plain(name) or row, len(index)) for row, name in enumerate(names)],
+        [index.setdefault(name(one) or row, len(index)) for row, one in enumerate(names)],
         np.int64,
     )
 

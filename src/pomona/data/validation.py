@@ -80,7 +80,7 @@ def _between(y: NDArray[Any]) -> str:
     """Describe the first label that is not an integer; empty if there is none or labels are not
     numbers.
     """
-    if y.dtype.kind != "f":
+    if y.dtype.kind != "f" or not len(y):
         return ""
     rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
     return f" (first {y[rows[0]]} in row {rows[0]})" if rows.size else ""
@@ -225,6 +225,8 @@ def _targets(dataset: Dataset) -> None:
     finite(y, f"{name}: y")
     if dataset.target_kind == "survival":
         times(y, f"{name}: y")
+    if dataset.target_kind == "multilabel":
+        flags(y, f"{name}: y")
 
 
 def _masks(dataset: Dataset) -> None:
@@ -276,8 +278,8 @@ def _names(dataset: Dataset) -> None:
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:
-    if len(set(owners.names)) < len(owners.names):
-        raise DataError(f"{name}: two clients have the same name; name each once")
+    if len(set(owners.names)) < len(owners.names) or "" in owners.names:
+        raise DataError(f"{name}: two clients have the same name, or one has none; name each once")
     for what, array, dtype, end in (
         ("client", owners.client, np.int64, len(owners.names)),
         ("role", owners.role, np.int8, 3),
