@@ -4,27 +4,22 @@ import json
 import shutil
 import sys
 from errno import ENOSPC
+from math import nan
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
 
-from pomona.core.errors import (
-    BudgetError,
-    ConfigError,
-    DataError,
-    DivergedError,
-    ProtocolError,
-    StorageError,
-)
+from pomona.core.errors import BudgetError, ConfigError, DataError, ProtocolError, StorageError
 from pomona.core.files import publish
-from pomona.federation.client import ClientRuntime
-from pomona.federation.scoring import Scoring
+from pomona.objective.pytorch import TorchObjective
 from pomona_federation import audit_log, json_store
 from pomona_federation.flower_apps import client_app
 from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.server.round_messages import checked_scores
 from pomona_federation.silo.outgoing_filter import scrubbed
 from pomona_federation.silo.settings import use_kit
+from pomona_federation.silo.silo_in_study import Silo
 from test_hostile_server import Server, noise
 
 SECRET = "Weber"
@@ -159,9 +154,13 @@ def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
     assert "global on test" in found["diverged"]  # in the silo's own history
 
 
-def test_where_scores_are_shared_it_is_told(world):
+def test_where_scores_are_shared_it_is_a_score_without_values(world):
     server = Server(world.federation("fedavg", places=7))
-    assert "global model's loss on" in server.ask(*huge(server))[0].fault
+    answer, _ = server.ask(*huge(server))
+    agreed = Silo(server.kit()).agreed
+    assert answer.fault == ""
+    told = {score.split: score.loss for score in checked_scores(answer, {"received"}, agreed)}
+    assert told["test"] is None
 
 
 def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
@@ -174,10 +173,11 @@ def test_an_evaluation_that_diverges_takes_no_uplink_away(world, monkeypatch):
     for state in (server.kit() / "state/checkpoints", server.kit() / "state/models"):
         shutil.rmtree(state)
 
-    def diverged(*_):
-        raise DivergedError("the model's loss on test is nan")
+    def overflowing(self, *given, **more):
+        found = batchwise(self, *given, **more)
+        return tuple(t * nan if t.is_floating_point() else t for t in found)
 
-    monkeypatch.setattr(Scoring, "_measured", diverged)
-    monkeypatch.setattr(ClientRuntime, "metrics", diverged)
+    batchwise = TorchObjective.batchwise
+    monkeypatch.setattr(TorchObjective, "batchwise", overflowing)
     answer, uplink = server.ask(task, enclosed)
     assert (answer.fault, uplink == expected, len(uplink) > 0) == ("", True, True)

@@ -8,10 +8,11 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 import pomona
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.membership import Membership, Planned
 from pomona.core.round import Roster
-from problems import tiny
+from pomona.objective.pytorch import TorchObjective
+from problems import Notes, tiny
 
 COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
 
@@ -58,6 +59,24 @@ def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
     long = pomona.run(longer, tmp_path / "long")
     assert short.evaluations == long.evaluations
     assert short.unseen != long.unseen
+
+
+def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkeypatch):
+    gradient = TorchObjective.gradient
+
+    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+        if views[0].client == 1:
+            raise DivergedError("client 1: the loss is nan; lower lr")
+        return gradient(self, W, indices, criterion, above, views, kept)
+
+    whole = pomona.run(coming("fedamp"))
+    monkeypatch.setattr(TorchObjective, "gradient", breaks)
+    result = pomona.run(coming("fedamp"), tmp_path / "run", watcher=(notes := Notes()))
+    assert (result.evaluations, result.unseen) == (whole.evaluations, [])
+    assert any("lower lr; client 1, which was never trained with" in note for note in notes.said)
+    assert {p.name[:9] for p in (tmp_path / "run/models").iterdir()} == {
+        f"client-0{i}" for i in (0, 2, 3, 4)
+    }
 
 
 @pytest.mark.parametrize(

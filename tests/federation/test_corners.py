@@ -22,10 +22,11 @@ from pomona.federation import worker_process
 from pomona.federation.copies import KeptCopies
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
+from pomona.objective.pytorch import TorchObjective
 from pomona.personal import PersonalModel
 from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
-from problems import Notes, tiny
+from problems import Notes, digest_of_models, tiny
 from representatives import in_turn, representatives
 
 
@@ -197,8 +198,46 @@ def test_a_folder_with_parts_of_a_run_is_refused_before_training(tmp_path, left)
 
 @pytest.mark.parametrize("name", ["separate", "fedavg"])
 def test_a_model_that_diverges_in_its_last_step_is_said(name):
-    with pytest.raises(DivergedError, match="lower lr"):
-        pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30))
+    notes = Notes()
+    result = pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30), watcher=notes)
+    model, when = result.about["headline"]
+    everybody = ", ".join(f"client {i}" for i in range(4))
+    assert any(
+        note.startswith(everybody)
+        and f"{model} model's loss on test, {when}, is not finite" in note
+        for note in notes.said
+    )
+    assert "lower lr" in result.summary["diverging"]
+
+
+def outlying(value):
+    """Three clients with a test row each of ones, the last client's of some other value."""
+    draws = np.random.default_rng(0)
+    train, test = {}, {}
+    for k, name in enumerate("abc"):
+        x = draws.normal(size=(30, 4)).astype(np.float32)
+        train[name] = (x, (x[:, 0] > 0).astype(int))
+        test[name] = (np.full((1, 4), value if k == 2 else 1.0, np.float32), np.array([1]))
+    return pomona.data.from_clients(train, test=test)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "separate"])
+def test_a_test_row_with_a_huge_value_decides_nothing(name, tmp_path):
+    notes, runs = Notes(), []
+    for value in (1.0, 3.4e38):
+        config = pomona.Config(method=name, data=outlying(value), rounds=3, lr=0.1)
+        runs.append(pomona.run(config, tmp_path / f"{value}", watcher=notes))
+    plain, huge = runs
+    for one, other in zip(plain.rounds, huge.rounds, strict=True):
+        assert other.cohort == (0, 1, 2)
+        assert (other.loss, other.refused) == (one.loss, ())
+    for one, other in zip(plain.evaluations, huge.evaluations, strict=True):
+        assert other.value == (one.value if one.split != "test" else (*one.value[:2], None))
+    assert digest_of_models(tmp_path / "1.0") == digest_of_models(tmp_path / "3.4e+38")
+    assert set(huge.answers) == set(plain.answers) - {2}
+    undefined = [note for note in notes.said if "is not finite" in note]
+    assert all(note.startswith("client 2, round") for note in undefined)
+    assert len(undefined) == len({e.key for e in huge.evaluations if e.split == "test"})
 
 
 @pytest.mark.parametrize(
@@ -229,6 +268,42 @@ def test_a_full_disk_is_one_line():
     record.folder, record._file = Path("run"), Full()
     with pytest.raises(StorageError, match="No space left"):
         record.event("any", number=1)
+
+
+class Numbered(Exception):
+    """An exception that cannot be read from its pickle."""
+
+    def __init__(self, text, number):
+        super().__init__(text)
+
+
+class Bound(Exception):
+    """An exception that cannot be pickled."""
+
+    def __init__(self, text):
+        super().__init__(text)
+        self.how = lambda: text
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [
+        (ZeroDivisionError("own"), ZeroDivisionError, "own"),
+        (Numbered("own", 3), RuntimeError, "Numbered: own"),
+        (Bound("own"), RuntimeError, "Bound: own"),
+    ],
+)
+def test_an_exception_of_own_code_in_a_worker_comes_with_its_traceback(
+    fault, kind, text, monkeypatch
+):
+    def breaks_here(*_, **__):
+        raise fault
+
+    monkeypatch.setattr(TorchObjective, "gradient", breaks_here)
+    with pytest.raises(kind) as raised:
+        pomona.run(tiny("fedavg", workers=2))
+    assert str(raised.value) == text
+    assert ", in breaks_here" in raised.value.__notes__[0]
 
 
 def start(tmp_path):

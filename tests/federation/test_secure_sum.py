@@ -11,9 +11,11 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.core.fixed_point import error
 from pomona.core.training_settings import SecureAggregation
+from pomona.federation.round_plan import select
 from pomona.federation.secure_sum import excess, mean
 from pomona.methods import METHODS
 from pomona.record.run_folder import load
+from pomona.storage.run_status import read_status
 from pomona.testing.conformance import small
 from problems import Notes
 from representatives import drawn
@@ -91,16 +93,31 @@ def test_a_method_whose_server_needs_single_models_is_refused_and_others_are_nam
 
 @pytest.mark.parametrize(
     ("over", "said"),
-    [({"buffers": "average"}, "BatchNorm statistics"), ({"clients": 2}, "there are 2 clients")],
+    [
+        ({"buffers": "average"}, "BatchNorm statistics"),
+        ({"clients": 2}, "may have 2 clients"),
+        ({"clients": 12, "participation": 0.2}, f"may have {round(0.2 * 12)} clients"),
+        (
+            {"clients": 4, "membership": {"leaves": {"0": 1}, "unseen": [3]}},
+            f"have {4 - 2} clients",
+        ),
+    ],
 )
 def test_what_a_sum_cannot_serve_is_refused(over, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         run(tmp_path / "run", **over)
 
 
-def test_a_round_of_fewer_than_the_minimum_fails(tmp_path):
-    with pytest.raises(QuorumError, match="4 are needed"):
-        run(tmp_path / "run", terms={**TERMS, "minimum": 4}, participation=0.5)
+def test_a_round_of_fewer_than_the_minimum_fails_before_it_is_trained(tmp_path):
+    over = {"absence": 0.5, "rounds": 9, "seed": 1}
+    config = resolve(small({"name": "fedavg"}).tree(), over)
+    sizes = [len(select(config, tuple(range(config.clients)), k)) for k in range(1, 10)]
+    few = next(k for k, size in enumerate(sizes) if size < 3)
+    with pytest.raises(
+        QuorumError, match=rf"round {few + 1} asks {sizes[few]} of 4 .*, 3 are needed; .* absence"
+    ):
+        run(tmp_path / "run", **over)
+    assert read_status(tmp_path / "run").round == few
 
 
 def test_a_resumed_run_has_the_same_bits_and_its_record_says_what_it_summed(tmp_path):

@@ -89,6 +89,11 @@ class Membership(Settings):
                     f"membership: no clients left in round {number}; keep at least one"
                 )
 
+    def fewest(self, clients: int, rounds: int) -> int:
+        """Return the smallest number of members in any round."""
+        after = {last + 1 for last in self.leaves.values() if last < rounds}
+        return min(len(self.members(clients, number)) for number in {1, *after})
+
     def members(self, clients: int, number: int) -> tuple[int, ...]:
         """Return the members in round ``number``, in ascending order."""
         return tuple(

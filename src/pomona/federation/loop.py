@@ -9,10 +9,10 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from pomona.config import Config
-from pomona.core.errors import BudgetError, DivergedError, QuorumError
+from pomona.core.errors import BudgetError, DivergedError, QuorumError, listed
 from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
-from pomona.federation.admission import Admission, Expected, History, Rejection, admit
+from pomona.federation.admission import OF_VALUES, Admission, Expected, History, Rejection, admit
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.callbacks import Callback, Models, Steering, Witness
 from pomona.federation.checkpointing import Checkpointing
@@ -140,7 +140,7 @@ class Loop:
         for client in self.config.membership.unseen:
             try:
                 self._adapt(state, client)
-            except BudgetError as fault:
+            except (BudgetError, DivergedError) as fault:
                 self.watcher.note(
                     f"{fault}; client {client}, which was never trained with, is left without a "
                     "model"
@@ -215,7 +215,7 @@ class Loop:
         if "received" in plan.watched:
             self._look(state, number, plan.others, keep=self.config.keep != "last")
         state, answers = self._train(state, plan)
-        self._scores.note(plan.cohort, answers.replies)
+        self._note(number, plan.cohort, answers.replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in plan.watched else []
         row = answers.row(number, perf_counter() - began)
         self.record.round(row)
@@ -252,6 +252,11 @@ class Loop:
                 f"no client can be asked in round {plan.number}: all members are in quarantine,"
                 " refused too often in a row; correct what the record of the rounds before names,"
                 " and start a new run: a resumed one keeps the quarantine"
+            )
+        if len(plan.cohort) < self.quorum:
+            raise QuorumError(
+                f"round {plan.number} asks {len(plan.cohort)} of {len(plan.roster.members)} "
+                f"clients, {self.quorum} are needed; raise participation, or lower absence"
             )
         best = self.curve.best_round
         visit = ClientRequest(
@@ -380,11 +385,10 @@ class Loop:
             down = self.server.down(state, ids, roster, round_)
             arrivals = self.transport.visit(visit, down)
             self._show(visit, down, arrivals)
-            replies = [a.reply for a in arrivals]
-            for reply in replies:
-                if reply.fault:
-                    raise DivergedError(reply.fault)
-            self._scores.note(ids, replies)
+            for arrival in arrivals:
+                if arrival.reply.fault:
+                    self.watcher.note(arrival.reply.fault)
+            self._note(number, ids, [a.reply for a in arrivals if not a.reply.fault])
 
     def _adapt(self, state: Any, client: int) -> None:
         """Personalize for a client that did not train, on a private copy of the server state."""
@@ -408,6 +412,14 @@ class Loop:
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)
         for evaluation in self._scores.unseen(last, reply):
             self.record.unseen(evaluation)
+
+    def _note(self, number: int, asked: tuple[int, ...], replies: Sequence[Reply]) -> None:
+        """Keep the scores of a round's replies, and report those that have become undefined."""
+        for (model, when, split), ids in self._scores.note(asked, replies).items():
+            self.watcher.note(
+                f"{listed([self.called(i) for i in ids], 10)}, round {number}: the {model} model's "
+                f"loss on {split}, {when}, is not finite; {OF_VALUES}"
+            )
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:
         """Record the known evaluations of each named model."""

@@ -31,7 +31,7 @@ from pomona.core.registry import importable, own_code_folders
 from pomona.core.state import Lazy
 from pomona.federation.exchange import Groups
 from pomona.federation.transport import Make
-from pomona.federation.workers import Parts
+from pomona.federation.workers import Parts, answered
 from pomona.methods.base import Copies, Rows
 from pomona.storage.row_bank import MemoryBank
 
@@ -325,17 +325,11 @@ class _Served:
         return _ray().util.get_node_ip_address(), versions()
 
     def begin(self, make: Make, groups: Groups) -> Exception | None:
-        try:
-            self._clients = make(groups)
-        except Exception as fault:
-            return fault
-        return None
+        self._clients = answered(make, groups)
+        return self._clients if isinstance(self._clients, Exception) else None
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(self._clients, *args)
-        except Exception as fault:
-            return fault
+        return answered(function, self._clients, *args)
 
 
 class StoreBank(MemoryBank):

@@ -16,18 +16,27 @@ class Scoreboard:
     metric: Metric
     _known: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
 
-    def note(self, asked: Collection[int], replies: Sequence[Reply]) -> None:
+    def note(
+        self, asked: Collection[int], replies: Sequence[Reply]
+    ) -> dict[tuple[str, str, str], list[int]]:
         """Add the scores in replies; a score of a received model counts only while that model is
         current.
+
+        Returns the clients whose loss is newly not finite, by (model, when, split).
         """
         absent = set(asked) - {r.client for r in replies}
         for (_, when, _), per_client in self._known.items():
             if when == "received":
                 for client in absent & per_client.keys():
                     del per_client[client]
+        broken: dict[tuple[str, str, str], list[int]] = {}
         for reply in replies:
             for score in reply.scores:
-                self._known.setdefault(score.key, {})[reply.client] = score
+                known = self._known.setdefault(score.key, {})
+                before, known[reply.client] = known.get(reply.client), score
+                if score.broken and not (before and before.broken):
+                    broken.setdefault(score.key, []).append(reply.client)
+        return broken
 
     def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
         """Return the known evaluations after round ``number`` of each named model, received or

@@ -1,8 +1,10 @@
 """Scores of a client's models in a round, and their full metrics at the end of a run."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -28,11 +30,6 @@ Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> on
 IntervalOf = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
 
 
-def shares_all(split: str, samples: int) -> bool:
-    """Default policy: all scores are shared."""
-    return True
-
-
 def no_interval(answers: tuple[Tensor, Tensor], client: int) -> None:
     """Compute no confidence interval (default), since a round has many scores that are viewed
     together.
@@ -47,37 +44,24 @@ class Scoring:
         metric: the headline metric.
         specificity: see ``Examination``.
         interval: confidence interval of a score.
-        shares: which scores are shared, by split and number of samples.
     """
 
     metric: Metric = ACCURACY
     specificity: float | None = None
     interval: IntervalOf = no_interval
-    shares: Callable[[str, int], bool] = shares_all
 
     def score(
         self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor
     ) -> Score:
-        """Return a model's score, without values if it has no finite ones and they must not be
-        revealed.
+        """Return a model's score, without values if its loss is not finite.
 
-        A fault, or a missing uplink, would reveal what was agreed to be hidden: by sending huge
-        weights, a server could test whether a record contains some value.
+        A fault would let these samples decide who trains, and reveal what was agreed to be hidden:
+        by sending huge weights, a server could test whether a record contains some value.
         """
-        samples = len(objective.data.rows[split][client])
+        data, task = objective.data, objective.data.task
+        samples = len(data.rows[split][client])
         if not samples:
             return Score(model, when, split, 0)
-        try:
-            return self._measured(objective, model, when, split, client, w)
-        except DivergedError:
-            if self.shares(split, samples):
-                raise
-            return Score(model, when, split, samples)
-
-    def _measured(
-        self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor
-    ) -> Score:
-        data, task = objective.data, objective.data.task
 
         def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             return (objective.criterion(outputs, targets), *task.reduce(outputs, targets))
@@ -85,9 +69,7 @@ class Scoring:
         losses, outputs, targets = objective.batchwise(w, client, split, judged)
         loss = float(losses.double().mean())
         if not isfinite(loss):
-            raise DivergedError(
-                f"client {client}: the {model} model's loss on {split} is {loss}; lower lr"
-            )
+            return Score(model, when, split, samples)
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         answers = data.in_units(outputs, targets, client, split)
         match self.metric.name:
@@ -98,7 +80,7 @@ class Scoring:
             case name:
                 value = compute(name, *answers, task)
         interval = self.interval(answers, client)
-        return Score(model, when, split, len(targets), loss, accuracy, value, interval)
+        return Score(model, when, split, samples, loss, accuracy, value, interval)
 
 
 @dataclass(frozen=True)
@@ -124,26 +106,27 @@ class Examination:
         """Return answers of one model on test, and figures of all, in the order of their names.
 
         Returns:
-            Outputs (n, K) on the client's test samples, and their targets, None without model or
-            samples; and figures.
+            Outputs (n, K) on the client's test samples, and their targets, None without figures
+            there; and figures.
         """
-        answers = None
-        if of in self.models and self._samples("test"):
+        answers, figures = None, self.metrics(sorted(self.models))
+        if any((*of, "test") == (f["model"], f["when"], f["split"]) for f in figures):
             outputs, targets = self._asks[of]("test", self.objective.data.task.reduce)
             answers = outputs.float().cpu().numpy(), targets.cpu().numpy()
-        return answers, self.metrics(sorted(self.models))
+        return answers, figures
 
     def metrics(self, which: Iterable[Model]) -> list[Figures]:
         """Return full metrics of the available ones of these models, one record per split with
-        samples.
+        samples; none where the outputs are not finite.
         """
-        return [
-            {"model": model, "when": when, "split": split, "client": self.client}
-            | self._figures(self._asks[model, when], split)
-            for model, when in which
-            for split in EVALUATED
-            if (model, when) in self.models and self._samples(split)
-        ]
+        found = []
+        for (model, when), split in product(which, EVALUATED):
+            if (model, when) in self.models and self._samples(split):
+                with suppress(DivergedError):
+                    figures = self._figures(self._asks[model, when], split)
+                    named = {"model": model, "when": when, "split": split, "client": self.client}
+                    found.append(named | figures)
+        return found
 
     def extremes(self, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
         """Return the predicted masks with the best and the worst Dice on the client's test samples.

@@ -14,7 +14,7 @@ from torch import multiprocessing
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.federation.exchange import Groups
 from pomona.federation.transport import Make
-from pomona.federation.workers import Parts
+from pomona.federation.workers import Parts, answered
 
 
 class Processes:
@@ -109,10 +109,7 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while request := pipe.recv():
             function, args = request
-            try:
-                answer = function(clients, *args)
-            except Exception as fault:
-                answer = fault
+            answer = answered(function, clients, *args)
             try:
                 pipe.send(answer)
             except (OSError, RuntimeError) as fault:  # the second is PyTorch's

@@ -2,15 +2,18 @@
 this machine (``worker_process``), or actors of a cluster (``ray_cluster``).
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
+from traceback import format_exc
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from pomona.core.errors import WorkerError, listed
+from pomona.core.errors import PomonaError, WorkerError, listed, worded
 from pomona.core.round import Roster
 from pomona.core.state import Named, only
 from pomona.federation.client import ClientRuntime, owner
@@ -47,6 +50,24 @@ class Crew(Protocol):
 
     def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
         """Return what a worker is sent of a downlink, by the places of its clients."""
+
+
+def answered(function: Callable[..., Any], *args: Any) -> Any:
+    """Return a function's result, or its exception as another process can read it: with the
+    traceback, unless it is Pomona's own, which says everything in its text.
+    """
+    try:
+        return function(*args)
+    except PomonaError as fault:
+        return fault
+    except Exception as fault:
+        try:
+            told = copy(fault)  # made anew, as from its pickle
+            pickle.dumps(told)
+        except Exception:
+            told = RuntimeError(worded(fault))
+        told.add_note(format_exc())
+        return told
 
 
 class Workers:

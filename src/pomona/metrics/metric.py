@@ -156,7 +156,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One client's scores for one named model on one split; None if its samples do not define them.
+    """One client's scores for one named model on one split; None if its samples do not define them,
+    or its loss is not finite.
 
     Creating one checks nothing. Where one comes from a message or a file, Pydantic checks it by
     these types.
@@ -189,3 +190,8 @@ class Score:
     def key(self) -> tuple[str, str, str]:
         """Key (model, when, split) of a curve over rounds."""
         return (self.model, self.when, self.split)
+
+    @property
+    def broken(self) -> bool:
+        """Whether there are samples, and their loss is not finite."""
+        return self.samples > 0 and self.loss is None

@@ -125,7 +125,10 @@ def diverging(result: Result) -> str:
     frequent class or mean.
     """
     trained = _means(row.loss for row in result.rounds)
-    tested = _means(e.loss for e in result.curve(*headline(result), "test"))
+    curve = result.curve(*headline(result), "test")
+    if curve and mean_of_known(curve[-1].loss) is None:
+        return "the test loss ended at no finite number; lower lr"
+    tested = _means(e.loss for e in curve)
     constant = _constant(result)
     for what, losses, first in (
         ("training loss", trained, "in the first round"),

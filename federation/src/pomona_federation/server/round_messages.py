@@ -299,9 +299,8 @@ def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreem
 def _require_consistent(score: Score, most: int, metric: Metric) -> None:
     if score.samples > most:
         raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
-    if (score.loss is None) != (score.samples == 0) or (
-        score.accuracy is not None and not score.samples
-    ):
+    figures = (score.loss, score.accuracy, score.value, score.interval)
+    if (score.loss is None or not score.samples) and figures != (None,) * 4:
         raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
     if score.value is not None and not metric.low <= score.value <= metric.high:
         raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")

@@ -109,7 +109,7 @@ def _tried(
     model, when = agreed.config.method.method().card.headline
     best = best_on_validation(result, model, when)
     if best is None:
-        return Trial(**about, fault="no silo reported validation samples")
+        return Trial(**about, fault="no silo has a score on validation samples")
     return Trial(**about, score=best.value, best_round=best.round)
 
 

@@ -239,7 +239,7 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
-        scoring = Scoring(metric, config.specificity, self._interval, silo.agreed.run_study.shares)
+        scoring = Scoring(metric, config.specificity, self._interval)
         clients = ClientRuntime(*parts, scoring=scoring, choice=choice)
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, place)
@@ -316,9 +316,7 @@ class ClientApp:
             "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
-            "diverged": sorted(
-                {f"{s.model} on {s.split}" for s in reply.scores if s.samples and s.loss is None}
-            ),
+            "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.broken}),
             "info": {k: v.tolist() for k, v in reply.info.items()},
             "seconds": reply.seconds,
             "bytes_down": down,
