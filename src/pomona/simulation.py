@@ -2,8 +2,8 @@
 ``pomona.run``.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -129,6 +129,18 @@ def run(
     return result
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread, since workers are processes; the caller's number is restored."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
 def simulate(
     scenario: Scenario,
     out: Path | None = None,
@@ -136,7 +148,6 @@ def simulate(
     resume: bool = False,
 ) -> Result:
     """Apply ``run`` to a prepared scenario."""
-    torch.set_num_threads(1)
     require_possible(scenario)
     watcher = watcher or NullCallback()
     for line in cautions(scenario):
@@ -224,12 +235,6 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
     point = resume_point(out, stamp) if resume else ResumePoint()
     for note in point.notes:
         watcher.note(note)
-    if config.privacy:
-        worst, delta = max(scenario.epsilons()), config.privacy.delta
-        line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
-        if whom := against(config):
-            line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
-        watcher.note(line)
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
@@ -282,6 +287,12 @@ def _train(
     config, out, found = scenario.config, record.folder, commits.found
     if warning := caution(config):
         watcher.note(warning)
+    if config.privacy:
+        worst, delta = max(scenario.epsilons()), config.privacy.delta
+        line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
+        if whom := against(config):
+            line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+        watcher.note(line)
     if not found:
         if out:
             _settings(scenario, out)

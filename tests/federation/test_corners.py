@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from torch import nn
 
 import pomona
 from pomona.config import read_overrides, resolve
-from pomona.core.errors import ConfigError, DivergedError, LockedError, StorageError
+from pomona.core.errors import ConfigError, DivergedError, LockedError, QuorumError, StorageError
 from pomona.federation import worker_process
 from pomona.federation.copies import KeptCopies
 from pomona.federation.worker_process import Processes
@@ -256,6 +257,18 @@ def test_a_number_that_no_record_can_hold_is_one_line(value):
     with pytest.raises(ConfigError, match="cannot be recorded"):
         record.event("final", value=value)
     assert record.events == []
+
+
+@pytest.mark.parametrize("over", [{}, {"absence": 0.9, "secure_aggregation": {"max_norm": 1.0}}])
+def test_the_callers_number_of_threads_is_left_as_it_was(over):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(QuorumError) if over else nullcontext():
+            pomona.run(tiny("fedavg", **over))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_full_disk_is_one_line():

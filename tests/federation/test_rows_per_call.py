@@ -3,12 +3,14 @@ workers.
 """
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import DivergedError
+from pomona.federation.client import ClientRuntime
 from pomona.federation.transport import (
     LARGEST_CALL,
     ROWS_A_CLIENT,
@@ -125,3 +127,22 @@ def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
     monkeypatch.setattr(StackedObjective, "gradient", breaks)
     result = pomona.run(tiny("apple", rows_per_call=4))
     assert [r.cohort for r in result.rounds] == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 2, 3)]
+
+
+def test_who_is_called_again_alone_gets_what_came_not_what_the_first_call_made_of_it(monkeypatch):
+    came = []
+
+    def serve(self, visit, ids, received):
+        came.append((ids, received["model"].clone()))
+        received["model"].zero_()
+        raise DivergedError("the loss is nan")
+
+    monkeypatch.setattr(ClientRuntime, "_serve", serve)
+    with pytest.raises(DivergedError):
+        pomona.run(tiny("fedavg", rows_per_call=4, rounds=1))
+    (ids, rows), *again = came
+    assert len(ids) == len(again) > 1
+    assert rows.abs().sum() > 0
+    for k, (alone, row) in enumerate(again):
+        assert alone == ids[k : k + 1]
+        assert torch.equal(row, rows[k : k + 1])

@@ -39,6 +39,23 @@ def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
     assert found.chosen == 0.5
 
 
+def test_a_loss_that_is_negative_from_the_start_does_not_diverge_by_falling():
+    """The same problem with 20 less loss everywhere: every rate has 20 less, and the choice is the
+    same.
+    """
+    a = torch.tensor([[3.0, -4.0]], dtype=torch.float64)
+    plain, lower = (Quadratics(a, [[0]]) for _ in range(2))
+    gradient = lower.gradient
+    lower.gradient = lambda *given, **more: (
+        (found := gradient(*given, **more))[0] - 20.0,
+        found[1],
+    )
+    asked = torch.zeros(2, dtype=torch.float64), [1], FULL, (0.1, 0.5)
+    one, other = range_test(plain, *asked), range_test(lower, *asked)
+    assert other.losses == pytest.approx([loss - 20.0 for loss in one.losses], rel=1e-12)
+    assert other.chosen == one.chosen
+
+
 def test_momentum_and_weight_decay_are_those_of_the_run():
     """The same closed form with w <- w - lr (v), v <- m v + (w - a) + wd w, written out for one
     number.

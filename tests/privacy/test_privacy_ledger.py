@@ -1,7 +1,9 @@
 """The write-ahead ledger and the key: recovery, refusals, and the state after a kill."""
 
+import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -207,6 +209,18 @@ store.release(Draw(1, "training", 0, 10, 5), torch.zeros(3), torch.ones(4).doubl
 noise.gaussian = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 store.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).double())
 """
+
+
+def test_a_key_store_whose_creation_was_interrupted_is_created_anew(tmp_path):
+    """No byte can be written at first; whoever finds a ledger finds all of its head."""
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            KeyStore.open(tmp_path, 0, privacy())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert KeyStore.open(tmp_path, 0, privacy()).position().entries == 0
 
 
 def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):

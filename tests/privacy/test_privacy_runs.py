@@ -32,8 +32,9 @@ def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
     assert said[3] == pytest.approx(
         Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3]
     )
-    spent = pomona.run(run).summary["privacy"]["clients"]
+    spent = pomona.run(run, watcher=(notes := Notes())).summary["privacy"]["clients"]
     assert spent == pytest.approx(said, rel=1e-9)
+    assert any(f"at most epsilon {max(said):.3g}" in note for note in notes.said)
 
 
 def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends_well(tmp_path):

@@ -82,8 +82,7 @@ class Membership(Settings):
                 raise ConfigError(
                     f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}"
                 )
-        # nobody is left only where somebody has just left, if there was anybody
-        for number in sorted({1, *(last + 1 for last in self.leaves.values() if last < rounds)}):
+        for number in self._lowest(rounds):
             if not self.members(clients, number):
                 raise ConfigError(
                     f"membership: no clients left in round {number}; keep at least one"
@@ -91,8 +90,11 @@ class Membership(Settings):
 
     def fewest(self, clients: int, rounds: int) -> int:
         """Return the smallest number of members in any round."""
-        after = {last + 1 for last in self.leaves.values() if last < rounds}
-        return min(len(self.members(clients, number)) for number in {1, *after})
+        return min(len(self.members(clients, number)) for number in self._lowest(rounds))
+
+    def _lowest(self, rounds: int) -> list[int]:
+        """Return the rounds one of which has the fewest members: 1, and those after a leave."""
+        return sorted({1, *(last + 1 for last in self.leaves.values() if last < rounds)})
 
     def members(self, clients: int, number: int) -> tuple[int, ...]:
         """Return the members in round ``number``, in ascending order."""

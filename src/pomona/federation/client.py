@@ -21,7 +21,7 @@ from pomona.core.round import Roster
 from pomona.core.state import Lazy, Named, apply, flatten, form, forms, rebuild, row
 from pomona.federation.client_states import Hold, as_is, file_bytes, in_file, in_memory, working
 from pomona.federation.copies import KeptCopies, SharedRows
-from pomona.federation.exchange import ClientRequest, Groups, Reply, cut, one
+from pomona.federation.exchange import ClientRequest, Groups, Reply, cut
 from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
 from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
@@ -107,12 +107,7 @@ class ClientRuntime:
         down = self.copies.received(visit, down)
         place = {client: k for k, client in enumerate(visit.ids)}
         calls = [tuple(i for i in group if i in place) for group in self.groups]
-        replies = [
-            r
-            for ids in calls
-            if ids
-            for r in self._try(visit, ids, cut(down, [place[i] for i in ids]))
-        ]
+        replies = [r for ids in calls if ids for r in self._try(visit, ids, down, place)]
         return sorted(replies, key=lambda r: place[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
@@ -241,18 +236,25 @@ class ClientRuntime:
         """Return a client's committed state; None before it has begun."""
         return self._states.get(client)
 
-    def _try(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
+    def _try(
+        self,
+        visit: ClientRequest,
+        ids: tuple[int, ...],
+        down: Mapping[str, Rows | Copies],
+        place: Mapping[int, int],
+    ) -> list[Reply]:
         """Serve a group; if a client's numbers diverge, its round is discarded and its state
         unchanged.
+
+        ``place``: of each client in the downlink.
         """
         try:
-            return self._serve(visit, ids, received)
+            return self._serve(visit, ids, cut(down, [place[i] for i in ids]))
         except DivergedError as fault:
             if len(ids) == 1:
                 too = f"; {self.client.rate} may be too high, too" if self.client.rate else ""
                 return [Reply(ids[0], fault=f"{fault}{too}")]
-        alone = [self._try(visit, (i,), one(received, k)) for k, i in enumerate(ids)]
-        return [reply for replies in alone for reply in replies]
+        return [reply for i in ids for reply in self._try(visit, (i,), down, place)]
 
     def _serve(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
         """Serve a group in one call; the results of training wait for ``commit``."""

@@ -103,14 +103,6 @@ def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
     }
 
 
-def one(received: Received, k: int) -> Received:
-    """Return the part received by receiver ``k`` of a call."""
-    return {
-        name: got[k : k + 1].clone() if isinstance(got, Tensor) else got.part([k])
-        for name, got in received.items()
-    }
-
-
 def stack(
     replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:

@@ -32,7 +32,7 @@ ADAPTIVE_RATES = (
 CLIENTS = 6  # maximum number of clients, evenly spaced by their number of samples
 ROUNDS = 6
 STEPS = 6  # local steps per client and round
-DIVERGED = 10.0  # times the first round's loss
+DIVERGED = 10.0  # times the size of the first round's loss, which may be negative
 PURPOSE = "range test"
 
 
@@ -126,7 +126,7 @@ def _loss(
         losses.append(float(shares @ torch.stack([loss for _, loss in trained])))
         if not (isfinite(losses[-1]) and bool(torch.isfinite(w).all())):
             return inf
-    return losses[-1] if losses[-1] <= DIVERGED * losses[0] else inf
+    return losses[-1] if losses[-1] <= DIVERGED * abs(losses[0]) else inf
 
 
 def _local(

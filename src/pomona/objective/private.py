@@ -191,13 +191,6 @@ class PrivateObjective(Objective):
         """Refuse, because such a product is not a clipped gradient. Raises ConfigError."""
         raise ConfigError(f"{SECOND_ORDER}; take a method or an order without them")
 
-    def outputs(self, row: Tensor, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return the wrapped outputs; requires acknowledging "metrics", or "output-criterion" for
-        training data.
-        """
-        require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
-        return self.inner.outputs(row, client, split)
-
     def batchwise(
         self,
         row: Tensor,
@@ -205,8 +198,8 @@ class PrivateObjective(Objective):
         split: str,
         of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
-        """Return the wrapped objective's result; requires the same acknowledgement as
-        ``outputs``.
+        """Return the wrapped objective's result; requires acknowledging "metrics", or
+        "output-criterion" for training data.
         """
         require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
         return self.inner.batchwise(row, client, split, of)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
-from pomona.core.files import LONG, content, sync
+from pomona.core.files import LONG, content, publish
 from pomona.privacy.accounting import Event, combined, effective, rate
 from pomona.storage.hash_chain import START, chained, parsed
 
@@ -124,15 +124,7 @@ class Ledger:
     def create(cls, path: Path, head: Head) -> None:
         """Write an empty ledger; only another empty one may be replaced."""
         line, _ = chained(START, asdict(head))
-        handle = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        try:
-            os.write(handle, line)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        sync(path.parent)
+        publish(path.parent, [line], lambda _: path.name, "ledger.unfinished", 0o600)
 
     def append(self, entry: LedgerEntry) -> None:
         """Record a release durably before its noise is drawn; known releases cost nothing.

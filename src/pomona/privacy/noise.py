@@ -174,8 +174,8 @@ class KeyStore:
         self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
-        """Return a 63-bit seed for dropout masks: secret, and the same when a release is
-        repeated.
+        """Return a 63-bit seed for dropout masks on a CPU: secret, and the same when a release is
+        repeated; on a GPU they follow the run's seed, which is public.
         """
         return int(self._name(draw, question, question)[:15], 16)
 

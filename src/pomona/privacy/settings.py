@@ -31,7 +31,7 @@ class Privacy(Settings):
         None,
         gt=0,
         le=1e9,
-        description="a client stops before it would spend more (epsilon); no limit if not set",
+        description="no client spends more (epsilon): a simulation ends first; no limit if not set",
     )
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
