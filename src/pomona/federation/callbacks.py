@@ -77,8 +77,20 @@ class Witness(Protocol):
         """
 
 
-class NullCallback(Callback):
+class NullCallback:
     """Callback that does nothing."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def trained(self, number: int) -> None:
+        """Do nothing."""
+
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Do nothing."""
+
+    def note(self, text: str) -> None:
+        """Do nothing."""
 
 
 class CallbackList:
