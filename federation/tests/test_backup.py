@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import resource
 import shutil
 import stat
 import sys
@@ -173,6 +174,29 @@ def test_rounds_that_are_removed_while_they_are_read_are_whole_in_the_backup(
     ranks = [order.index(f"state/{name}") for name in ("seen.json", "asked.json", "agreement.json")]
     assert ranks == sorted(ranks)
     assert max(order.index(name) for name in found) < min(ranks)
+
+
+def test_more_rounds_than_files_may_be_open_are_saved(world, tmp_path):
+    """As of a search with many trials: those of one folder alone are open at once."""
+    federation = world.federation()
+    federation.run()
+    kit, limit = federation.kits / SILO, resource.getrlimit(resource.RLIMIT_NOFILE)
+    rounds = sorted((kit / "state" / "checkpoints").glob("round-*"))
+    trials = kit / "state" / "studies" / "second-0123" / "trials"
+    in_use = max(int(p.name) for p in Path("/proc/self/fd").iterdir())
+    most = in_use + len(rounds) + 10  # the rounds of a folder, the archive, folders being read
+    homes = [trials / f"{trial:03d}" / "checkpoints" for trial in range(most)]
+    for home in homes:
+        shutil.copytree(rounds[0].parent, home)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limit[1]))
+    try:
+        told = backup(kit, "silo", tmp_path / "it.tar")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    expected = {
+        str(h.relative_to(kit) / p.name) for h in [*homes, rounds[0].parent] for p in rounds
+    }
+    assert {name for name in told.files if "/round-" in name} == expected
 
 
 def test_of_a_file_that_grows_whole_lines_are_taken(world, tmp_path):

@@ -14,10 +14,12 @@ from federation_in_process import loaded, same
 from pomona.cli import main
 from pomona.core.errors import ConfigError, LockedError, ProtocolError, QuorumError
 from pomona.storage.lock import locked
-from pomona.storage.run_status import Status, read_status
+from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import audit_log, status, versions
+from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
+from pomona_federation.server import launcher
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.study_queue import StudyQueue
@@ -168,6 +170,7 @@ def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(
     assert queue.state(queue.named("second")) == "declined"
     standing = federation.server / "federation.toml"
     standing.write_text(standing.read_text().replace("quorum = 3", "quorum = 2"))
+    queue = StudyQueue(federation.server)
     assert queue.state(queue.named("second")) == "proposed"
     for silo in ("silo-0", "silo-2"):
         heard(federation, silo)
@@ -189,6 +192,7 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     key = federation.server / "keys" / "late.pub"
     with pytest.raises(SystemExit, match="0"):
         main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
+    queue = StudyQueue(federation.server)
     assert queue.state(queue.named("second")) == "proposed"
     assert "study second, which was declined, is open again" in capsys.readouterr().out
     assert Consents(queue.named("second").folder).declined == {"silo-1", "silo-2"}
@@ -240,6 +244,49 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
         queue.resume("one")
     with pytest.raises(ConfigError, match="already"):
         queue.submit(study_file(federation, "one"))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_submitted_study_that_failed_last_is_continued_by_resume(federation, resume, monkeypatch):
+    """The kit's own study has finished; the server has ended with the second one's code 7."""
+    queue, then = StudyQueue(federation.server), []
+    for name in ("second", "third"):
+        queue.submit(study_file(federation, name, decide=0.0))
+    ends = {"kit": ("finished", 0), "third": ("failed", 8), "second": ("failed", 7)}
+    for moment, (name, (state, code)) in enumerate(ends.items()):
+        said = Status(state=state, round=1, code=code, time=moment)
+        write_status(queue.named(name).folder, said)
+    monkeypatch.setattr(launcher, "require_ready", lambda *_: None)
+    monkeypatch.setattr(launcher, "_flower", lambda *_: {})
+    monkeypatch.setattr(
+        launcher,
+        "_served",
+        lambda folder, *_: (
+            then.append(StudyQueue(folder).next()) or Status(state="running", round=1)
+        ),
+    )
+    launcher.serve(federation.server, lambda _: None, resume=resume)
+    assert [study.name for study in then] == (["second"] if resume else [])
+    assert queue.state(queue.named("third")) == "failed"
+
+
+def test_the_gate_reads_the_federations_file_as_often_for_many_studies_as_for_one(
+    federation, monkeypatch
+):
+    read, counted = Federation.read, []
+    monkeypatch.setattr(Federation, "read", lambda path: counted.append(path) or read(path))
+    visit = StudyVisit(silo="silo-0").model_dump_json().encode()
+
+    def reads():
+        counted.clear()
+        assert StudyRequests(federation.server).answer("silo-0", STUDIES, visit)[0] == 200
+        return len(counted)
+
+    counts = set()
+    for name in ("one", "two", "three"):
+        StudyQueue(federation.server).submit(study_file(federation, name))
+        counts.add(reads())
+    assert len(counts) == 1
 
 
 def test_every_study_has_a_hash_of_its_own_although_its_terms_are_those_of_another(federation):

@@ -324,6 +324,22 @@ def test_the_book_is_followed_while_the_run_goes(tmp_path, quick):
     assert "south: unregistered" in said
 
 
+def test_a_superlink_that_answers_with_an_error_is_started_again(tmp_path, quick):
+    """As with a full disk, or while its database is locked."""
+    link, refused = Fake([f"time.sleep(0.2)\n{DONE}"]), ["503", "503"]
+    nodes = link.nodes
+
+    def erring():
+        if refused:
+            raise ProtocolError(refused.pop())
+        return nodes()
+
+    link.nodes = erring
+    made, policy, said = server(tmp_path, link)
+    assert finish(made, policy, link).state == "finished"
+    assert said.count("503") == 2
+
+
 def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):
     made, policy, said = server(tmp_path, Fake([]), [sys.executable, "-c", "print('no database')"])
 

@@ -161,10 +161,9 @@ def add(
     from pomona_federation.server.registry_admin import admit
     from pomona_federation.server.study_queue import StudyQueue
 
-    queue = StudyQueue(folder)
-    declined = queue.declined
+    declined = StudyQueue(folder).declined
     place = admit(folder, name, key)
-    reopened = sorted(declined - queue.declined)
+    reopened = sorted(declined - StudyQueue(folder).declined)
     if json:
         emit({"silo": name, "place": place, "reopened": reopened})
         return

@@ -24,6 +24,7 @@ from pomona.core.errors import StorageError, listed
 from pomona.core.files import opened, sync, writing
 from pomona.core.settings import Settings
 from pomona.storage.lock import locked
+from pomona.storage.run_status import committed
 from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import (
     AGREED,
@@ -138,30 +139,37 @@ def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Bac
 
 
 def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
-    """The files of a backup in the order in which they must be read; all rounds are opened at once.
+    """The files of a backup in the order in which they must be read."""
+    homes, rest = _split(folder, whose, without_key)
+    for home in homes:
+        yield from _rounds(folder, home)
+    for name in rest:
+        with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
+            yield name, file
+
+
+def _rounds(folder: Path, home: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """The rounds in one folder of a kit, opened at once.
 
     An open file can be read to its end even if it is removed for a newer round.
     """
     for again in range(AGAIN):
         with ExitStack() as stack:
-            rounds, rest = _split(folder, whose, without_key)
             try:
                 at_once = [
-                    (name, stack.enter_context(opened(folder / name, follow=False)))
-                    for name in rounds
+                    (str(path.relative_to(folder)), stack.enter_context(opened(path, follow=False)))
+                    for _, path in committed(folder / home)
                 ]
             except FileNotFoundError:
                 if again == AGAIN - 1:
                     raise
                 continue
             yield from at_once
-            for name in rest:
-                with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
-                    yield name, file
             return
 
 
-def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[str], list[str]]:
+def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[Path], list[str]]:
+    """The folders of rounds, and all other files."""
     items = [item for item in contents(folder, whose) if saved(item, without_key)]
     if strange := [str(item.path) for item in items if not item.plain]:
         raise StorageError(
@@ -171,7 +179,9 @@ def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[str], lis
     names = {str(item.path) for item in items}
     rounds = {name for name in names if "/checkpoints/round-" in name}
     # A first private run may write the budget after the kit was listed.
-    return sorted(rounds), sorted((names | {BUDGET}) - rounds, key=_rank)
+    return sorted({Path(name).parent for name in rounds}), sorted(
+        (names | {BUDGET}) - rounds, key=_rank
+    )
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -37,7 +37,8 @@ def serve(
     Args:
         folder: the kit.
         say: called with every line for the operator.
-        resume: refuse if there is nothing to continue.
+        resume: refuse if there is nothing to continue; also continue a submitted study that failed,
+            if it ran last. The kit's own is always continued.
         standing: wait for further studies when all have ended, as a kit without its own study
             always does.
 
@@ -54,7 +55,9 @@ def serve(
     os.umask(0o077)
     standing |= federation.study is None
     queue, before, done = StudyQueue(folder), read_status(state), last_round(state)
-    if before and before.state == "finished" and not standing and not queue.open:
+    last = {KIT, queue.current.name} if resume and queue.current else {KIT}
+    failed = [s.name for s in queue.all if s.name in last and queue.state(s) == "failed"]
+    if before and before.state == "finished" and not (standing or queue.open or failed):
         say(f"the run in {state} is finished after round {before.round}; nothing to do")
         return before
     if resume and not (done or queue.begun):
@@ -65,8 +68,8 @@ def serve(
             probe(state)
             env = _flower(folder, state, federation)
             require_ready(folder, federation)
-            if before and before.state == "failed":
-                queue.resume(KIT)
+            for name in failed:
+                queue.resume(name)
             if done or (before and before.state != "finished"):
                 say(f"going on after round {done}")
             return _served(folder, federation, env, say, standing)

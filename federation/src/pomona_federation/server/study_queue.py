@@ -9,7 +9,7 @@ to agree to.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -123,14 +123,19 @@ class QueuedStudy:
 
 @dataclass(frozen=True)
 class StudyQueue:
-    """The studies in a server's kit."""
+    """The studies in a server's kit; its federation and members are read once."""
 
     kit: Path
 
-    @property
+    @cached_property
     def federation(self) -> Federation:
         """The federation of the kit."""
         return Federation.read(self.kit / "federation.toml")
+
+    @cached_property
+    def members(self) -> frozenset[str]:
+        """The names of the current members."""
+        return frozenset(entry.name for entry in entries(self.kit) if not entry.revoked)
 
     @property
     def all(self) -> list[QueuedStudy]:
@@ -279,14 +284,14 @@ class StudyQueue:
                 f"study {study.name} is {self.state(study)}; only a study that waits for "
                 "decisions can be begun"
             )
-        accepted, declined, members = self._decisions(study)
+        accepted, declined = self._decisions(study)
         if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
             raise ConfigError(
                 f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; "
                 "wait for more silos"
             )
         self._write(study.known.model_copy(update={"begun": True}))
-        return tuple(sorted(members - accepted - declined))
+        return tuple(sorted(self.members - accepted - declined))
 
     def resume(self, name: str) -> None:
         """Put an aborted or failed study back into the queue, from its last committed round."""
@@ -304,23 +309,22 @@ class StudyQueue:
 
     def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
         """Whether all members have accepted, or enough of them by the deadline."""
-        accepted, declined, members = self._decisions(study)
+        accepted, declined = self._decisions(study)
         quorum = study.agreed(self.federation, self.kit).quorum
-        if len(members - declined) < quorum:
+        if len(self.members - declined) < quorum:
             return "declined"
         late = known.begun or time.time() >= known.submitted + known.study.decide
         return (
             "ready"
-            if len(accepted) >= quorum and (late or accepted | declined == members)
+            if len(accepted) >= quorum and (late or accepted | declined == self.members)
             else "proposed"
         )
 
-    def _decisions(self, study: QueuedStudy) -> tuple[set[str], set[str], set[str]]:
-        """The members that have accepted a study, those that have declined it, and all."""
-        members = {entry.name for entry in entries(self.kit) if not entry.revoked}
+    def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:
+        """The members that have accepted a study, and those that have declined it."""
         said = Consents(study.folder).decisions
-        accepted = {silo for silo in members if silo in said and said[silo].accepted}
-        return accepted, {silo for silo in members if silo in said} - accepted, members
+        accepted = frozenset(silo for silo in self.members & said.keys() if said[silo].accepted)
+        return accepted, (self.members & said.keys()) - accepted
 
     def _submitted(self) -> Sequence[QueuedStudy]:
         return sorted(self._found(), key=lambda study: study.known.number if study.known else 0)

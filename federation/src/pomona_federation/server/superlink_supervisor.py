@@ -127,7 +127,7 @@ class ServerPolicy:
             if study is None:
                 return read_status(self.state) or Status(state="finished", round=0, code=0)
             verdict = self._attempt(supervisor, study)
-        except ConnectionError as fault:
+        except (ConnectionError, ProtocolError) as fault:
             self.say(str(fault))
             verdict = "restart"
         step = self._judged(verdict)
@@ -148,12 +148,12 @@ class ServerPolicy:
 
         Raises ConnectionError if SuperLink has ended.
         """
-        queue, told = self.queue, False
+        told = False
         while self._over:
-            if not self.standing and not queue.open:
+            waiting = [s.name for s in self.queue.open]
+            if not self.standing and not waiting:
                 return None
             if not told:
-                waiting = [s.name for s in queue.open]
                 self.say(
                     f"waiting for the silos to decide on {', '.join(waiting)}"
                     if waiting
@@ -234,13 +234,8 @@ class ServerPolicy:
         """Submit a study's run, and watch it until an action is needed."""
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
-        try:
-            self._stop_others(self._link, supervisor)
-            self._run = self._link.submit(
-                self.fab(), {"folder": str(self.folder), "study": study.name}
-            )
-        except ProtocolError as fault:
-            raise ConnectionError(str(fault)) from None
+        self._stop_others(self._link, supervisor)
+        self._run = self._link.submit(self.fab(), {"folder": str(self.folder), "study": study.name})
         self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
         began, appeared = time.monotonic(), False
         while True:
