@@ -56,6 +56,7 @@ def test_defaults_follow_from_what_is_said(tmp_path):
     assert (f.bind, f.quorum, f.places, f.study.task.outputs) == ("0.0.0.0:8443", 2, 7, 2)
     assert load(tmp_path, tree(server="127.0.0.1:9000")).bind == "127.0.0.1:9000"
     assert load(tmp_path, tree(server="[::1]:9000")).bind == "[::1]:9000"
+    assert load(tmp_path, tree(server="[2001:db8::1]:9000")).bind == "[::]:9000"
 
 
 def test_what_is_read_fits_into_messages(tmp_path):

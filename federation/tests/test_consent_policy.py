@@ -3,8 +3,11 @@
 import hashlib
 import math
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, time, timedelta
+from threading import Event
 
 import pytest
 import tomli_w
@@ -18,7 +21,7 @@ from pomona_federation import audit_log
 from pomona_federation.agreement import Federation
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.silo import preflight, task_policy
+from pomona_federation.silo import consent_policy, preflight, task_policy
 from pomona_federation.silo.consent_policy import excesses, misfits
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, ConsentTerms
 from pomona_federation.silo.known_studies import KnownStudies
@@ -218,6 +221,29 @@ def test_what_fits_is_accepted_told_and_run_without_a_person(federation):
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
     federation.run("second")
     assert set(own_models(federation, "second")) == {"silo-0"}
+
+
+def test_rules_that_two_processes_apply_at_once_are_applied_by_one(federation, monkeypatch):
+    """`pomona silo studies --ask` while the supervisor's child is at it: nobody was killed."""
+    ruled(federation)
+    submitted(federation)
+    judging, go, judged = Event(), Event(), consent_policy.verdict
+
+    def slow(*what):
+        judging.set()
+        assert go.wait(60)
+        return judged(*what)
+
+    monkeypatch.setattr(consent_policy, "verdict", slow)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(heard, federation, "silo-0")
+        assert judging.wait(60)
+        second = threads.submit(heard, federation, "silo-0")
+        with suppress(TimeoutError):  # it comes as far as it can
+            second.result(1.0)
+        go.set()
+        assert "accepted by policy.toml" in first.result()[0]
+        assert second.result() == []
 
 
 def test_what_does_not_fit_waits_with_the_reason_and_is_judged_again_by_new_rules(federation):

@@ -252,15 +252,9 @@ def test_flower_sees_what_we_say_and_no_more(monkeypatch, tmp_path):
 
 
 def test_the_server_reaches_itself(tmp_path):
-    assert superlink_client.reachable(federation(server="fl.example.org:8443")) == "127.0.0.1:8443"
-    assert (
-        superlink_client.reachable(federation(bind="[::]:8443", server="fl.example.org:8443"))
-        == "[::1]:8443"
-    )
-    assert (
-        superlink_client.reachable(federation(bind="192.0.2.4:1", server="fl.example.org:8443"))
-        == "192.0.2.4:1"
-    )
+    assert federation(server="fl.example.org:8443").inside == "127.0.0.1:8443"
+    assert federation(bind="[::]:8443", server="fl.example.org:8443").inside == "[::1]:8443"
+    assert federation(bind="192.0.2.4:1", server="fl.example.org:8443").inside == "192.0.2.4:1"
     assert superlink_client.connection(federation(), tmp_path)["superlink"]["pomona"] == {
         "address": "127.0.0.1:8443",
         "root-certificates": str(tmp_path),

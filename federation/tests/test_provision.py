@@ -321,6 +321,41 @@ def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
     assert {p: p.read_bytes() for p in before} == before
 
 
+class Killed(BaseException):
+    """As by a signal: nothing that follows runs."""
+
+
+def test_an_add_that_was_cut_short_anywhere_is_completed_by_the_same_command(copy, monkeypatch):
+    left, replace = [0], keys.replace
+
+    def cut(path, content):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        replace(path, content)
+
+    monkeypatch.setattr(keys, "replace", cut)
+    folders = ("north", "south", "west", "east")
+    targets = [f"{name}/keys/peers" for name in folders] + ["server/keys"]
+    for writes in range(2 * len(targets)):  # a key and its certificate in each
+        shutil.rmtree(copy / "east", ignore_errors=True)
+        for path in copy.rglob("east.*"):
+            path.unlink()
+        left[0] = writes
+        with pytest.raises(Killed):
+            add(copy, "east")
+        private = (copy / "east/keys/silo.key").read_bytes()
+        left[0] = 2 * len(targets)
+        assert add(copy, "east").silos == ("east",)
+        assert (copy / "east/keys/silo.key").read_bytes() == private
+        public = (copy / "east/keys/silo.pub").read_bytes()
+        assert {str(p.parent.relative_to(copy)) for p in copy.rglob("east.pub")} == set(targets)
+        assert {p.read_bytes() for p in copy.rglob("east.pub")} == {public}
+        assert len(list(copy.rglob("east.cert"))) == len(targets)
+        with pytest.raises(ConfigError, match="choose a new name"):
+            add(copy, "east")
+
+
 def test_kits_without_certificates_are_to_be_made_again(copy):
     """Those of an older Pomona had signatures in a form of their own."""
     for path in copy.rglob("*.cert"):
@@ -472,7 +507,7 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
         provision(path, tmp_path / "more")
 
 
-def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_path):
+def test_the_certificate_names_the_server_as_silos_and_as_its_own_processes_reach_it(kit, tmp_path):
     def names(folder):
         certificate = certificates.x509.load_pem_x509_certificate(
             (folder / "server/certs/server.crt").read_bytes()
@@ -482,9 +517,15 @@ def test_the_certificate_names_loopback_only_where_the_server_is_there(kit, tmp_
         ).value
         return {str(name.value) for name in said}
 
-    assert names(kit) == {"fl.example.org"}
-    provision(written(tmp_path, {"name": "north"}, server="127.0.0.1:9000"), tmp_path / "kits")
-    assert names(tmp_path / "kits") == {"127.0.0.1", "localhost", "::1"}
+    def provisioned_for(name, **at):
+        return names(provision(written(tmp_path, {"name": "north"}, **at), tmp_path / name).folder)
+
+    assert names(kit) == {"fl.example.org", "127.0.0.1"}
+    assert provisioned_for("6", server="[2001:db8::1]:9000") == {"2001:db8::1", "::1"}
+    bound = provisioned_for("bound", server="fl.example.org:9000", bind="192.0.2.4:9000")
+    assert bound == {"fl.example.org", "192.0.2.4"}
+    local = provisioned_for("local", server="127.0.0.1:9000")
+    assert local == {"127.0.0.1", "localhost", "::1"}
 
 
 # Wheels

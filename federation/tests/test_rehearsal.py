@@ -2,9 +2,11 @@
 bit by bit.
 """
 
+import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +16,9 @@ from pomona.cli import main
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
+from pomona.storage.run_status import Status, write_status
 from pomona_federation.agreement import Federation
+from pomona_federation.rehearsal import run
 from pomona_federation.rehearsal.run import LocalFederation, rehearse
 from representatives import representatives
 
@@ -88,6 +92,24 @@ def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
         local.wait(lambda status: status.state != "running", 60.0)
     with pytest.raises(QuorumError, match=rf"made no progress within 0 s \(error.*see {log}"):
         local.wait(lambda status: status.state != "running", 0.0)
+
+
+def test_a_rehearsal_with_a_round_in_each_limit_is_not_ended(tmp_path, monkeypatch):
+    """Six rounds of 3 s each: more than the limit of 5 s together, and none alone."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda _: None, now=0.0)
+    monkeypatch.setattr(run, "time", clock)
+    local = LocalFederation(tmp_path, (), None)
+    local._own["server"] = SimpleNamespace(poll=lambda: None, pid=os.getpid())
+
+    def commits():
+        clock.now += 3.0
+        write_status(local.server / "run", Status(state="running", round=int(clock.now / 3)))
+
+    (local.server / "run").mkdir(parents=True)
+    (tmp_path / "server.log").touch()
+    assert local.wait(lambda status: status.round == 6, 5.0, commits).round == 6
+    with pytest.raises(QuorumError, match="no progress within 5 s"):
+        local.wait(lambda status: status.round == 7, 5.0, lambda: setattr(clock, "now", 30.0))
 
 
 def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, monkeypatch):

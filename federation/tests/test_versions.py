@@ -1,6 +1,7 @@
 """Two versions in one federation: compatibility, error messages, and upgrades during a study."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -151,6 +152,13 @@ def test_a_silo_that_began_with_another_line_says_so(world, monkeypatch):
         federation.run()
     audit = (federation.kits / SILO / "state" / "audit.jsonl").read_text()
     assert "this silo's part in the study was begun by Pomona 0.0.9" in audit
+
+
+def test_versions_that_are_noted_at_once_are_all_kept(tmp_path):
+    names = [f"silo-{k}" for k in range(32)]
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: versions.note(tmp_path, name, OLD), names))
+    assert versions.noted(tmp_path) == dict.fromkeys(names, OLD)
 
 
 def test_nothing_has_been_begun_where_nothing_says_so():

@@ -214,6 +214,13 @@ class Federation(Settings):
         return Address.parse(self.server).loopback and Address.parse(self.bind).loopback
 
     @property
+    def inside(self) -> str:
+        """The address at which the server's machine reaches its own SuperLink."""
+        bind = Address.parse(self.bind)
+        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+        return str(Address(anywhere.get(bind.host, bind.host), bind.port))
+
+    @property
     def agreement(self) -> str:
         """SHA-256 in hex of what a member agrees to by its kit: its study, or else the federation
         alone.
@@ -420,4 +427,5 @@ def in_fours(digest: str) -> str:
 
 
 def _everywhere(server: Address) -> str:
-    return str(Address(server.host if server.loopback else "0.0.0.0", server.port))  # noqa: S104 - silos come from outside
+    everywhere = "::" if server.ip and server.ip.version == 6 else "0.0.0.0"  # noqa: S104 - silos come from outside
+    return str(Address(server.host if server.loopback else everywhere, server.port))

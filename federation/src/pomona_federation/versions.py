@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field
 from pomona.core.bounds import PLACES, Count, plain
 from pomona.core.errors import CheckpointError, ProtocolError, StorageError
 from pomona.core.settings import Settings
+from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import PROTOCOL
 from pomona_federation.json_store import read_json, write_json
 
@@ -82,8 +83,11 @@ class KnownVersions(Settings):
 
 
 def note(state: Path, peer: str, said: Versions | None) -> None:
-    """Record a peer's version if it has changed; for display only."""
-    with suppress(OSError, StorageError):
+    """Record a peer's version if it has changed; the server waits for no silo of another line.
+
+    Its processes and threads write the same file.
+    """
+    with suppress(OSError, StorageError), waiting_lock(state / ".versions.lock"):
         known = noted(state)
         if said and known.get(peer) != said:
             write_json(state / FILE, KnownVersions(peers={**known, peer: said}))

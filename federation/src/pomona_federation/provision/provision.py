@@ -123,6 +123,8 @@ def provision(
 def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
 
+    The server's kit gets it last; a call that a kill cut short before is completed by the same.
+
     Raises:
         ConfigError: a name that is taken or invalid, an invalid key, or no kits with their
             authority there.
@@ -130,29 +132,33 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     """
     server, federation = out / "server", provisioned(out)
     name = validated(FoundingMember, {"name": name}).name
-    if (out / name).exists():
+    members, kit = _known(server / "keys"), out / name
+    new = [
+        member
+        for member in _known(kit / "keys" / "peers")
+        if member.name == name and (key is None or member.public == keys.public(key))
+    ]
+    if name in {member.name for member in members} or (kit.exists() and not new):
         raise ConfigError(
             f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked"
         )
     if federation.insecure and key:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
-    new = (
-        []
-        if federation.insecure
-        else [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
-    )
-    members = [*_known(server / "keys"), *new]
+    if not (new or federation.insecure):
+        new = [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
+    members += new
     _distinct(
         [
             *members,
             *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder)),
         ]
     )
-    others = [path.parent for path in sorted(out.glob("*/silo.toml"))]
-    with appearing(out / name) as made:
-        _silo(made, server, name, members)
-    for folder in (server / "keys", *(other / "keys" / "peers" for other in others)):
-        write(folder, _public(new))
+    if not kit.exists():
+        with appearing(kit) as made:
+            _silo(made, server, name, members)
+    for folder in (*sorted(out.glob("*/keys/peers")), server / "keys"):
+        for file, text in sorted(_public(new).items()):  # no key without its certificate
+            keys.replace(folder / file, text)
     return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
 
 
@@ -223,9 +229,10 @@ def _server(
 ) -> kit_files.Files:
     if not authority:
         return kit_files.server(federation, None, installed)
-    host = Address.parse(federation.server)
+    # its own processes reach it by another address than the silos
+    hosts = (Address.parse(at).host for at in (federation.server, federation.inside))
     certificate = certificates.server(
-        authority, (host.host, *(LOOPBACK if federation.loopback else ()))
+        authority, (*hosts, *(LOOPBACK if federation.loopback else ()))
     )
     files = kit_files.server(federation, certificates.validity(certificate.public), installed)
     files |= {"certs/ca.crt": authority.public, "certs/server.crt": certificate.public}

@@ -53,7 +53,7 @@ KINDS = {
     "worker": "pomona_federation.silo.worker",
     "supervisor": "-m pomona s",
 }
-LIMIT = 1200.0  # seconds for the whole federation
+LIMIT = 1200.0  # seconds without a committed round
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,16 @@ class LocalFederation:
     ) -> Status:
         """Wait until the status satisfies a condition; ``look`` is called meanwhile.
 
-        Raises QuorumError after ``seconds``, or if the server ends.
+        Raises QuorumError after ``seconds`` without a committed round, or if the server ends.
         """
-        limit = time.monotonic() + seconds
+        limit, reached = time.monotonic() + seconds, 0
         while time.monotonic() < limit:
             self._weigh()
             status = self.status
             if status and until(status):
                 return status
+            if status and status.round > reached:
+                limit, reached = time.monotonic() + seconds, status.round
             code = self._own["server"].poll()
             if code is not None and not (self.status and until(self.status)):
                 raise self._given_up(f"the rehearsal's server ended with code {code}")

@@ -20,7 +20,7 @@ from pomona_federation.certificates import RENEW, certificate, expires, private,
 from pomona_federation.server import superlink
 from pomona_federation.server.registry_admin import members
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.server.superlink_client import SuperLinkClient, connection, reachable
+from pomona_federation.server.superlink_client import SuperLinkClient, connection
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
@@ -117,7 +117,7 @@ def _served(
         )
         policy = ServerPolicy(
             folder,
-            lambda: SuperLinkClient(reachable(federation), None if federation.insecure else ca),
+            lambda: SuperLinkClient(federation.inside, None if federation.insecure else ca),
             lambda: flower_internals.agreed_bundle(folder),
             lambda: {} if federation.insecure else members(folder),
             tell,

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import content
-from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.keys import load_public
 
@@ -171,16 +170,7 @@ def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tupl
     ]
 
 
-def reachable(federation: Federation) -> str:
-    """The address at which this machine reaches its own SuperLink."""
-    bind = Address.parse(federation.bind)
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-    return str(Address(anywhere.get(bind.host, bind.host), bind.port))
-
-
 def connection(federation: Federation, ca: Path) -> dict[str, Any]:
     """``config.toml`` of Flower's folder, for the `flwr` command line."""
     how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
-    return {
-        "superlink": {"default": CONNECTION, CONNECTION: {"address": reachable(federation), **how}}
-    }
+    return {"superlink": {"default": CONNECTION, CONNECTION: {"address": federation.inside, **how}}}

@@ -42,7 +42,7 @@ from pomona_federation.supervision.process_logs import LogFile, OutputLog
 from pomona_federation.supervision.processes import start
 from pomona_federation.versions import mismatch, note
 
-MARKS = "state/taking-in"  # in a kit
+MARKS, LOCK = "state/taking-in", "state/.taking-in.lock"  # in a kit
 TEXT = 600.0  # seconds until a study's text must be complete; LONGEST bytes take 70 s at 2 Mbit/s
 # a path and what to POST to it, if anything -> the answer
 Ask = Callable[[str, bytes | None], bytes]
@@ -174,9 +174,10 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
             take_in(kit, agreement, ask)
         except Exception as fault:  # whatever a study holds, the others are added
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
-    for known in KnownStudies(kit).all:
-        if known.status == "pending":
-            say(_judged(kit, known))
+    with waiting_lock(kit / LOCK):  # else another process would be taken for one that was killed
+        for known in KnownStudies(kit).all:
+            if known.status == "pending":
+                say(_judged(kit, known))
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def _marked(kit: Path, agreement: str) -> Iterator[None]:
     """
     mark = kit / MARKS / agreement
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(kit / "state" / ".taking-in.lock"):
+    with waiting_lock(kit / LOCK):
         if mark.exists():
             raise ProtocolError(
                 f"the process that did so was killed, probably for lack of memory; remove {mark} "
