@@ -18,7 +18,7 @@ from test_preflight import kit, server_kit, visit
 
 HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
 LIVE = {
-    "round": 2,
+    "rounds": 3,
     "present": ["north"],
     "rejected": ["south"],
     "why": {"south": "late"},
@@ -37,7 +37,7 @@ TORN = {
     "not UTF-8": b"\xff\xfe",
     "nested": "[" * 100_000,
     "empty": "",
-    "NaN": '{"round": NaN}',
+    "NaN": '{"rounds": NaN}',
 }
 
 

@@ -192,6 +192,8 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     key = federation.server / "keys" / "late.pub"
     with pytest.raises(SystemExit, match="0"):
         main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
+    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    assert (last["event"], last["silo"]) == ("added", "late")
     queue = StudyQueue(federation.server)
     assert queue.state(queue.named("second")) == "proposed"
     assert "study second, which was declined, is open again" in capsys.readouterr().out
@@ -239,6 +241,11 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     queue.abort("one")
     assert queue.next().name == "two"
     queue.resume("one")
+    told = audit_log.read(federation.server / "run" / "audit.jsonl")[-2:]
+    assert [(line["event"], line["study"]) for line in told] == [
+        ("aborted", "one"),
+        ("resumed", "one"),
+    ]
     assert queue.next().name == "one"
     with pytest.raises(ConfigError, match="only a study that failed"):
         queue.resume("one")
@@ -447,6 +454,8 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     decided(federation, "silo-1", "second")
     assert queue.state(queue.named("second")) == "proposed"
     assert queue.begin("second") == ("silo-2",)
+    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    assert (last["event"], last["study"]) == ("begun", "second")
     assert queue.state(queue.named("second")) == "ready"
     with pytest.raises(ConfigError, match="is ready; only a study that waits"):
         queue.begin("second")
@@ -463,6 +472,8 @@ def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second")
     dismiss(federation.server, "silo-1")
+    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    assert (last["event"], last["silo"]) == ("revoked", "silo-1")
     (row,) = [row for row in overview(federation.server) if row["study"] == "second"]
     assert row["accepted"] == "silo-1"
     assert "silo-1" not in row["undecided"]

@@ -16,13 +16,14 @@ from federation_in_process import LocalGrid, lost
 from pomona.cli import main
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.storage.run_status import read_status
-from pomona_federation import audit_log
+from pomona_federation import audit_log, status
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_apps import handled, server_app
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.provision.provision import provision
+from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo import preflight
 from pomona_federation.silo.known_studies import KnownStudies
@@ -351,6 +352,17 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
     assert list(result.silos) == ["north", "south"]
     assert list(result.absent) == ["east"]
     assert "| east | - | absent: " in (standing.out("look") / "survey.md").read_text()
+
+
+def test_status_names_who_was_turned_away_from_a_survey(standing, monkeypatch):
+    gather = MessageExchange.gather
+    monkeypatch.setattr(
+        MessageExchange, "gather", lambda *what: gather(*what) | {"node 99": "its key is unknown"}
+    )
+    standing.submitted("look")
+    standing.run("look")
+    notes = status.server(standing.kits / "server")["notes"]
+    assert "node 99 was turned away: its key is unknown" in notes
 
 
 def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):

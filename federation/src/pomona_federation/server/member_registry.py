@@ -22,6 +22,7 @@ from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
@@ -138,6 +139,7 @@ class MemberRegistry:
                 raise ConfigError(
                     f"all {self._places} places are taken; places are part of what silos agreed to"
                 )
+            self._audited("added", name)
             self._write([*entries, entry], settled)
         return len(entries)
 
@@ -146,7 +148,9 @@ class MemberRegistry:
 
         Raises ConfigError for an unknown silo.
         """
-        self._change(self.place(name), revoked=True)
+        place = self.place(name)
+        self._audited("revoked", name)
+        self._change(place, revoked=True)
 
     def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
         """Replace a silo's key at once.
@@ -158,6 +162,7 @@ class MemberRegistry:
             raise ConfigError(
                 f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name"
             )
+        self._audited("renewed", name)
         self._change(
             place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before)
         )
@@ -221,6 +226,11 @@ class MemberRegistry:
         themselves.
         """
         return False
+
+    def _audited(self, event: str, name: str) -> None:
+        """Record what the operator does to a silo, before it counts."""
+        with Audit(self._path.parent / "audit.jsonl") as audit:
+            audit.write(event, silo=name)
 
     def _change(self, place: int, **fields: Any) -> None:
         with self._changing():

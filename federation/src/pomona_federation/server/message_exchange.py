@@ -81,6 +81,11 @@ class OutgoingMessage(ABC):
 
     @property
     @abstractmethod
+    def digest(self) -> str:
+        """The hash of what is asked, which an answer names."""
+
+    @property
+    @abstractmethod
     def about(self) -> Mapping[str, object]:
         """Its fields in the audit log."""
 

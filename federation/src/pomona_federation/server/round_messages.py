@@ -6,7 +6,6 @@ Verified are signatures, scores and the uplink's bytes. Nothing in an answer is 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Protocol
 
 from pomona.core.errors import ProtocolError
 from pomona.federation.admission import UNBOUNDED, Admission
@@ -157,16 +156,6 @@ def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
     }
 
 
-class Asked(Protocol):
-    """What an answer names: the silo that was asked, and the hash of what it was asked."""
-
-    silo: str
-
-    @property
-    def digest(self) -> str:
-        """Hash of the task or request."""
-
-
 Origins = list[tuple[str, RowOrigin]]  # of rows, with their hashes
 MODELS = {"personal", "global", "local"}  # see ``record.Evaluation``
 
@@ -184,7 +173,7 @@ class AnswerReader:
     registry: MemberRegistry
     relays: Collection[str]
 
-    def verified(self, place: int, sent: Asked, message: Message) -> Answer | Refusal:
+    def verified(self, place: int, sent: OutgoingMessage, message: Message) -> Answer | Refusal:
         """The body signed by the silo of a place.
 
         Raises ProtocolError, also for an answer to another task.

@@ -5,7 +5,7 @@
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import Any
@@ -160,7 +160,6 @@ class ServerStatusFile(NullCallback):
     transport: FlowerTransport
     audit: Audit
     record: RunRecord
-    _notes: list[str] = field(default_factory=list)
     _heavy: Sequence[str] = ()
     _rejected: Sequence[Rejection] = ()
     _quarantined: frozenset[int] = frozenset()
@@ -171,7 +170,6 @@ class ServerStatusFile(NullCallback):
 
     def note(self, text: str) -> None:
         """Show the operator a line."""
-        self._notes.append(text)
         self.audit.write("note", text=text)
         logger.info("%s", text)
 
@@ -184,7 +182,7 @@ class ServerStatusFile(NullCallback):
         self._rejected, self._quarantined = verdict.rejected, verdict.history.quarantined()
         log_admission(self.audit, self.transport.registry, number, verdict)
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
         """Write the status of a committed round."""
         self._weigh()
         entries = self.transport.registry.entries
@@ -193,9 +191,7 @@ class ServerStatusFile(NullCallback):
             entries[i].name: QUARANTINED for i in self._quarantined if not entries[i].revoked
         }
         refused |= {entries[r.client].name: r.reason for r in self._rejected}
-        means = {f"{e.model}, {e.when}, {e.split}, round {e.round}": e.mean for e in evaluations}
         live = LiveStatus(
-            round=row.round,
             rounds=self.record.config["rounds"],
             present=tuple(present),
             absent=tuple(e.name for e in entries if e.name not in present and not e.revoked),
@@ -204,13 +200,8 @@ class ServerStatusFile(NullCallback):
             bytes_down=sum(row.bytes_down),
             bytes_up=sum(row.bytes_up),
             seconds=row.seconds,
-            metric=self.record.config["metric"],
-            means=means,
-            notes=tuple(self._notes),
-            since=time(),
         )
         write_json(self.out / LIVE, live)
-        self._notes = []
         self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
         logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
         for name, why in live.why.items():

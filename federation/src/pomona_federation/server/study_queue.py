@@ -23,6 +23,7 @@ from pomona.core.toml import Tree
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
+from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import entries
@@ -232,6 +233,7 @@ class StudyQueue:
         known = SubmittedStudy(
             number=number, submitted=time.time(), agreement=agreed.agreement, study=study
         )
+        self._audited("proposed", known.study.name)
         self._write(known)
         return known
 
@@ -269,6 +271,7 @@ class StudyQueue:
             )
         if (state := self.state(study)) in OVER:
             raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
+        self._audited("aborted", name)
         self._write(study.known.model_copy(update={"aborted": True}))
 
     def begin(self, name: str) -> tuple[str, ...]:
@@ -290,6 +293,7 @@ class StudyQueue:
                 f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; "
                 "wait for more silos"
             )
+        self._audited("begun", name)
         self._write(study.known.model_copy(update={"begun": True}))
         return tuple(sorted(self.members - accepted - declined))
 
@@ -300,6 +304,7 @@ class StudyQueue:
             raise ConfigError(
                 f"study {name!r} is {state}; only a study that failed or was aborted can be resumed"
             )
+        self._audited("resumed", name)
         if study.known:
             self._write(study.known.model_copy(update={"aborted": False}))
         if (said := read_status(study.folder)) and said.state == "failed":
@@ -345,6 +350,11 @@ class StudyQueue:
                     "backup"
                 )
             yield QueuedStudy(folder.name, folder, known)
+
+    def _audited(self, event: str, name: str) -> None:
+        """Record what the operator does to a study, before it counts."""
+        with Audit(self.kit / "run" / "audit.jsonl") as audit:
+            audit.write(event, study=name)
 
     def _write(self, known: SubmittedStudy) -> None:
         folder = self.kit / "run" / STUDIES / known.study.name

@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -255,11 +255,6 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
     return HeadTimeout
 
 
-def signed_head(scope: Scope) -> Headers:
-    """The head of a request, signed with its silo's key."""
-    return cast("Headers", scope["headers"])
-
-
 def anonymous(_: Scope) -> str:
     """Return no name: in a federation without keys, requests are not authenticated."""
     return ""
@@ -276,7 +271,10 @@ def main() -> None:
 
     from starlette.middleware import Middleware
 
-    auth, head = RequestAuth(folder), shown_head if federation.mutual_tls else signed_head
+    auth = RequestAuth(folder)
+    head: Callable[[Scope], Headers] = (
+        shown_head if federation.mutual_tls else lambda scope: scope["headers"]
+    )
     known: Callable[[Scope], str] = (
         anonymous if federation.insecure else lambda scope: auth(head(scope))
     )

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import time
 
 from pydantic import Field
 
@@ -42,9 +41,14 @@ class OutgoingQuestion(OutgoingMessage):
     question: SurveyQuestion
 
     @property
+    def digest(self) -> str:
+        """Hash of the question."""
+        return self.question.digest
+
+    @property
     def about(self) -> Mapping[str, object]:
         """Its hash."""
-        return {"question": self.question.digest}
+        return {"question": self.digest}
 
     def message(self) -> Message:
         """The question."""
@@ -53,21 +57,16 @@ class OutgoingQuestion(OutgoingMessage):
 
 @dataclass
 class Inquiry:
-    """Asks silos; ``absent`` are those without an answer to the last question, with the reason."""
+    """Asks silos.
 
-    agreed: StudyAgreement
-    run: str
-    registry: MemberRegistry
-    bus: MessageBus
-    audit: Audit
-    pause: float = 1.0
+    Attributes:
+        absent: those without an answer to the last question, with the reason.
+        turned_away: nodes that could not identify themselves as silos, with the reason.
+    """
+
+    exchange: MessageExchange
     absent: dict[str, str] = field(default_factory=dict)
-    exchange: MessageExchange = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.exchange = MessageExchange(
-            self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
-        )
+    turned_away: dict[str, str] = field(default_factory=dict)
 
     def ask(
         self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
@@ -89,10 +88,10 @@ class Inquiry:
             except ProtocolError as fault:
                 sent.fail(str(fault))
 
-        self.exchange.send_all(stage, questions, hear)
+        self.turned_away |= self.exchange.send_all(stage, questions, hear)
         self.absent = {sent.silo: sent.reason for sent in questions.values() if not sent.answered}
         for name, reason in self.absent.items():
-            self.audit.write("absent", silo=name, stage=stage, reason=reason)
+            self.exchange.audit.write("absent", silo=name, stage=stage, reason=reason)
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(
@@ -100,8 +99,9 @@ class Inquiry:
     ) -> SurveyAnswer:
         """An answer signed by the silo of a place. Raises ProtocolError."""
         body: SurveyAnswer | Refusal = message.read(SurveyAnswer, Refusal)
-        self.registry.require_signed(place, body.kind, body.statement, message.signature)
-        note(self.registry.path.parent, name, message.versions)
+        registry = self.exchange.registry
+        registry.require_signed(place, body.kind, body.statement, message.signature)
+        note(registry.path.parent, name, message.versions)
         if isinstance(body, Refusal):
             raise ProtocolError(body.fault)
         if (body.silo, body.agreement, body.run, body.question) != (
@@ -112,7 +112,7 @@ class Inquiry:
         ):
             raise ProtocolError("an answer to another question")
         judge(body)
-        self.audit.write("received", silo=name, question=asked.digest, bytes=message.size)
+        self.exchange.audit.write("received", silo=name, question=asked.digest, bytes=message.size)
         return body
 
 
@@ -142,11 +142,12 @@ def conduct(
         registry = MemberRegistry(
             out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation)
         )
-        inquiry = Inquiry(agreed, run_id(out), registry, bus, audit, pause)
-        about = {"agreement": agreed.agreement, "run": inquiry.run, "study": agreed.study.name}
+        exchange = MessageExchange(agreed, run_id(out), registry, bus, audit, pause)
+        inquiry = Inquiry(exchange)
+        about = {"agreement": agreed.agreement, "run": exchange.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        inquiry.absent |= inquiry.exchange.gather(kit_run, consents.awaited)
+        inquiry.turned_away |= exchange.gather(kit_run, consents.awaited)
         first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))
@@ -165,7 +166,10 @@ def conduct(
         )
         path = page.write(result, out)
         live = LiveStatus(
-            round=2, rounds=2, present=tuple(silos), absent=tuple(absent), why=absent, since=time()
+            rounds=2,
+            present=tuple(silos),
+            absent=tuple(absent),
+            why=inquiry.turned_away | absent,
         )
         write_json(out / LIVE, live)
         audit.write("finished", silos=list(silos), absent=list(absent))
@@ -175,19 +179,19 @@ def conduct(
 def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
     """Ask all connected silos that have not declined for their columns."""
     assert agreed.survey
-    entries = inquiry.registry.entries
+    entries = inquiry.exchange.registry.entries
     silos = {
         e.name: p
         for p, e in enumerate(entries)
         if p in inquiry.exchange.known and not e.revoked and e.name not in declined
     }
-    about = {"agreement": agreed.agreement, "run": inquiry.run}
+    about = {"agreement": agreed.agreement, "run": inquiry.exchange.run}
     asked = SurveyQuestion(
         **about, members=sum(bool(entries[place].size) for place in silos.values()) or 1
     )
 
     def judge(answer: SurveyAnswer) -> None:
-        size = inquiry.registry.entries[silos[answer.silo]].size
+        size = inquiry.exchange.registry.entries[silos[answer.silo]].size
         if not answer.columns or answer.figures or answer.columns.rows != size:
             raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
 
@@ -203,11 +207,11 @@ def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[
     assert survey
     places = {
         entry.name: place
-        for place, entry in enumerate(inquiry.registry.entries)
+        for place, entry in enumerate(inquiry.exchange.registry.entries)
         if not entry.revoked
     }
     silos = {name: places[name] for name in first.silos if name in places}
-    about = {"agreement": agreed.agreement, "run": inquiry.run, "figures": first.question}
+    about = {"agreement": agreed.agreement, "run": inquiry.exchange.run, "figures": first.question}
     asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
 
     def judge(answer: SurveyAnswer) -> None:

@@ -258,7 +258,6 @@ class StudyWatch:
     _trouble: str = ""
     _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
-    _output: OutputLog | None = None
 
     def look(self) -> None:
         """Send decisions, and have new studies added."""
@@ -303,4 +302,4 @@ class StudyWatch:
         words = [sys.executable, "-m", "pomona_federation.silo.study_proposals", str(self.kit)]
         self._process = start(words, dict(os.environ))
         assert self._process.stdout
-        self._output = OutputLog(self._process.stdout, LogFile(self.kit / "state" / "logs" / LOG))
+        OutputLog(self._process.stdout, LogFile(self.kit / "state" / "logs" / LOG))

@@ -27,23 +27,16 @@ class StatusFile(BaseModel):
 
 
 class LiveStatus(StatusFile):
-    """A server's last round: names of silos, why some were not used, bytes, and lines for its
-    operator.
-    """
+    """A server's last round: names of silos, why some were not used, and bytes."""
 
-    round: Number = 0
     rounds: Number | None = None
     present: Few = ()
     absent: Few = ()
     rejected: Few = ()
-    metric: Line = ""
     why: dict[Line, Line] = Field({}, max_length=10**4)
     bytes_down: Count | None = None
     bytes_up: Count | None = None
     seconds: Seconds | None = None
-    means: dict[Line, FiniteFloat | None] = Field({}, max_length=10**4)
-    notes: Few = ()
-    since: FiniteFloat = 0.0
 
 
 class WaitingStatus(StatusFile):
