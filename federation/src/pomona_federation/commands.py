@@ -1,137 +1,101 @@
 """Commands that this package adds to ``pomona``, for kits, servers, silos and studies."""
 
+from collections.abc import Mapping
+
 from cyclopts import App
 
-SERVER = {
-    "start": "Run the federation until it ends.",
-    "resume": "Continue a run that was interrupted or failed.",
-    "status": "Show the round, who is present, absent or rejected and why, bytes and time.",
-    "stop": "Stop the server in order.",
-    "add": "Add a silo; it joins at the next round.",
-    "revoke": "Revoke a silo from the next round on.",
+Commands = Mapping[str, tuple[str, str]]  # by name: its function, and its help
+GROUPS = {
+    "deploy": "A federation between organisations: its kits, and a rehearsal on this machine.",
+    "server": "The server of a federation between organisations.",
+    "silo": "A silo of a federation, on its own machine.",
+    "study": "Studies of a federation, one after another.",
 }
-SILO = {
-    "check": "Find out what is wrong before taking part, and say what would leave the silo.",
-    "start": "Keep this silo connected until it is stopped.",
-    "status": "Show the node's state, the last visit, certificate and disk.",
-    "report": (
-        "Show what the federation did for this silo: accuracy beside training alone, and "
-        "who helped."
+DEPLOY: Commands = {
+    "provision": ("deploy:provision", "Make keys and kits for server and silos."),
+    "renew": ("deploy:renew", "Renew the server's certificate before it ends."),
+    "task": ("deploy:task", "Write section task for silos with files like yours."),
+    "rehearse": ("rehearse:rehearse", "Run a federation on this machine, and compare."),
+    "simulate": ("rehearse:simulate", "Simulate a study on data that have to fit it."),
+    "settings": ("deploy:settings", "Explain the files of a federation, or one KEY."),
+    "renew-key": ("kits:certify_key", "Certify a silo's next key."),
+}
+SERVER: Commands = {
+    "start": ("server:start", "Run the federation until it ends."),
+    "resume": ("server:resume", "Continue a run that was interrupted or failed."),
+    "status": (
+        "server:status",
+        "Show the round, who is present, absent or rejected and why, bytes and time.",
     ),
-    "stop": "Stop taking part; the silo's state stays.",
+    "stop": ("server:stop", "Stop the server in order."),
+    "add": ("server:add", "Add a silo; it joins at the next round."),
+    "revoke": ("server:revoke", "Revoke a silo from the next round on."),
+    "renew-key": ("kits:replace_key", "Let a silo's next key take its key's place."),
 }
-STUDY = {
-    "submit": "Take a study into the queue.",
-    "list": "List the studies in their order, with the silos' decisions.",
-    "begin": "Start a study with the silos that have accepted.",
-    "result": "Print what a survey, an evaluation or a search has found.",
-    "abort": "End a study, or take it out of the queue.",
-    "resume": "Put a study that was aborted, or that failed, back into the queue.",
+SILO: Commands = {
+    "check": (
+        "silo:check",
+        "Find out what is wrong before taking part, and say what would leave the silo.",
+    ),
+    "start": ("silo:start", "Keep this silo connected until it is stopped."),
+    "status": ("silo:status", "Show the node's state, the last visit, certificate and disk."),
+    "report": (
+        "silo:report",
+        "Show what the federation did for this silo: accuracy beside training alone, and who "
+        "helped.",
+    ),
+    "stop": ("silo:stop", "Stop taking part; the silo's state stays."),
+    "studies": (
+        "studies:studies",
+        "List the studies that the server has offered, and what was decided on each.",
+    ),
+    "accept": ("studies:accept", "Accept a study: this silo does its tasks from then on."),
+    "decline": ("studies:decline", "Decline a study: this silo does none of its tasks."),
+    "renew-key": ("kits:next_key", "Make this silo's next key."),
+    "use-key": ("kits:use_key", "Take this silo's next key into use."),
 }
-DECISIONS = {
-    "studies": "List the studies that the server has offered, and what was decided on each.",
-    "accept": "Accept a study: this silo does its tasks from then on.",
-    "decline": "Decline a study: this silo does none of its tasks.",
+STUDY: Commands = {
+    "submit": ("studies:submit", "Take a study into the queue."),
+    "list": ("studies:list_", "List the studies in their order, with the silos' decisions."),
+    "begin start": ("studies:begin", "Start a study with the silos that have accepted."),
+    "result": ("studies:result", "Print what a survey, an evaluation or a search has found."),
+    "abort": ("studies:abort", "End a study, or take it out of the queue."),
+    "resume": (
+        "studies:resume",
+        "Put a study that was aborted, or that failed, back into the queue.",
+    ),
 }
-CLI = "pomona_federation.cli"
+# of a server and of a silo, each with a function of its own
+KIT: Commands = {
+    "logs": ("watching:logs", "Show the logs of all its processes, by time."),
+    "contents": ("kits:contents", "List the kit's files, and which are secret."),
+    "backup": ("kits:backup", "Write the kit's backup to a file."),
+    "restore": ("kits:restore", "Make a kit of its backup."),
+    "audit": ("watching:audit", "Show the audit log, or verify it."),
+    "metrics": ("watching:metrics", "Serve metrics for Prometheus on loopback."),
+}
 
 
 def add(app: App) -> frozenset[str]:
     """Add the commands to ``pomona``; return the names of those whose files are readable only by
     their owner.
     """
-    kits = [_deploy(), _server(), _silo()]
-    for command in kits:
-        app.command(command)
-    return frozenset(name for command in kits for name in command.name)
-
-
-def _deploy() -> App:
-    deploy = App(
-        name="deploy",
-        help="A federation between organisations: its kits, and a rehearsal on this machine.",
-    )
-    deploy.command(
-        f"{CLI}.deploy:provision", name="provision", help="Make keys and kits for server and silos."
-    )
-    deploy.command(
-        f"{CLI}.deploy:renew", name="renew", help="Renew the server's certificate before it ends."
-    )
-    deploy.command(
-        f"{CLI}.deploy:task",
-        name="task",
-        help="Write section task for silos with files like yours.",
-    )
-    deploy.command(
-        f"{CLI}.rehearse:rehearse",
-        name="rehearse",
-        help="Run a federation on this machine, and compare.",
-    )
-    deploy.command(
-        f"{CLI}.rehearse:simulate",
-        name="simulate",
-        help="Simulate a study on data that have to fit it.",
-    )
-    deploy.command(
-        f"{CLI}.deploy:settings",
-        name="settings",
-        help="Explain the files of a federation, or one KEY.",
-    )
-    deploy.command(f"{CLI}.kits:certify_key", name="renew-key", help="Certify a silo's next key.")
-    return deploy
-
-
-def _server() -> App:
-    server = App(name="server", help="The server of a federation between organisations.")
-    for name, what in SERVER.items():
-        server.command(f"{CLI}.server:{name}", name=name, help=what)
-    _of_kits(server, "server")
-    study = App(name="study", help="Studies of a federation, one after another.")
-    for name, what in STUDY.items():
-        names = ("begin", "start") if name == "begin" else name
-        study.command(f"{CLI}.studies:{'list_' if name == 'list' else name}", name=names, help=what)
-    server.command(study)
-    server.command(
-        f"{CLI}.kits:replace_key",
-        name="renew-key",
-        help="Let a silo's next key take its key's place.",
-    )
-    return server
-
-
-def _silo() -> App:
-    silo = App(name="silo", help="A silo of a federation, on its own machine.")
-    for name, what in SILO.items():
-        silo.command(f"{CLI}.silo:{name}", name=name, help=what)
-    _of_kits(silo, "silo")
-    for name, what in DECISIONS.items():
-        silo.command(f"{CLI}.studies:{name}", name=name, help=what)
-    silo.command(f"{CLI}.kits:next_key", name="renew-key", help="Make this silo's next key.")
-    silo.command(f"{CLI}.kits:use_key", name="use-key", help="Take this silo's next key into use.")
-    return silo
-
-
-def _of_kits(side: App, name: str) -> None:
-    """Add the commands that servers and silos have in common."""
-    side.command(
-        f"{CLI}.watching:logs_{name}",
-        name="logs",
-        help="Show the logs of all its processes, by time.",
-    )
-    side.command(
-        f"{CLI}.kits:contents_{name}",
-        name="contents",
-        help="List the kit's files, and which are secret.",
-    )
-    side.command(
-        f"{CLI}.kits:backup_{name}", name="backup", help="Write the kit's backup to a file."
-    )
-    side.command(f"{CLI}.kits:restore_{name}", name="restore", help="Make a kit of its backup.")
-    side.command(
-        f"{CLI}.watching:audit_{name}", name="audit", help="Show the audit log, or verify it."
-    )
-    side.command(
-        f"{CLI}.watching:metrics_{name}",
-        name="metrics",
-        help="Serve metrics for Prometheus on loopback.",
-    )
+    groups = {name: App(name=name, help=what) for name, what in GROUPS.items()}
+    of_kits = {
+        side: {name: (f"{function}_{side}", what) for name, (function, what) in KIT.items()}
+        for side in ("server", "silo")
+    }
+    tables = {
+        "deploy": DEPLOY,
+        "server": {**SERVER, **of_kits["server"]},
+        "silo": {**SILO, **of_kits["silo"]},
+        "study": STUDY,
+    }
+    for group, commands in tables.items():
+        for names, (function, what) in commands.items():
+            made = f"pomona_federation.cli.{function}"
+            groups[group].command(made, name=names.split(), help=what)
+    groups["server"].command(groups.pop("study"))
+    for group in groups.values():
+        app.command(group)
+    return frozenset(groups)
