@@ -96,6 +96,6 @@ def add(app: App) -> frozenset[str]:
             made = f"pomona_federation.cli.{function}"
             groups[group].command(made, name=names.split(), help=what)
     groups["server"].command(groups.pop("study"))
-    for group in groups.values():
-        app.command(group)
+    for command in groups.values():
+        app.command(command)
     return frozenset(groups)
