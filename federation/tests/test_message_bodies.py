@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from damage import places
 from pomona.core.errors import ProtocolError
 from pomona_federation.messages import message_bodies
+from representatives import in_turn
 
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
@@ -151,6 +152,7 @@ def test_bodies_without_end_are_one_line(kind, body):
     assert len(str(fault.value)) < 500
 
 
+@in_turn
 @given(
     st.sampled_from(POSITIONS),
     st.recursive(

@@ -125,6 +125,7 @@ def test_each_message_has_a_process_of_its_own(made, capfd):
     assert out.count("was ended by signal 9") == 1
 
 
+@in_turn
 def test_a_worker_that_has_ended_is_started_again(made):
     made.keep()
     first = made.process
@@ -140,6 +141,7 @@ def test_a_worker_that_has_ended_is_started_again(made):
     assert made.process.poll() is None
 
 
+@in_turn
 def test_an_answer_forgets_the_failures_before_it(made, capfd):
     for _ in range(4):
         assert made.ask([b"pass"], 5)

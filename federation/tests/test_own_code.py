@@ -14,6 +14,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import read
 from pomona_federation.status import server as server_status
+from representatives import in_turn
 
 MODULE = """
 from pomona.methods.base import MethodSettings
@@ -51,6 +52,7 @@ def reasons(federation):
     return {line["silo"]: line["reason"] for line in lines if line["event"] == "refused"}
 
 
+@in_turn
 def test_it_trains_as_in_the_simulation(world, module):
     federation = world.federation({"name": "mine:Mine"})
     federation.run()

@@ -57,6 +57,7 @@ def audited(run, tmp_path_factory):
     return audit(load(run), out, RUNS), out
 
 
+@in_turn
 def test_an_overfitted_run_is_found_out(audited):
     found = audited[0].measured[0].findings
     for party in ("server", "peer"):

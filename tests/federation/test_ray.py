@@ -72,6 +72,7 @@ def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
         pass
 
 
+@in_turn
 def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
     heard = Notes()
     with reserved(1, heard.note):

@@ -23,6 +23,7 @@ from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario
 from pomona.simulation import run
 from pomona.tasks.segmentation import counts
+from representatives import in_turn
 
 
 @pytest.fixture
@@ -145,6 +146,7 @@ def test_many_rows_at_a_time_are_as_one(masks):
         torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
 
 
+@in_turn
 def test_a_personal_model_predicts_masks_and_is_exported(masks, tmp_path):
     from pomona.personal.export import export
 

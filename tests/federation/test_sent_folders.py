@@ -60,6 +60,7 @@ def untouched(sent):
     return {path.read_bytes() for path in (sent.parent / "elsewhere").iterdir()} == {b"mine"}
 
 
+@in_turn
 def test_a_report_writes_through_no_link(sent, made):
     (sent / "predictions.npz").unlink()  # read, for calibration, before anything is written
     shutil.copy(made / "predictions.npz", sent)

@@ -17,6 +17,7 @@ from pomona.methods.pgfed import PGFed
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.testing import Points
 from problems import Federation, Quadratics, a_round, passes, same, states, suited, trained, uneven
+from representatives import in_turn
 
 
 def observed(run):
@@ -24,6 +25,7 @@ def observed(run):
     return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.clients.models(i).items()}
 
 
+@in_turn
 @every_method
 def test_who_is_no_member_is_as_good_as_not_there(name, settings):
     """Four places with three members give what three places give: names and streams are the same,
@@ -46,6 +48,7 @@ def test_who_is_no_member_is_as_good_as_not_there(name, settings):
         assert_close(model, two[key])
 
 
+@in_turn
 @every_method
 def test_late_clients_come_in_and_leavers_are_gone(name, settings):
     """Client 3 joins in round 3 and client 0 leaves after it; nothing before depends on 3, nothing

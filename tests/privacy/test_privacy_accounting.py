@@ -129,6 +129,7 @@ COVERED = [
      ("fedrep", {"head_epochs": 1})]  # fmt: skip
 
 
+@in_turn
 @pytest.mark.parametrize(("name", "over"), COVERED, ids=[f"{n} {o}" for n, o in COVERED])
 def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere

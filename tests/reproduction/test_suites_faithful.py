@@ -11,6 +11,7 @@ from problems import a_round
 from representatives import in_turn
 
 
+@in_turn
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_fedamps_cloud_models_are_convex_combinations_in_every_run(file):
     """Section 4: u_i is a convex combination; sum_j alpha A' <= alpha (N - 1) A'(0), which must not

@@ -31,6 +31,7 @@ from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
 from pomona.results.wording import size
 from pomona.simulation import run as trained
+from representatives import in_turn
 
 VOID = {
     "meta",
@@ -158,6 +159,7 @@ def table_of(page: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@in_turn
 def test_a_comparison_has_every_figure(report: Path) -> None:
     assert report.name == "report.html"
     page = check(report)
