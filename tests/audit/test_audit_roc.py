@@ -65,11 +65,24 @@ def test_hits_are_those_of_the_best_threshold():
     best = max(
         (score[member] >= t).mean() for t in score.ravel() if (score[~member] >= t).mean() <= 0.05
     )
-    assert found.value == pytest.approx(best)
-    assert found.low < best < found.high
+    assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_scores_without_an_error_are_no_certainty(runs):
+    """Of four records two pairs have none in common: both right, which at 2.5 % happens to an AUC
+    of sqrt(0.025). In the second run, where members are the others of the first, there are no more.
+    """
+    member = np.array([[True, True, False, False], [False, False, True, True]])[:runs]
+    found = roc.auc(Pairs.of(member * 1.0, member))
+    assert found == pytest.approx((1.0, 0.025**0.5, 1.0))
+    alike = roc.auc(Pairs.of(member * 0.0, member))
+    assert alike.low < 0.5 < alike.high
 
 
 def test_too_few_records_show_no_small_share():
+    """One in a hundred of 40 records is none, in however many runs."""
+    assert roc.hits_at(Pairs.of(*normal(32, 40, 1.0)), 0.01) is None
     pairs = Pairs.of(*normal(1, 500, 1.0))
     assert roc.hits_at(pairs, 0.001) is None
     assert roc.hits_at(pairs, 0.05) is not None

@@ -19,6 +19,7 @@ from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
+from pomona.partition.partition import Partition
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
@@ -212,6 +213,19 @@ def test_what_cannot_be_audited_is_said(run, tmp_path):
         Plan.of(load(run), leaking(method="fedavg-data"), tmp_path)
     with pytest.raises(ConfigError, match="no epsilon bounds fedproto"):
         at_epsilon(Scenario.prepare(leaking(method="fedproto")), 8.0)
+
+
+@pytest.mark.parametrize(("train", "test"), [(1, 1), (0, 4), (4, 0)])
+def test_a_client_of_whose_records_no_other_draw_is_possible_is_refused(run, tmp_path, train, test):
+    """A draw trains on two of a client's records at least, and leaves one."""
+    result = load(run)
+    partition = Partition.load(run / "partition.json")
+    first = partition.clients[0]
+    small = replace(first, train=first.train[:train], test=first.test[:test])
+    few = replace(partition, clients=(small, *partition.clients[1:]))
+    (tmp_path / "partition.json").write_text(few.text())
+    with pytest.raises(ConfigError, match=f"client 0 has {train} training and {test} test"):
+        Plan.of(replace(result, folder=tmp_path), resolve(result.config), tmp_path)
 
 
 @in_turn

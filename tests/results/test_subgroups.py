@@ -2,15 +2,19 @@
 define them.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import pomona
 from pomona.core.rng import stream
 from pomona.data.dataset import Dataset, Subgroups
+from pomona.metrics.metric import ACCURACY, METRICS
 from pomona.results.run_numbers import runs
-from pomona.results.tables.optional import pooled, subgroups
+from pomona.results.tables.optional import Pool, pooled, subgroups
 from pomona.results.web.report_page import page
+from pomona.tasks import task_of
 
 HERE = __name__
 
@@ -39,8 +43,6 @@ def reader(settings):
 
 def silent(settings):
     """The same without subgroups."""
-    from dataclasses import replace
-
     return replace(reader(settings), subgroups=None)
 
 
@@ -68,12 +70,46 @@ def test_each_subgroup_is_counted_over_all_clients(result):
     assert list(rows) == ["easy", "hard", "rare"]
     for name, hits in right.items():
         assert rows[name][2] == str(len(hits))
-        assert rows[name][3].startswith(f"{100 * np.mean(hits):.2f} (")
+        assert rows[name][3].startswith(f"{100 * np.mean(hits):.2f}")
         others = [hit for other, own in right.items() if other != name for hit in own]
-        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(others)):+.2f} (")
+        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(others)):+.2f}")
     low = float(rows["easy"][4].partition("(")[2].partition(" ")[0])
     assert low > 0  # what a column tells is learnt, what nothing tells is not
     assert rows["rare"][1] == "1"
+    assert [cell.count("(") for cell in rows["rare"][3:]] == [0, 0]  # one sample tells no spread
+
+
+@pytest.mark.parametrize(("metric", "few"), [(ACCURACY, 5), (METRICS["auroc"], 20)])
+def test_intervals_need_six_samples_of_both_sides_and_a_ranking_six_of_both_answers(metric, few):
+    """Of 120 samples the first ``few``, of which 5 have the rarer answer: with one more of it
+    there is an interval.
+    """
+    y = np.arange(120) % 2
+    y[:few] = np.arange(few) < 5
+    scores = stream(0, "few").random(120)
+    pool = Pool(
+        metric, task_of("classes"), np.stack([1 - scores, scores], 1), y, y * 0, y * 0, False
+    )
+    y[few] = 1
+    for size, intervals in ((few, 0), (few + 1, 1)):
+        chosen = np.arange(120) < size
+        for side in (chosen, ~chosen):
+            assert [cell.count("(") for cell in pool.cells(side)][1] == intervals
+        assert pool.cells(chosen)[0].count("(") == intervals
+    assert replace(pool, clustered=True).cells(chosen)[0].count("(") == 0
+
+
+def test_where_all_are_right_neither_they_nor_the_difference_have_an_interval():
+    """Resamples of samples that are all right are all right: no spread, though others may be
+    wrong.
+    """
+    y = np.arange(40) % 2
+    right = np.eye(2)[np.where(np.arange(40) % 3 > 0, y, 1 - y)]
+    right[:10] = np.eye(2)[y[:10]]
+    pool = Pool(ACCURACY, task_of("classes"), right, y, y * 0, y * 0, False)
+    wrong = sum(k % 3 == 0 for k in range(10, 40)) / 30
+    own, difference = pool.cells(np.arange(40) < 10)
+    assert (own, difference) == ("100.00", f"{100 * wrong:+.2f}")
 
 
 def test_the_page_shows_them(result):

@@ -36,7 +36,7 @@ class Membership:
     members: int
     others: int
     auc: Estimate
-    hits: tuple[Estimate | None, ...]
+    hits: tuple[float | None, ...]
     curve: tuple[Array, Array]
 
 

@@ -95,13 +95,12 @@ def _received(audit: Audit, party: str) -> str:
 def _row(audit: Audit, each: Membership) -> list[str]:
     who = "all clients" if each.client == EVERYBODY else audit.scenario.names[each.client]
     interval = f"{each.auc.low:.3f} to {each.auc.high:.3f}"
-    return [who, ATTACKS[each.attack], f"{each.auc.value:.3f}", interval, *map(_share, each.hits)]
+    hits = [NOTHING if share is None else f"{100 * share:.1f} %" for share in each.hits]
+    return [who, ATTACKS[each.attack], f"{each.auc.value:.3f}", interval, *hits]
 
 
-def _share(of: Estimate | None) -> str:
+def _share(of: Estimate) -> str:
     """Format a share with its interval, in percent."""
-    if of is None:
-        return NOTHING
     value, low, high = (f"{100 * part:.1f}" for part in of)
     return f"{value} % ({low} to {high})"
 

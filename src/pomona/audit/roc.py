@@ -66,7 +66,8 @@ def auc(pairs: Pairs) -> Estimate:
     """Return the area under the ROC curve: how often a member scores above another record.
 
     The interval is that of DeLong et al. (Biometrics 1988) for clustered data: the scores of one
-    record in several runs belong together (Obuchowski, Biometrics 1997).
+    record in several runs belong together (Obuchowski, Biometrics 1997). Scores that separate all
+    pairs, or none, have no variance: then it is the exact one of pairs without a common record.
     """
     above = _placements(pairs.score[pairs.member], pairs.score[~pairs.member])
     below = 1 - _placements(pairs.score[~pairs.member], pairs.score[pairs.member])
@@ -78,6 +79,10 @@ def auc(pairs: Pairs) -> Estimate:
     ]
     (s10, s01), s11 = (_spread(part, part) for part in parts), _spread(*parts)
     variance = max(s10 / m + s01 / n + 2 * s11 / (m * n), 0.0) if m and n else 0.0
+    if variance == 0:
+        trained, others = (part[:, 1] > 0 for part in parts)
+        apart = min(trained.sum(), others.sum(), (trained | others).sum() // 2)
+        return Estimate(area, *map(float, clopper_pearson(round(area * apart), int(apart))))
     half = float(norm.ppf((1 + TRUST) / 2)) * variance**0.5
     return Estimate(area, max(area - half, 0.0), min(area + half, 1.0))
 
@@ -104,20 +109,17 @@ def _spread(one: Array, other: Array) -> float:
     return float(scale * sums / (one[:, 1].sum() if own else 1))
 
 
-def hits_at(pairs: Pairs, false_alarms: float) -> Estimate | None:
+def hits_at(pairs: Pairs, false_alarms: float) -> float | None:
     """Return the share of members found at this share of false alarms or fewer.
 
     None if there are fewer than 3 / ``false_alarms`` records that were not trained on: no such
-    sample can show so low a share.
+    sample can show so low a share. It has no interval, as the threshold is of the same pairs.
     """
-    n = int((~pairs.member).sum())
+    n = len(np.unique(pairs.record[~pairs.member]))
     if not pairs.both or n * false_alarms < RULE_OF_THREE:
         return None
     fpr, tpr, _ = roc_curve(pairs.member, pairs.score, drop_intermediate=False)
-    found = float(tpr[fpr <= false_alarms].max())
-    m = int(pairs.member.sum())
-    low, high = clopper_pearson(round(found * m), m)
-    return Estimate(found, float(low), float(high))
+    return float(tpr[fpr <= false_alarms].max())
 
 
 def curve(pairs: Pairs) -> tuple[Array, Array]:

@@ -78,11 +78,13 @@ class Plan:
                 "audit; take another method"
             )
         partition = Partition.load(result.folder / "partition.json")
-        if bare := [i for i, c in enumerate(partition.clients) if not len(c.test)]:
-            raise ConfigError(
-                f"client {bare[0]} has no test records; an audit compares training records with "
-                "records of the same client that were not trained on"
-            )
+        for i, (train, test) in enumerate((len(c.train), len(c.test)) for c in partition.clients):
+            if min(train, test) < 1 or train + test < 3:  # see ``_redrawn``
+                raise ConfigError(
+                    f"client {i} has {train} training and {test} test records; an audit compares "
+                    "training records with records of the same client that were not trained on, "
+                    "and takes one of each, three together"
+                )
         lr = begun_with(result.folder, "lr") if config.lr == "auto" else config.lr
         if lr is None:
             raise StorageError(

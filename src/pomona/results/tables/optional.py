@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from pomona.core.rng import stream
 from pomona.core.table import NOTHING, Table
-from pomona.metrics.intervals import CONFIDENCE, stratified
+from pomona.metrics.influence import FEW
+from pomona.metrics.intervals import Interval, intervals
 from pomona.metrics.metric import Metric
-from pomona.metrics.nan_safe import Array, mean_of_known, spans
+from pomona.metrics.nan_safe import Array, mean_of_known
 from pomona.privacy.settings import in_sums
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, headline, leader, spoken
@@ -40,18 +41,38 @@ class Pool:
     client: NDArray[np.int64]
     clustered: bool
 
-    def among(self, chosen: NDArray[np.bool_]) -> tuple[float, Array]:
-        """Return the metric of chosen samples and of resamples of them, NaN where undefined."""
-        p, y = self.predictions[chosen], self.targets[chosen]
-        value = float(measured(self.metric, self.task, p, y, np.ones((1, len(y))))[0])
-        if self.clustered:
-            return value, np.full(RESAMPLES, np.nan)
-        draws, strata = stream(0, "subgroups"), self.task.strata(y)
-        drawn = [
-            measured(self.metric, self.task, p, y, stratified(strata, len(span), draws))
-            for span in spans(RESAMPLES, len(y))
+    def cells(self, chosen: NDArray[np.bool_]) -> list[str]:
+        """Format the metric of chosen samples, and its difference from the others', with intervals
+        where the samples suffice.
+        """
+        sides = {"own": chosen, "rest": ~chosen}
+
+        def statistics(weights: Array) -> dict[str, Array]:
+            own, rest = (
+                measured(
+                    self.metric, self.task, self.predictions[of], self.targets[of], weights[:, of]
+                )
+                for of in sides.values()
+            )
+            return {"own": own, "rest": rest, "difference": own - rest}
+
+        value = {name: float(of[0]) for name, of in statistics(np.ones((1, len(chosen)))).items()}
+        strata = 2 * self.task.strata(self.targets) + chosen
+        ends = intervals(statistics, strata, RESAMPLES, stream(0, "subgroups"))
+        ends |= {name: None for name, of in sides.items() if not self._enough(self.targets[of])}
+        if not (ends["own"] and ends["rest"]):
+            ends["difference"] = None
+        return [
+            _cell(self.metric, value["own"], ends["own"]),
+            _cell(self.metric, value["difference"], ends["difference"], "+"),
         ]
-        return value, np.concatenate(drawn)
+
+    def _enough(self, targets: NDArray[Any]) -> bool:
+        """Return whether samples are independent and ``FEW`` or more, also of the rarer answer."""
+        if self.clustered or len(targets) < FEW:
+            return False
+        informative = None if self.metric.pools else self.task.informative
+        return informative is None or informative(targets) >= FEW
 
 
 def subgroups(runs: list[Run]) -> Table:
@@ -67,8 +88,8 @@ def subgroups(runs: list[Run]) -> Table:
         f"Subgroups by {told['column']}",
         [
             f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
-            "client's own headline model. Intervals at 95 %, by the bootstrap, unless several "
-            "samples are of one group; the difference is to all samples of other subgroups."
+            "client's own headline model. Intervals at 95 %, by the bootstrap, unless samples are "
+            "too few or several of one group; the difference is to all samples of other subgroups."
         ]
         if run
         else [],
@@ -108,34 +129,24 @@ def pooled(run: Run) -> Pool | None:
 
 
 def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
-    metric = pool.metric
     for k, name in enumerate(names):
         chosen = pool.subgroup == k
         if not chosen.any():
             continue
-        value, drawn = pool.among(chosen)
-        rest, others = (
-            pool.among(~chosen) if not chosen.all() else (np.nan, np.full(RESAMPLES, np.nan))
-        )
         yield [
             name,
             str(len(np.unique(pool.client[chosen]))),
             f"{int(chosen.sum()):,}",
-            _cell(metric, value, drawn),
-            _cell(metric, value - rest, drawn - others, "+"),
+            *pool.cells(chosen),
         ]
 
 
-def _cell(metric: Metric, value: float, drawn: Array, sign: str = "") -> str:
-    """Format a value with its interval; without one if resamples do not define it."""
+def _cell(metric: Metric, value: float, ends: Interval, sign: str = "") -> str:
+    """Format a value with its interval, if it has one."""
     if np.isnan(value):
         return NOTHING
-    if np.isnan(drawn).any():
-        return metric.number(value, sign)
-    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return (
-        f"{metric.number(value, sign)} ({metric.number(low, sign)} to {metric.number(high, sign)})"
-    )
+    around = f" ({' to '.join(metric.number(end, sign) for end in ends)})" if ends else ""
+    return metric.number(value, sign) + around
 
 
 def unseen(runs: list[Run]) -> Table:
