@@ -284,6 +284,18 @@ def test_without_the_models_answers_nothing_is_claimed() -> None:
     assert gain_tables(runs([alone, together])) == []
 
 
+@pytest.mark.parametrize(("known", "hollow"), [(True, [0.01]), (False, [0.35, -0.2, 0.01])])
+def test_a_gain_that_the_data_cannot_tell_from_none_is_drawn_hollow(
+    known: bool, hollow: list[float]
+) -> None:
+    """Gains of 35, -20 and 1 of 100 samples; without the models' answers of none is known more."""
+    both = [scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))]
+    figure = values(runs([one if known else replace(one, answers={}) for one in both])).figure
+    drawn = [line for line in figure.axes[1].lines if line.get_markerfacecolor() == "white"]
+    points = [x for line in drawn for x in line.get_xdata()]
+    assert sorted(points) == pytest.approx(sorted(100 * gain for gain in hollow))
+
+
 def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
     results = comparison(n=4, rounds=4, classes=3)
     overall, *each = gain_tables(runs(results))

@@ -1,4 +1,6 @@
-"""Results of runs and benches: pages, figures, tables and text, generated from records only."""
+"""Results of runs and benches: pages, figures, tables and text, generated from records; a
+trajectory trains again.
+"""
 
 from pomona.results.run_numbers import headline
 from pomona.results.summary_table import table

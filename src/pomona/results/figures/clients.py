@@ -14,7 +14,8 @@ from pomona.results.seeds import over_seeds
 
 GAINS = (
     " Right: what it gains over separate training, with 95 % intervals that compare both models on "
-    "the same test samples; left of the dashed line a client would have done better alone."
+    "the same test samples; left of the dashed line a client did worse than alone on these; a "
+    "hollow mark is a gain that this data cannot tell from none."
 )
 LABELLED = 45
 """Maximum number of rows with name labels."""
@@ -133,15 +134,11 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
     for k, found in enumerate(compared):
         aside = step * (k - (len(compared) - 1) / 2)
         x, whiskers = _scaled_gains(found)
-        rows = [place[client] + aside for client in found.differences]
-        ax.errorbar(
-            x,
-            rows,
-            xerr=whiskers,
-            elinewidth=0.6 if small else 1.1,
-            zorder=2,
-            **_look(found.run, small),
-        )
+        rows = np.array([place[client] + aside for client in found.differences])
+        look, sure = _look(found.run, small), {*found.told("better"), *found.told("worse")}
+        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **look)
+        open_ = [client not in sure for client in found.differences]
+        ax.plot(x[open_], rows[open_], zorder=3, **look | {"markerfacecolor": "white", "alpha": 1})
     metric, base = compared[0].run.metric, compared[0].base
     unit = "percentage points" if metric.percent else metric.title
     ax.axvline(0, color=base.look.colour, linestyle=base.look.line)

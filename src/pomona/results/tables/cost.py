@@ -45,7 +45,8 @@ def cost_table(made: Comparison) -> Table | None:
         *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
     ]
     note = (
-        "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds. Seconds "
+        "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
+        "first seed. Seconds "
         "are wall time of training and evaluation where the cells ran, means over seeds; cells "
         "that ran side by side share the machine. 99 % is of a method's own best mean test "
         "accuracy, counted at rounds that were evaluated."

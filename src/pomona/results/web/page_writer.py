@@ -57,7 +57,7 @@ def write_page(
     figures: Sequence[ReportFigure] = (),
     forms: Sequence[str] = (),
 ) -> Path:
-    """Write figures and then texts by their file names, each atomically.
+    """Write figures and then texts by their file names, each text atomically.
 
     Args:
         out: the folder; created if missing.

@@ -102,7 +102,7 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it would have done better alone. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none.${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none.${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
     draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
@@ -179,7 +179,7 @@ function bare(host, text) { host.replaceChildren(html("p", { class: "note" }, te
 /* A client's gain over training alone, scaled; with its interval where the records hold both models' answers. */
 function gainBar(run, i) {
   const gain = run.gains[i], end = value => (value ?? null) === null ? NaN : scaled(run.metric, value);
-  return { value: end(gain?.value), low: end(gain?.low), high: end(gain?.high), hollow: Boolean(gain?.pairs) && !["better", "worse"].includes(gain.verdict) };
+  return { value: end(gain?.value), low: end(gain?.low), high: end(gain?.high), hollow: !["better", "worse"].includes(gain?.verdict) };
 }
 function gainWords(run, i) {
   const gain = run.gains[i], bar = gainBar(run, i);
