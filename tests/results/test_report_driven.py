@@ -1,11 +1,12 @@
 """The page by pointer and keyboard: it shows and reports the record's numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browsing import address, choose, heat, hover, opened, press, rows, told
+from browsing import address, choose, heat, hover, opened, press, rows, told, written
 
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
@@ -124,6 +125,17 @@ def test_bars_tell_accuracy_and_gain(page: Any, compared: list[Result]) -> None:
     best = int(np.argmax(accuracy))
     assert name == f"clinic {best + 1}"
     assert lines[-1].startswith(f"APPLE: {100 * accuracy[best]:.2f} (95 % interval ")
+
+
+def test_without_the_models_answers_every_gain_is_hollow(
+    browser: Any, compared: list[Result], tmp_path: Path
+) -> None:
+    opened(browser, written([replace(run, answers={}) for run in compared], tmp_path))
+    fills = browser.execute_script(
+        "return [...document.querySelectorAll('#figure-gains svg [stroke-width=\"1.2\"]')]"
+        ".map(mark => mark.getAttribute('fill'))"
+    )
+    assert fills == ["var(--paper)"] * len(compared[0].about["clients"]) * (len(compared) - 1)
 
 
 def test_the_graph_draws_what_reaches_the_threshold(page: Any, compared: list[Result]) -> None:

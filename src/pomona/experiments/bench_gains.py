@@ -2,7 +2,7 @@
 interval, as a frame or in HTML.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pomona.record.paired_gain import ONE_PARTITION, Gain, gains, jointly
 from pomona.record.run_folder import load
 
 Results = Mapping[str, Any]
+Gained = tuple[list[Gain | None], Gain] | str
 VALUES = {
     "test_at_best_validation_mean": ROUNDS["best_validation"],
     "test_at_best_validation_std": "",
@@ -26,22 +27,32 @@ VALUES = {
 """Columns of ``table.csv`` that the frame has, and the headings of those that HTML has."""
 
 
-def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
-    """Return a record for each scenario and method: its test values, named as in ``table.csv``, and
-    its mean gain over ``base`` on the same test samples, of the models that the runs keep.
+def gained(folder: Path, results: Results, base: str) -> list[Gained]:
+    """Return for each result its clients' gains over ``base`` on the same test samples, of the
+    models that the runs keep, and their mean; or why there are none.
 
-    A gain is None for the base itself, where runs or their folders lack, over seeds of which each
+    There are none for the base itself, where runs or their folders lack, over seeds of which each
     has other test samples, and where clients lie: a bench's values are of the honest ones, gains of
-    all. ``reason`` then says why. Verdicts of a scenario hold jointly (Holm): one may be open where
-    its own interval is not.
+    all.
     """
-    own = results["results"]
-    bases = {r["scenario"]: r for r in own if r["method"] == base}
+    bases = {r["scenario"]: r for r in results["results"] if r["method"] == base}
+    return [
+        _gained(folder, result, bases[result["scenario"]])
+        if result["scenario"] in bases
+        else f"{base} is not in this bench"
+        for result in results["results"]
+    ]
+
+
+def rows(results: Results, gains: Sequence[Gained]) -> list[dict[str, Any]]:
+    """Return a record for each scenario and method: its test values, named as in ``table.csv``, and
+    its mean gain, None if there is none: ``reason`` then says why.
+
+    Verdicts of a scenario hold jointly (Holm): one may be open where its own interval is not.
+    """
     found = []
-    for result, row in zip(own, bench_table.rows(results), strict=True):
-        over = bases.get(result["scenario"])
-        gain = _gain(folder, result, over) if over else f"{base} is not in this bench"
-        known, reason = (None, gain) if isinstance(gain, str) else (gain, "")
+    for result, row, gain in zip(results["results"], bench_table.rows(results), gains, strict=True):
+        known, reason = (None, gain) if isinstance(gain, str) else (gain[1], "")
         told = {
             **{key: row[key] for key in ("scenario", "method", "state", "metric")},
             "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
@@ -52,7 +63,7 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
             "reason": reason,
         }
         found.append((known, told))
-    for scenario in bases:
+    for scenario in {told["scenario"] for _, told in found}:
         together = [each for each in found if each[1]["scenario"] == scenario]
         verdicts = jointly([gain for gain, _ in together])
         for (_, told), verdict in zip(together, verdicts, strict=True):
@@ -60,8 +71,8 @@ def rows(folder: Path, results: Results, base: str) -> list[dict[str, Any]]:
     return [told for _, told in found]
 
 
-def _gain(folder: Path, result: Results, base: Results) -> Gain | str:
-    """Return the mean gain over the seeds that both have finished, or why it is undefined."""
+def _gained(folder: Path, result: Results, base: Results) -> Gained:
+    """Return the gains over the seeds that both have finished, or why they are undefined."""
     if result is base:
         return "the base itself"
     done = [
@@ -78,12 +89,12 @@ def _gain(folder: Path, result: Results, base: Results) -> Gain | str:
     if metric(result) != metric(base):
         return "its metric is another"
     try:
-        gain = gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])[1]
+        clients, mean = gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])
     except ConfigError:
         return f"each seed has other test samples; {ONE_PARTITION}"
     except (StorageError, DataError):
         return "a record of its runs cannot be read"
-    return gain or "no client's test samples define it"
+    return (clients, mean) if mean else "no client's test samples define it"
 
 
 def shown(row: Mapping[str, Any], judge: Metric) -> list[str]:
@@ -99,7 +110,7 @@ def html(folder: Path, results: Results, base: str) -> str:
     head = ("scenario", "method", "metric", *values.values(), *gain)
     judges = [metric(r) for r in results["results"]]
     body = []
-    for row, judge in zip(rows(folder, results, base), judges, strict=True):
+    for row, judge in zip(rows(results, gained(folder, results, base)), judges, strict=True):
         cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * (len(head) - 3)]
         if row["metric"] is not None:
             tested = [judge.text(row[key]) for key in values]

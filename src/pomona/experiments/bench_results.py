@@ -59,7 +59,8 @@ class Bench:
 
         Raises PomonaError if pandas is not installed.
         """
-        found = bench_gains.rows(self.folder, self.results, base)
+        gained = bench_gains.gained(self.folder, self.results, base)
+        found = bench_gains.rows(self.results, gained)
         names = found[0] if found else ()
         return as_frame({name: [row[name] for row in found] for name in names})
 

@@ -4,12 +4,14 @@ tables are built.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pomona.core.errors import ConfigError
-from pomona.experiments import Bench
+from pomona.experiments import Bench, bench_gains
+from pomona.experiments.bench_gains import Gained
 from pomona.experiments.reference import (
     AVERAGES,
     Average,
@@ -20,6 +22,7 @@ from pomona.experiments.reference import (
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means
+from pomona.results.run_numbers import ALONE
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,11 @@ class Comparison:
     reference: Reference | None
     entries: tuple[ComparisonRow, ...]
     count: Average
+
+    @cached_property
+    def gained(self) -> list[Gained]:
+        """The gains of each entry over Separate, or why it has none."""
+        return bench_gains.gained(self.bench.folder, self.bench.results, ALONE)
 
     @property
     def scenarios(self) -> list[str]:

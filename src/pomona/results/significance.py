@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pomona.core.table import Table
 from pomona.metrics.client_statistics import Signed, holm, wilcoxon
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.run_numbers import ALONE
 
 Matrix = NDArray[np.float64]
 LEVEL = 0.05
@@ -122,13 +121,8 @@ NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
 
 
 def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
-    """Return paired values of the same clients, as in ``by_client``."""
-    means = by_client(one, other).values()
-    return [a for a, _ in means], [b for _, b in means]
-
-
-def by_client(one: ComparisonRow, other: ComparisonRow) -> dict[int, tuple[float, float]]:
-    """Return client -> its paired values, each the mean over the seeds in which both have one.
+    """Return paired values of the same clients: each the mean over the seeds in which both have
+    one.
 
     A client's seeds share its samples, so counting them individually would inflate the number of
     clients.
@@ -139,40 +133,8 @@ def by_client(one: ComparisonRow, other: ComparisonRow) -> dict[int, tuple[float
         for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False)):
             if a is not None and b is not None:
                 found.setdefault(client, []).append((a, b))
-    means = {client: np.mean(pairs, axis=0) for client, pairs in found.items()}
-    return {client: (float(a), float(b)) for client, (a, b) in means.items()}
-
-
-def gains(made: Comparison, scenario: str) -> dict[str, dict[int, float]]:
-    """Return each client's gain over local training by method and client, the mean over seeds;
-    empty without Separate.
-    """
-    alone = made.at(scenario, ALONE)
-    if alone is None or not alone.cells:
-        return {}
-    found = {}
-    for entry in made.of(scenario):
-        if entry.method != ALONE and entry.cells:
-            good = entry.metric.goodness
-            pairs = by_client(entry, alone)
-            found[entry.row] = {client: good(a) - good(b) for client, (a, b) in pairs.items()}
-    return {row: values for row, values in found.items() if values}
-
-
-def shared_seeds(made: Comparison, scenario: str) -> str:
-    """Return ``, mean over 3 seeds`` for gains over several seeds; empty for one."""
-    alone, others = (
-        made.at(scenario, ALONE),
-        [e for e in made.of(scenario) if e.method != ALONE and e.cells],
-    )
-    counts = (
-        sorted({len(e.clients().keys() & alone.clients().keys()) for e in others} - {0})
-        if alone
-        else []
-    )
-    if not counts or counts[-1] < 2:
-        return ""
-    return f", mean over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
+    means = [np.mean(pairs, axis=0) for pairs in found.values()]
+    return [float(a) for a, _ in means], [float(b) for _, b in means]
 
 
 def wilcoxon_table(made: Comparison) -> Table | None:

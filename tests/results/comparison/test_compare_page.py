@@ -27,10 +27,11 @@ from pomona.results.comparison import comparison
 from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
 from pomona.results.figures.plot import drawing
 from pomona.results.run_numbers import runs
-from pomona.results.significance import gains, paired, wilcoxon_table
+from pomona.results.significance import paired, wilcoxon_table
 from pomona.results.tables.by_client import clients_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_at, speed_table
+from pomona.results.tables.gains_of_bench import gains_table
 from pomona.results.text.cautions import _who, cautions, of_bench
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import _pictures, rank, write
@@ -79,8 +80,6 @@ def test_hurt_clients_are_those_below_their_own_accuracy_alone(tiny):
         lines["MNIST, pathological", "FedAvg"][3] == f"{fmean(worst):.2f} ± {stdev(worst):.2f} (2)"
     )
     assert lines["MNIST, pathological", "Separate"][-1] == "-"
-    assert len(gains(made, "one")["FedAvg"]) == 3
-    assert gains(made, "gone") == {}
 
 
 def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
@@ -303,39 +302,57 @@ def test_cells_that_differ_in_one_number_make_a_curve(tiny):
     assert ablations(made) == []  # no setting has three values
 
 
-def test_a_method_has_one_colour_in_all_pictures(tiny):
-    made = comparison(tiny)
+@pytest.fixture(scope="module")
+def once(tiny):
+    """The bench of its first seed: other seeds have other test samples, and so no gain together."""
+    one = [{**r, "cells": r["cells"][:1]} for r in tiny.results["results"]]
+    return comparison(replace(tiny, results={**tiny.results, "results": one}))
+
+
+def test_a_method_has_one_colour_in_all_pictures(once):
     colours = [
-        {line.get_label(): line.get_color() for line in picture(made, "one").figure.axes[0].lines}
+        {line.get_label(): line.get_color() for line in picture(once, "one").figure.axes[0].lines}
         for picture in (curves, who_benefits)
     ]
     both = set(colours[0]) & set(colours[1])
     assert both == {"FedAvg", "APPLE, mu!=0"}
     assert all(colours[0][row] == colours[1][row] for row in both)
-    assert (
-        "over Separate, mean over 2 seeds, both in the round" in who_benefits(made, "one").caption
-    )
 
 
-def test_gains_of_few_clients_are_points_with_their_names(tiny):
-    made = comparison(tiny)
-    picture, found = who_benefits(made, "one"), gains(made, "one")
+def test_gains_of_few_clients_are_those_of_the_table_with_names_and_whiskers(once, tiny):
+    picture = who_benefits(once, "one")
     axes = picture.figure.axes[0]
-    names = made.at("one", "fedavg").cells[0]["figures"]["clients"]
+    runs_of = {e.row: load_run(tiny.folder / e.cells[0]["folder"]) for e in once.of("one")}
+    alone = runs_of.pop("Separate")
+    names = alone.about["clients"]
     assert [label.get_text() for label in axes.get_xticklabels()] == names
-    points = {line.get_label(): line for line in axes.lines if line.get_label() in found}
-    for row, of in found.items():
+    points = {line.get_label(): line for line in axes.lines if line.get_label() in runs_of}
+    assert set(points) == set(runs_of)
+    for row, run in runs_of.items():
+        clients, mean = pomona.gains(run, alone)
         assert points[row].get_linestyle() == "None"
-        assert [round(x) for x in points[row].get_xdata()] == list(of)
-        assert list(points[row].get_ydata()) == [100 * gain for gain in of.values()]
-        said = {r["client"]: r["gain"] for r in picture.rows if r["method"] == row}
-        assert said == {names[client]: gain for client, gain in of.items()}
-    assert "Seeds draw other clients" in picture.caption
+        assert list(points[row].get_ydata()) == [100 * gain.value for gain in clients]
+        said = {
+            r["client"]: (r["gain"], r["low"], r["high"])
+            for r in picture.rows
+            if r["method"] == row
+        }
+        assert said == {gain.client: (gain.value, gain.low, gain.high) for gain in clients}
+        table = next(
+            line for line in gains_table(once).rows if line[:2] == ["MNIST, pathological", row]
+        )
+        assert table[3].startswith(f"{100 * mean.value:+.2f}".replace("-", "\N{MINUS SIGN}"))
+    assert "a hollow mark is a gain" in picture.caption
 
 
-def test_gains_of_many_clients_are_a_line(tiny, monkeypatch):
+def test_where_the_table_has_no_gain_there_is_no_figure_of_gains(tiny, once):
+    assert who_benefits(comparison(tiny), "one") is None  # other test samples in each seed
+    assert who_benefits(once, "gone") is None
+
+
+def test_gains_of_many_clients_are_a_line(once, monkeypatch):
     monkeypatch.setattr("pomona.results.figures.comparison_figures.FEW", 3)
-    axes = who_benefits(comparison(tiny), "one").figure.axes[0]
+    axes = who_benefits(once, "one").figure.axes[0]
     assert axes.get_xlabel() == "share of the clients, sorted by gain"
 
 
@@ -547,7 +564,6 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
         "0.7 ± 0 (2)",
         "0.7 ± 0 (2)",
     ]
-    assert gains(made, "one")["FedAvg"] == pytest.approx({0: 0.1, 1: -0.1})
     lines = {row[1]: row for row in spread_table(made).rows}
     assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
     assert lines["FedAvg"][-1] == "50"  # one of two clients is hurt

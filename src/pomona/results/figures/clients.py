@@ -136,9 +136,8 @@ def _gains(ax: Any, compared: list[Gained], place: Mapping[int, int], small: boo
         x, whiskers = _scaled_gains(found)
         rows = np.array([place[client] + aside for client in found.differences])
         look, sure = _look(found.run, small), {*found.told("better"), *found.told("worse")}
-        ax.errorbar(x, rows, xerr=whiskers, elinewidth=0.6 if small else 1.1, zorder=2, **look)
-        open_ = [client not in sure for client in found.differences]
-        ax.plot(x[open_], rows[open_], zorder=3, **look | {"markerfacecolor": "white", "alpha": 1})
+        open_, width = [client not in sure for client in found.differences], 0.6 if small else 1.1
+        plot.estimates(ax, x, rows, open_, look, xerr=whiskers, elinewidth=width)
     metric, base = compared[0].run.metric, compared[0].base
     unit = "percentage points" if metric.percent else metric.title
     ax.axvline(0, color=base.look.colour, linestyle=base.look.line)

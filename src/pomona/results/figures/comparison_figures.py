@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from pomona.core.toml import flat, is_number
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import Metric
+from pomona.record.paired_gain import Gain, jointly
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
 from pomona.results.method_colours import Look, looks
-from pomona.results.significance import Ranking, drawn_by_seed, gains, shared_seeds
+from pomona.results.significance import Ranking
 from pomona.results.wording import capital, slug
 
 FEWEST = 3
@@ -157,58 +160,69 @@ def _curve(entry: ComparisonRow) -> dict[int, Spread]:
 
 def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     """Draw each client's gain over local training by method: of few clients as points with their
-    names, of many sorted, as a line.
+    names and intervals, of many sorted, as a line; None without gains.
     """
-    found = gains(made, scenario)
+    found = {
+        entry.row: {client: gain for client, gain in enumerate(gained[0]) if gain}
+        for entry, gained in zip(made.entries, made.gained, strict=True)
+        if entry.scenario == scenario and not isinstance(gained, str)
+    }
     if not found:
         return None
     first = next(e for e in made.of(scenario) if e.cells)
     metric, names = first.metric, first.cells[0]["figures"]["clients"]
-    scaled = {row: {c: metric.scaled(v) for c, v in of.items()} for row, of in found.items()}
-    hides = ""
     if len(names) < FEW:
-        figure, axes = _points_drawn(made, scaled, names)
+        figure, axes = _points_drawn(made, found, metric, names)
+        more = (
+            "; whiskers are 95 % intervals, a hollow mark is a gain that this data cannot tell "
+            "from none."
+        )
     else:
-        drawn = {row: _by_share(list(of.values())) for row, of in scaled.items()}
+        drawn = {
+            row: _by_share([metric.scaled(g.value) for g in of.values()])
+            for row, of in found.items()
+        }
         figure, axes = _lines_drawn(made, drawn, 4.0)
         _named(made, axes, drawn)
         axes.set_xlabel("share of the clients, sorted by gain")
-        hides = plot.hidden(drawn)
+        more = "." + plot.hidden(drawn)
     axes.axhline(0, color=plot.FRAME, linewidth=1)
     axes.set_ylabel(
         f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
     )
     plot.legend_below(figure, 4)
     rows: Rows = [
-        {"method": row, "client": names[c], "gain": v}
+        {"method": row, "client": names[c], "gain": g.value, "low": g.low, "high": g.high}
         for row, of in found.items()
-        for c, v in sorted(of.items(), key=lambda pair: pair[1])
+        for c, g in sorted(of.items(), key=lambda pair: pair[1].value)
     ]
     alt = "; ".join(
-        f"{row}: {sum(v < 0 for v in of.values())} of {len(of)} worse off than alone"
+        f"{row}: {sum(g.value < 0 for g in of.values())} of {len(of)} below zero"
         for row, of in found.items()
     )
-    if any(map(drawn_by_seed, made.of(scenario))):
-        hides += " Seeds draw other clients: a client here is all those with its number."
     caption = (
-        f"What each client gains in {metric.title} over Separate{shared_seeds(made, scenario)}, "
-        "both in the round best on validation, or in the last without a validation split; below "
-        f"zero a client is worse off than alone.{hides}"
+        f"What each client gains in {metric.title} over Separate, of the models, seeds and test "
+        "samples of the table of gains; below zero a client did worse than alone on these samples"
+        f"{more}"
     )
     title = f"Who benefits: {made.of(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
 
 
 def _points_drawn(
-    made: Comparison, drawn: Mapping[str, Mapping[int, float]], names: Sequence[str]
+    made: Comparison, found: Mapping[str, Mapping[int, Gain]], metric: Metric, names: Sequence[str]
 ) -> tuple[plot.Figure, Any]:
     """Draw a point for each client and method, the methods of a client side by side."""
     figure, [[axes]] = plot.panels(7.6, 4.0)
-    shown, step = _looks(made), WIDTH / max(5, len(drawn))
-    for k, (row, of) in enumerate(drawn.items()):
-        places = [c + step * (k - (len(drawn) - 1) / 2) for c in of]
-        look = {"color": shown[row].colour, "marker": shown[row].marker}
-        axes.plot(places, list(of.values()), label=row, linestyle="none", **look)
+    shown, step = _looks(made), WIDTH / max(5, len(found))
+    for k, (row, of) in enumerate(found.items()):
+        x = np.array([c + step * (k - (len(found) - 1) / 2) for c in of])
+        y = np.array([metric.scaled(g.value) for g in of.values()])
+        ends = [[metric.scaled(end) for end in g.ends or (g.value, g.value)] for g in of.values()]
+        open_ = [verdict not in ("better", "worse") for verdict in jointly([*of.values()])]
+        look = {"color": shown[row].colour, "marker": shown[row].marker, "linestyle": "none"}
+        whiskers = np.abs(np.transpose(ends) - y)
+        plot.estimates(axes, x, y, open_, look | {"label": row}, yerr=whiskers, elinewidth=0.9)
     plot.named(axes.xaxis, [plot.shorten(name) for name in names], FEW)
     plot.grid(axes)
     return figure, axes

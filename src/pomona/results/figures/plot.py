@@ -100,6 +100,21 @@ class ReportFigure:
         self.figure.set_layout_engine("none")
 
 
+def estimates(
+    axes: Any,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    open_: Sequence[bool],
+    look: Mapping[str, Any],
+    **whiskers: Any,
+) -> None:
+    """Draw points (n,) with whiskers, arguments of ``errorbar``; hollow where ``open_``."""
+    axes.errorbar(x, y, fmt="none", ecolor=look["color"], zorder=2, **whiskers)
+    axes.plot(x, y, **look)
+    hollow = {"markerfacecolor": "white", "alpha": 1, "label": None}
+    axes.plot(x[open_], y[open_], zorder=3, **look | hollow)
+
+
 def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
     """Save all pictures in some formats, then delete files of earlier calls that were not written
     again.

@@ -13,11 +13,11 @@ def gains_table(made: Comparison) -> Table | None:
 
     It has no rows where no gain is defined.
     """
-    bench, entries = made.bench, {(e.scenario, e.method): e for e in made.entries}
+    every = bench_gains.rows(made.bench.results, made.gained)
     found = [
         (entry, row)
-        for row in bench_gains.rows(bench.folder, bench.results, ALONE)
-        if row["method"] != ALONE and (entry := entries[row["scenario"], row["method"]]).cells
+        for entry, row in zip(made.entries, every, strict=True)
+        if entry.method != ALONE and entry.cells
     ]
     rows = [
         [
