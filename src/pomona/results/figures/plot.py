@@ -111,8 +111,8 @@ def estimates(
     """Draw points (n,) with whiskers, arguments of ``errorbar``; hollow where ``open_``."""
     axes.errorbar(x, y, fmt="none", ecolor=look["color"], zorder=2, **whiskers)
     axes.plot(x, y, **look)
-    hollow = {"markerfacecolor": "white", "alpha": 1, "label": None}
-    axes.plot(x[open_], y[open_], zorder=3, **look | hollow)
+    hollow = {**look, "markerfacecolor": "white", "alpha": 1, "label": None}
+    axes.plot(x[open_], y[open_], zorder=3, **hollow)
 
 
 def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
