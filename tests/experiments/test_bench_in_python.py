@@ -131,16 +131,6 @@ def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
         pomona.bench(["apple"], tmp_path / "b", rouns=3)
 
 
-def test_a_damaged_record_costs_its_own_gain_alone(made, tmp_path):
-    copytree(made.folder, tmp_path / "copy")
-    cells = {r["method"]: r["cells"][0]["folder"] for r in made.results["results"]}
-    (tmp_path / "copy" / cells["fedavg"] / "config.toml").unlink()
-    damaged = load(tmp_path / "copy").to_frame().set_index("method")
-    assert damaged.loc["fedavg", "reason"] == "a record of its runs cannot be read"
-    whole = made.to_frame().set_index("method")
-    assert damaged.loc["apple", "gain"] == whole.loc["apple", "gain"]
-
-
 def test_verdicts_of_a_scenario_hold_together(made, monkeypatch):
     """Of the p-values 0.03 and 0.04 both are below 0.05; twice the smaller is not (Holm)."""
     p = iter((0.03, 0.04))

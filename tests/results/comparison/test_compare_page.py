@@ -20,7 +20,7 @@ from pomona.core.rng import stream
 from pomona.core.table import csv_text
 from pomona.data import from_arrays
 from pomona.experiments import load
-from pomona.experiments.bench_gains import rows
+from pomona.experiments.bench_gains import gained, rows
 from pomona.experiments.reference import AVERAGES, Reference
 from pomona.record.run_folder import load as load_run
 from pomona.results.comparison import comparison
@@ -428,7 +428,7 @@ def test_a_damaged_cell_has_no_gain_and_its_reason(name, kept, doubtful, tmp_pat
     cell, _ = next(r["cells"] for r in made.results["results"] if r["method"] == "fedavg")
     path = made.folder / cell["folder"] / name
     path.write_bytes(path.read_bytes()[:kept])
-    _, row = rows(made.folder, made.results, "separate")
+    _, row = rows(made.results, gained(made.folder, made.results, "separate"))
     assert (row["method"], row["gain"]) == ("fedavg", None)
     assert row["reason"] == "a record of its runs cannot be read"
     assert row["reason"] in made._repr_html_()
@@ -515,10 +515,10 @@ def test_report_knows_a_bench_and_takes_a_file_of_reference_numbers(tiny, tmp_pa
     assert "--scenarios is for the page of a bench" in capsys.readouterr().err
 
 
-def test_figures_of_scenarios_with_like_names_are_apart(tiny, monkeypatch):
+def test_figures_of_scenarios_with_like_names_are_apart(once, monkeypatch):
     monkeypatch.setattr("pomona.results.figures.comparison_figures.slug", lambda _: "same")
     with drawing():
-        names = [picture.name for picture in _pictures(comparison(tiny), None)]
+        names = [picture.name for picture in _pictures(once, None)]
     assert len(names) > 2
     assert len(set(names)) == len(names)
 
