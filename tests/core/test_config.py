@@ -148,6 +148,7 @@ def test_a_mistake_in_python_is_the_one_line_that_a_file_gets(said):
         {"lr": True},
         {"seed": False},
         {"membership": {"unseen": [True]}},
+        {"membership": {"leaves": {"1": True}}},
         {"method": {"name": "fedavg-ft", "finetune_epochs": True}},
         {"method": {"name": "fedamp", "lambda": True}},
     ],

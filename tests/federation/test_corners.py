@@ -199,16 +199,8 @@ def test_a_folder_with_parts_of_a_run_is_refused_before_training(tmp_path, left)
 
 @pytest.mark.parametrize("name", ["separate", "fedavg"])
 def test_a_model_that_diverges_in_its_last_step_is_said(name):
-    notes = Notes()
-    result = pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30), watcher=notes)
-    model, when = result.about["headline"]
-    everybody = ", ".join(f"client {i}" for i in range(4))
-    assert any(
-        note.startswith(everybody)
-        and f"{model} model's loss on test, {when}, is not finite" in note
-        for note in notes.said
-    )
-    assert "lower lr" in result.summary["diverging"]
+    with pytest.raises(DivergedError, match="training samples is not finite after training; lower"):
+        pomona.run(tiny(name, rounds=1, batch_size=1000, lr=1e30))
 
 
 def outlying(value):

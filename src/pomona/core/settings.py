@@ -143,7 +143,9 @@ def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
 
 
 def _counted(given: Any, value: Any) -> bool:
-    """Return whether a truth value has become a number, also in a tuple."""
+    """Return whether a truth value has become a number, also in a tuple or a table."""
+    if isinstance(given, Mapping) and isinstance(value, Mapping):
+        given, value = tuple(given.values()), tuple(value.values())
     if isinstance(given, list | tuple) and isinstance(value, tuple):
         return any(map(_counted, given, value))
     return isinstance(given, bool) and type(value) in {int, float}

@@ -25,6 +25,7 @@ from pomona.federation.exchange import ClientRequest, Groups, Reply, cut
 from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
 from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
+from pomona.metrics.metric import Score
 from pomona.metrics.nan_safe import Array
 from pomona.objective.objective import Objective
 from pomona.objective.training import STATISTICS, LocalTraining
@@ -283,6 +284,8 @@ class ClientRuntime:
             for named, w in models.items()
             for split in EVALUATED
         ]
+        if visit.trains:
+            self._require_finite(client, models, scores)
         sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
         state = self.state(client)
         if visit.trains:
@@ -299,6 +302,22 @@ class ClientRuntime:
         elif observed:
             self.kept.keep(client, observed)
         return Reply(client, sent, {n: v[k].clone() for n, v in called.info.items()}, scores=scores)
+
+    def _require_finite(
+        self, client: int, models: Mapping[Model, Tensor], scores: list[Score]
+    ) -> None:
+        """Raise DivergedError if a trained model without a score has no finite loss on its own
+        training samples either: then the model is broken, and not one of the samples it is
+        evaluated on.
+        """
+        unknown = {(s.model, s.when) for s in scores if s.samples and s.loss is None}
+        for model, when in unknown & {named for named in models if named[1] == "trained"}:
+            w = models[model, when]
+            if self.scoring.score(self.objective, model, when, "train", client, w).loss is None:
+                raise DivergedError(
+                    f"client {client}: the {model} model's loss on its training samples is not "
+                    "finite after training; lower lr"
+                )
 
     def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _Called:
         """Call the method's client half for some clients, on copies of their states."""

@@ -247,16 +247,18 @@ class Loop:
         """Exchange and aggregate; returns the server's next state, and what the accepted clients
         answered.
         """
-        if not plan.cohort:
-            raise QuorumError(
-                f"no client can be asked in round {plan.number}: all members are in quarantine,"
-                " refused too often in a row; correct what the record of the rounds before names,"
-                " and start a new run: a resumed one keeps the quarantine"
-            )
         if len(plan.cohort) < self.quorum:
+            held = [self.called(i) for i in sorted(self._history.quarantined())]
+            remedy = (
+                f"{listed(held, 10)}, refused too often in a row, are in quarantine: correct what "
+                "the record of the rounds before names, and start a new run, as a resumed one "
+                "keeps the quarantine"
+                if held
+                else "raise participation, or lower absence"
+            )
             raise QuorumError(
                 f"round {plan.number} asks {len(plan.cohort)} of {len(plan.roster.members)} "
-                f"clients, {self.quorum} are needed; raise participation, or lower absence"
+                f"clients, {self.quorum} are needed; {remedy}"
             )
         best = self.curve.best_round
         visit = ClientRequest(

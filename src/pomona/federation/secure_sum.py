@@ -43,6 +43,7 @@ def require_sums(config: Config, clients: int | None = None) -> None:
             raise ConfigError(
                 f"secure_aggregation.minimum = {terms.minimum}, but a round may have {asked} "
                 "clients; lower it, raise participation, or take more clients"
+                + (", or change membership" if config.membership.changes else "")
             )
     if not config.method.method().server.sums:
         able = ", ".join(n for n, kind in METHODS.items() if kind().method().server.sums)

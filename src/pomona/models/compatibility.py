@@ -130,8 +130,10 @@ def _require_outputs(
 ) -> None:
     """Raise ConfigError unless a network maps samples (b, ...) to one tensor (b, *output_shape)."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), enough(f"trying model.name={name}"):
             outputs = network(samples)
+    except PomonaError:
+        raise
     except Exception as fault:  # a network's own code raises any type
         raise ConfigError(
             f"model.name={name} in {mode} mode fails on a sample of shape "
