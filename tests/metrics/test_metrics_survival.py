@@ -10,6 +10,7 @@ import pytest
 from pomona.core.rng import stream
 from pomona.metrics import survival as s
 from pomona.metrics.intervals import stratified
+from pomona.metrics.metric import METRICS
 from pomona.tasks import scores, task_of
 
 TIMES = np.array([1.0, 2.5, 4.0, 6.0])
@@ -173,6 +174,18 @@ def test_a_perfect_and_a_constant_prediction():
     assert s.integrated_brier(same, targets, once(targets), at)[0] == pytest.approx(0.25)
     assert s.dynamic_auroc(same, targets, once(targets), at)[0] == 0.5
     assert s.c_index(same, targets, once(targets))[0] == 0.5
+
+
+def test_a_weight_of_a_tied_time_takes_an_integrated_brier_score_above_one():
+    """Two events and two censored at time 2, where G falls to 1/2, and survival of one known to
+    outlive it: at 2 and 2.5, S = 1 loses 2 for each event, and S = 0 loses 2 for the survivor.
+    """
+    targets = np.array([[2.0, 1], [2, 1], [2, 0], [2, 0], [3, 0]])
+    at = np.array([2.0, 2.5])
+    wrong = np.array([[1.0], [1], [0], [0], [0]]).repeat(2, axis=1)
+    value = s.integrated_brier(wrong, targets, once(targets), at)[0]
+    metric = METRICS["integrated_brier"]
+    assert 1 < value <= metric.high
 
 
 def test_surprise_is_the_logarithm_of_what_was_seen():

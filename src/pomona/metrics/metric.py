@@ -108,7 +108,7 @@ _TABLE = (
     Metric("c_index", "C-index", True, low=0.0, high=1.0),
     Metric("uno_c", "Uno's C-index", True, low=0.0, high=1.0),
     Metric("dynamic_auroc", "time-dependent AUROC", True, low=0.0, high=1.0),
-    Metric("integrated_brier", "integrated Brier score", False, low=0.0, high=1.0),
+    Metric("integrated_brier", "integrated Brier score", False, low=0.0),
     Metric("r2", "R\N{SUPERSCRIPT TWO}", True, high=1.0),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
