@@ -26,7 +26,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
             test=write(tmp_path / f"b.{suffix}", 90, 2),
         ),
         ClientFiles(
-            name="south",
+            name="NA",
             train=write(tmp_path / f"c.{suffix}", 10, 2),
             validation=write(tmp_path / f"d.{suffix}", 50, 1),
         ),
@@ -34,7 +34,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
     data = read(data_settings(name="clients", clients=files, **more))
     assert data.x[:, 0].tolist() == [0, 1, 2, 10, 11, 50, 90, 91]  # train, validation, test
     assert data.owners is not None
-    assert data.owners.names == ("north", "south")
+    assert data.owners.names == ("north", "NA")  # Namibia is no gap
     assert data.owners.client.tolist() == [0, 0, 0, 1, 1, 1, 0, 0]
     assert data.owners.role.tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
     assert (data.n_train, data.name, data.classes) == (6, "clients", ("0", "1"))

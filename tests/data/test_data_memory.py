@@ -116,6 +116,12 @@ def test_a_clients_own_test_rows_are_its_test_rows():
     assert (framed.owners.role[60:] == 2).all()
 
 
+def test_a_name_that_is_given_is_no_gap():
+    """NA is Namibia's code; a number is a name, too."""
+    names = read(from_clients({"NA": (X, Y), "DE": (X, Y), 3.0: (X, Y)})).owners.names
+    assert names == ("NA", "DE", "3")
+
+
 def test_names_of_classes_are_classes_in_order():
     named = read(from_arrays(X, np.where(Y, "well", "ill"), SITE))
     assert named.classes == ("ill", "well")

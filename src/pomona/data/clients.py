@@ -63,7 +63,9 @@ def read(settings: ClientData) -> Dataset:
     dataset, counts = _joined(paths, settings)
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
-    owners = Owners(tuple(csv_columns.name(files.name) for files in settings.clients), client, role)
+    owners = Owners(
+        tuple(csv_columns.given(files.name) for files in settings.clients), client, role
+    )
     return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
 
 

@@ -78,8 +78,14 @@ def name(cell: str) -> str:
     """Return the canonical form of the name of a client, patient or subgroup: NFC, and 3 for 3.0,
     as columns of numbers with gaps are often written; empty if it marks a missing value.
     """
-    cell = normalize("NFC", cell.strip())
-    return "" if is_missing(cell) else _WHOLE.sub(r"\1", cell)
+    return "" if is_missing(cell) else given(cell)
+
+
+def given(name: str) -> str:
+    """Return the canonical form of a name that a person gave, which is none of a gap: NA may be
+    Namibia.
+    """
+    return _WHOLE.sub(r"\1", normalize("NFC", name.strip()))
 
 
 def alike(names: Iterable[str]) -> list[str]:

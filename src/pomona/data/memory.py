@@ -128,7 +128,7 @@ def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(part, Mapping):
         raise DataError(f"clients are a {type(part).__name__}; give a mapping from their names")
-    named = {csv_columns.name(str(name)): each for name, each in part.items()}
+    named = {csv_columns.given(str(name)): each for name, each in part.items()}
     if "" in named or len(named) < len(part):
         raise DataError(f"clients have no name, or the same: {list(part)}; name each by its own")
     return named
