@@ -430,6 +430,9 @@ def test_many_clients_say_something_by_chance_and_jointly_less():
     """
     each = [Gain(0.1, 0.01, 0.2, 50, p=p) for p in (0.04, 0.001, 0.03)]
     assert jointly([*each, None, Gain(1, None, None, 2)]) == [LEVEL, "better", LEVEL, None, LEVEL]
+    # chosen from 50 comparisons: 50 x 0.001 is not more than 0.05; from 51
+    assert jointly(each, 50)[1] == "better"
+    assert jointly(each, 51)[1] == LEVEL
 
 
 @given(st.sampled_from(CASES), st.integers(0, 14), st.integers(1, 9), st.integers(0, 30))

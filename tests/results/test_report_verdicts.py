@@ -256,6 +256,16 @@ def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() 
     assert "`" not in warned(several)  # a page shows it as it stands
 
 
+def test_the_choice_of_the_best_run_counts_in_what_it_is_ahead_of() -> None:
+    """Random signs of six samples that differ are all one way in 2 of 64 cases, half of which count
+    (mid-p): p = 1/64. Three times that is below 0.05, six times is not: four runs have six pairs.
+    """
+    best = scored("apple", (96, 90))
+    rivals = [scored(method, (90, 90)) for method in ("fedavg", "fedprox", "ditto")]
+    assert "came out ahead of FedAvg (+3.00" in said([best, rivals[0]])
+    assert "came out ahead" not in said([best, *rivals])
+
+
 def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst() -> None:
     """Errors of every answer by client: 0.5 and 0.5 alone, 0.2 and 0.6 together."""
     alone, together = regression("separate", (0.5, 0.5)), regression("fedavg", (0.2, 0.6))

@@ -159,15 +159,17 @@ def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
     return metric.name in task.measures and (metric != LOSS or minimised)
 
 
-def jointly(gains: Sequence[Gain | None]) -> list[Verdict | None]:
+def jointly(gains: Sequence[Gain | None], of: int = 0) -> list[Verdict | None]:
     """Return verdicts of many clients, or of several runs, that hold jointly at 95 %: Holm's
     correction of their p-values.
 
     Of 65 clients with equal models, about three are called better or worse by their individual
-    intervals.
+    intervals. ``of``: number of comparisons from which these were chosen by their results; the
+    others count with p = 1.
     """
     p = {i: gain.p for i, gain in enumerate(gains) if gain and gain.p is not None}
-    adjusted = dict(zip(p, holm([*p.values()]), strict=True))
+    chosen = holm([*p.values(), *[1.0] * (of - len(p))])
+    adjusted = dict(zip(p, chosen, strict=False))
     open_: Verdict = "no difference that this data can show"
     return [
         None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_

@@ -225,12 +225,14 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
 
 
 def _among(best: Run, rivals: list[Gained]) -> list[str]:
-    """Compare the best run with the other federated runs.
+    """Compare the best run with the other federated runs, corrected for all pairs of them: any
+    could have come out best.
 
     It may be behind one of them, where their gain leaves out clients that its mean counts.
     """
     told: dict[Verdict | None, list[str]] = {}
-    for g, verdict in zip(rivals, jointly([g.over for g in rivals]), strict=True):
+    pairs = len(rivals) * (len(rivals) + 1) // 2
+    for g, verdict in zip(rivals, jointly([g.over for g in rivals], pairs), strict=True):
         told.setdefault(verdict, []).append(
             f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval "
             f"{interval(best.metric, g.over)})"
