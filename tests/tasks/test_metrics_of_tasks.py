@@ -12,7 +12,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.metrics.metric import METRICS, array
 from pomona.tasks import TASKS, task_of
-from pomona.tasks.scores import choose, compute, measured
+from pomona.tasks.scores import choose, compute, evaluate, measured
 
 
 def of(kind, outputs):
@@ -176,6 +176,19 @@ def test_few_samples_give_a_possible_value_or_none(case, n, seed, width, far):
         assert value is not None
     if n and kind == "classes" and len(set(y.tolist())) == 1 and not metric.pools:
         assert value is None  # one class alone ranks nothing, and says nothing of balance
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_resamples_of_fewer_than_six_samples_are_no_interval(kind):
+    """Shares of right answers have Wilson's, which holds for any number."""
+    outputs, y = drawn(kind, 40)
+    task = of(kind, outputs)
+    few, more = (
+        evaluate(task, task.natural(outputs[:n]), y[:n], lambda: stream(0, "bootstrap"))
+        for n in (5, 40)
+    )
+    assert {name for name, ends in few["intervals"].items() if ends} == set(task.proportions)
+    assert None not in more["intervals"].values()
 
 
 def test_the_area_counts_pairs_in_order_and_half_of_ties():

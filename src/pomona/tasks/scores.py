@@ -5,7 +5,7 @@ run.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, isinf
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,9 +178,9 @@ def evaluate(
     ones.
 
     The keys: ``samples``; the task's measures and details; ``intervals``, 95 % confidence intervals
-    of the measures but the loss: Wilson's of proportions, else by the bootstrap within strata. A
-    metric without bounds has none for fewer than ``FEW`` samples. A resample that lacks one of a
-    label's values averages over the other labels.
+    of the measures but the loss: Wilson's of proportions, else by the bootstrap within strata, from
+    ``FEW`` samples on. A resample that lacks one of a label's values averages over the other
+    labels.
 
     Args:
         task: of the targets.
@@ -192,7 +192,7 @@ def evaluate(
     n, truth = len(targets), exact(targets)
 
     def resample(statistics: Statistics) -> dict[str, Interval]:
-        draws = generator() if generator else None
+        draws = generator() if generator and n >= FEW else None
         return intervals(statistics, task.strata(truth), resamples, draws)
 
     details = task.details(predictions, truth, resample)
@@ -211,10 +211,7 @@ def evaluate(
         **point,
         **details,
         "intervals": {
-            **{
-                one.name: drawn.get(one.name) if n >= FEW or isfinite(one.high - one.low) else None
-                for one in judged
-            },
+            **{one.name: drawn.get(one.name) for one in judged},
             **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
         },
     }
