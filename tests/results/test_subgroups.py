@@ -99,6 +99,20 @@ def test_intervals_need_six_samples_of_both_sides_and_a_ranking_six_of_both_answ
     assert replace(pool, clustered=True).cells(chosen)[0].count("(") == 0
 
 
+def test_where_no_interval_is_shown_none_is_computed(monkeypatch):
+    """Too few samples, or several of one group: the metric is computed once, at weights of one."""
+    rows = []
+    monkeypatch.setattr(
+        "pomona.results.tables.optional.measured",
+        lambda *given: rows.append(len(given[-1])) or np.zeros(len(given[-1])),
+    )
+    y = np.arange(40) % 2
+    pool = Pool(ACCURACY, task_of("classes"), np.eye(2)[y], y, y * 0, y * 0, False)
+    pool.cells(np.arange(40) < 5)
+    replace(pool, clustered=True).cells(np.arange(40) < 20)
+    assert rows == [1] * 4
+
+
 def test_where_all_are_right_neither_they_nor_the_difference_have_an_interval():
     """Resamples of samples that are all right are all right: no spread, though others may be
     wrong.

@@ -58,13 +58,13 @@ class Pool:
 
         value = {name: float(of[0]) for name, of in statistics(np.ones((1, len(chosen)))).items()}
         strata = 2 * self.task.strata(self.targets) + chosen
-        ends = intervals(statistics, strata, RESAMPLES, stream(0, "subgroups"))
-        ends |= {name: None for name, of in sides.items() if not self._enough(self.targets[of])}
-        if not (ends["own"] and ends["rest"]):
-            ends["difference"] = None
+        enough = {name: self._enough(self.targets[of]) for name, of in sides.items()}
+        draws = stream(0, "subgroups") if enough["own"] else None
+        ends = intervals(statistics, strata, RESAMPLES, draws)
+        own, both = ends.get("own"), enough["rest"] and ends.get("own") and ends.get("rest")
         return [
-            _cell(self.metric, value["own"], ends["own"]),
-            _cell(self.metric, value["difference"], ends["difference"], "+"),
+            _cell(self.metric, value["own"], own),
+            _cell(self.metric, value["difference"], ends["difference"] if both else None, "+"),
         ]
 
     def _enough(self, targets: NDArray[Any]) -> bool:
