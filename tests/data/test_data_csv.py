@@ -118,6 +118,7 @@ def test_a_number_that_is_a_name_is_that_column(tmp_path, which):
         tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n8,9,7,b\n", label_column="y", drop_columns=(which,)
     )
     assert (data.columns, data.x.tolist()) == (("2", "007"), [[6, 7], [9, 7]])
+    assert data.notes == ("1 is the column named '1', which has number 0",)
     again = table(
         tmp_path / "a.csv", "1,2,007,y\n5,6,7,a\n", label_column="y", drop_columns=("007",)
     )

@@ -387,7 +387,9 @@ class Columns(DataSettings):
     lacking = "has no columns"
 
     label_column: Column | None = Field(
-        default=None, description="Column of the label: name, or number from 0 (-1 is the last)."
+        default=None,
+        description="Column of the label: name, or number from 0 (-1 is the last). Of all columns, "
+        "a number that is a column's name means that name.",
     )
     label_columns: tuple[Column, ...] = Field(
         default=(),

@@ -146,6 +146,12 @@ class TableFile:
         """Return the indices of several columns; see ``index``."""
         return tuple(self.index(one, key) for one in which)
 
+    def moved(self, which: Iterable[str | int]) -> dict[int, int]:
+        """Return the indices of columns whose names are given as numbers, where these differ."""
+        names = self.columns if self.named else ()
+        named = {one: names.index(str(one)) for one in which if str(one) in names}
+        return {one: i for one, i in named.items() if isinstance(one, int) and one != i}
+
 
 def opened(path: Source, form: CsvForm, header: bool | Callable[[list[str]], bool]) -> TableFile:
     """Read the start of a file: its format, and the names of its columns.

@@ -40,6 +40,7 @@ class TableSurvey:
         lines: line of each row in its file.
         cells: cells of the columns with a purpose, by column index.
         values: number of distinct cells of each column that is dropped or named like an identifier.
+        moved: see ``TableFile``, of the columns in the settings.
     """
 
     files: tuple[TableFile, ...]
@@ -51,6 +52,7 @@ class TableSurvey:
     lines: list[int]
     cells: Mapping[int, list[str]]
     values: Mapping[int, int]
+    moved: Mapping[int, int]
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over the records of all files, without headers and unlabelled rows to drop."""
@@ -184,7 +186,9 @@ class TableSurvey:
         ] * self.guessed
 
     def assumed(self) -> list[str]:
-        """Report separators that were found, and rows that were left out."""
+        """Report separators that were found, numbers that are names, and rows that were left
+        out.
+        """
         form = self.files[0].form
         unsaid = () if form.separator and form.decimal else reversed(self.files)
         divided = {file.separator: file.path for file in unsaid if file.separator != ","}
@@ -196,6 +200,10 @@ class TableSurvey:
         notes = self.headless()
         notes += [
             f"{path}: cells are divided by {mark!r}{commas}" for mark, path in divided.items()
+        ]
+        notes += [
+            f"{number} is the column named {str(number)!r}, which has number {i}"
+            for number, i in self.moved.items()
         ]
         if self.without:
             notes.append(
@@ -258,6 +266,7 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         lines=lines,
         cells=cells,
         values={i: len(found) for i, found in distinct.items() if i in named or _are_names(found)},
+        moved=first.moved(settings.mentioned),
     )
 
 
