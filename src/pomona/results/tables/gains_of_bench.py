@@ -40,7 +40,10 @@ def gains_table(made: Comparison) -> Table | None:
         if row["reason"]:
             without.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
     notes = [note] if rows else []
-    notes += [f"No gain of {listed(names)}: {reason}." for reason, names in without.items()]
+    notes += [
+        f"No gain of {listed(names)}, here and in “Who benefits”: {reason}."
+        for reason, names in without.items()
+    ]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
     return (
         Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
