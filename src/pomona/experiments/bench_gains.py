@@ -118,7 +118,8 @@ def html(folder: Path, results: Results, base: str) -> str:
         body.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     caption = (
-        f"<caption>{escape(results['title'])}: test values, mean over clients and seeds</caption>"
+        f"<caption>{escape(results['title'])}: test values, mean over clients and seeds; "
+        "verdicts of a scenario together (Holm)</caption>"
     )
     lines = "".join(f"<tr>{line}</tr>" for line in body)
     return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"

@@ -15,7 +15,8 @@ from pomona.results.seeds import over_seeds
 GAINS = (
     " Right: what it gains over separate training, with 95 % intervals that compare both models on "
     "the same test samples; left of the dashed line a client did worse than alone on these; a "
-    "hollow mark is a gain that this data cannot tell from none."
+    "hollow mark is a gain that this data cannot tell from none (all clients of a run "
+    "together, Holm)."
 )
 LABELLED = 45
 """Maximum number of rows with name labels."""

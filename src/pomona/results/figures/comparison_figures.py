@@ -174,8 +174,8 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     if len(names) < FEW:
         figure, axes = _points_drawn(made, found, metric, names)
         more = (
-            "; whiskers are 95 % intervals, a hollow mark is a gain that this data cannot tell "
-            "from none."
+            "; whiskers are each client's own 95 % interval, a hollow mark is a gain that this "
+            "data cannot tell from none (all clients of a method together, Holm)."
         )
     else:
         drawn = {
@@ -192,7 +192,14 @@ def who_benefits(made: Comparison, scenario: str) -> ReportFigure | None:
     )
     plot.legend_below(figure, 4)
     rows: Rows = [
-        {"method": row, "client": names[c], "gain": g.value, "low": g.low, "high": g.high}
+        {
+            "method": row,
+            "client": names[c],
+            "metric": metric.name,
+            "gain_over_separate": g.value,
+            "gain_low": g.low,
+            "gain_high": g.high,
+        }
         for row, of in found.items()
         for c, g in sorted(of.items(), key=lambda pair: pair[1].value)
     ]

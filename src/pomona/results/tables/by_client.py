@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
+from pomona.experiments.bench_gains import Gained
 from pomona.experiments.bench_table import told
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.run_numbers import ALONE
 from pomona.results.significance import who
 from pomona.results.wording import counted, listing, span
 
@@ -46,37 +46,37 @@ def _tested(seeds: Sequence[Mapping[str, int]]) -> str:
 
 
 def spread_table(made: Comparison) -> Table | None:
-    """Return worst client, 10th percentile, and share worse than with local training."""
-    rows = [row for e in made.entries if (row := _spread(made, e))]
+    """Return worst client, 10th percentile, and the share with a gain below 0."""
+    rows = [
+        row
+        for e, gained in zip(made.entries, made.gained, strict=True)
+        if (row := _spread(e, gained))
+    ]
     header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
-    alone = any(e.method == ALONE for e in made.entries)
     note = (
         f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
         "out), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
-        "10th percentile. Worse than alone: the share of clients that are worse than with "
-        f"Separate{'.' if alone else ', which this table does not have.'}"
+        "10th percentile. Worse than alone: the share of clients with a gain over Separate below "
+        "0, of the models and samples of the table of gains, which says why others have none; a "
+        "gain below 0 may be chance."
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
 
 
-def _spread(made: Comparison, entry: ComparisonRow) -> list[str]:
+def _spread(entry: ComparisonRow, gained: Gained) -> list[str]:
     """Return the row of one scenario and method; empty without results."""
-    alone = made.at(entry.scenario, ALONE)
-    base = alone.clients() if alone and alone is not entry else {}
-    sums = [_summary(entry, own, base.get(seed, [])) for seed, own in entry.clients().items()]
+    sums = [summarize(own, [1] * len(own), metric=entry.metric) for own in entry.clients().values()]
     if not sums:
         return []
     texts = [told(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
-    hurt = spread([one["hurt"] for one in sums]) if base else None
-    return [entry.column, entry.row, *texts, f"{100 * hurt.mean:.0f}" if hurt else NOTHING]
+    return [entry.column, entry.row, *texts, _worse(gained)]
 
 
-def _summary(
-    entry: ComparisonRow, own: list[float | None], alone: list[float | None]
-) -> dict[str, float | None]:
-    """Return the numbers of one seed, compared with local training if it has the same clients."""
-    same = alone if len(alone) == len(own) else None
-    return summarize(own, [1] * len(own), same, entry.metric)
+def _worse(gained: Gained) -> str:
+    """Format the percentage of clients whose gain is below 0."""
+    if isinstance(gained, str):
+        return NOTHING
+    return f"{100 * fmean(gain.value < 0 for gain in gained[0] if gain):.0f}"
 
 
 def clients_table(made: Comparison) -> Table | None:

@@ -102,7 +102,7 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none.${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
+    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none (all clients of a run together, Holm).${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
     draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
