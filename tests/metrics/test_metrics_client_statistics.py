@@ -16,10 +16,10 @@ from pomona.metrics.metric import METRICS
 accuracies = st.floats(0, 1, allow_subnormal=False)
 
 
-@given(st.lists(st.tuples(accuracies, st.integers(1, 500), accuracies), min_size=2, max_size=20))
+@given(st.lists(st.tuples(accuracies, st.integers(1, 500)), min_size=2, max_size=20))
 def test_summary_of_many_clients(rows):
-    values, samples, reference = map(list, zip(*rows, strict=True))
-    found = summarize(values, samples, reference)
+    values, samples = map(list, zip(*rows, strict=True))
+    found = summarize(values, samples)
     n, mean = len(values), sum(values) / len(values)
     assert found["clients"] == n
     assert found["mean"] == pytest.approx(mean)
@@ -30,7 +30,6 @@ def test_summary_of_many_clients(rows):
         sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)), abs=1e-12
     )
     assert found["worst"] == min(values)
-    assert found["hurt"] == sum(v < r for v, r in zip(values, reference, strict=True)) / n
     rank = 0.1 * (n - 1)
     low, high = sorted(values)[int(rank)], sorted(values)[min(int(rank) + 1, n - 1)]
     assert found["percentile_10"] == pytest.approx(low + (rank - int(rank)) * (high - low))
@@ -60,8 +59,8 @@ def test_four_clients_have_no_interval_over_clients():
 
 def test_where_less_is_better_the_worst_is_the_largest():
     values = [64.0, 80.0, 120.0]
-    found = summarize(values, [1, 1, 2], [70.0, 80.0, 90.0], METRICS["mae"])
-    assert (found["worst"], found["hurt"], found["pooled"]) == (120.0, 1 / 3, 96.0)
+    found = summarize(values, [1, 1, 2], metric=METRICS["mae"])
+    assert (found["worst"], found["pooled"]) == (120.0, 96.0)
     # the 90th: a tenth of the clients err more
     assert found["percentile_10"] == pytest.approx(120 - 0.2 * 40)
     assert summarize(values, [1, 1, 2], metric=METRICS["auroc"])["pooled"] is None
@@ -89,38 +88,18 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
 
 
 @pytest.mark.parametrize(
-    ("values", "samples", "reference", "expected"),
+    ("values", "samples", "expected"),
     [
-        (
-            [],
-            [],
-            None,
-            {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None, "hurt": None},
-        ),
-        (
-            [None, None],
-            [0, 0],
-            [0.5, None],
-            {"clients": 0, "mean": None, "percentile_10": None, "hurt": None},
-        ),
-        (
-            [0.7],
-            [9],
-            [0.7],
-            {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None, "hurt": 0.0},
-        ),
-        ([0.5, 0.5], [1, 3], None, {"std": 0.0, "interval": None, "hurt": None}),
-        # The client without samples counts nowhere, nor does one without a reference in ``hurt``.
-        (
-            [1.0, None, 0.5],
-            [30, 0, 10],
-            [None, 0.9, 0.6],
-            {"clients": 2, "mean": 0.75, "pooled": 0.875, "hurt": 1.0},
-        ),
+        ([], [], {"clients": 0, "mean": None, "pooled": None, "worst": None, "std": None}),
+        ([None, None], [0, 0], {"clients": 0, "mean": None, "percentile_10": None}),
+        ([0.7], [9], {"mean": 0.7, "pooled": 0.7, "std": None, "interval": None}),
+        ([0.5, 0.5], [1, 3], {"std": 0.0, "interval": None}),
+        # the client without samples counts nowhere
+        ([1.0, None, 0.5], [30, 0, 10], {"clients": 2, "mean": 0.75, "pooled": 0.875}),
     ],
 )
-def test_summary_of_few_clients(values, samples, reference, expected):
-    found = summarize(values, samples, reference)
+def test_summary_of_few_clients(values, samples, expected):
+    found = summarize(values, samples)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
     json.dumps(found, allow_nan=False)

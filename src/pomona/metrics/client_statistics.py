@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.intervals import CONFIDENCE, Interval
 from pomona.metrics.metric import ACCURACY, Metric
-from pomona.metrics.nan_safe import Array, defined, divide, mean_of_known, row_means
+from pomona.metrics.nan_safe import Array, defined, mean_of_known, row_means
 
 LEAST = 5
 """Minimum number of clients for an interval over clients: two that happen to agree would give it no
@@ -25,7 +25,6 @@ Values = Sequence[float | None] | Array
 def summarize(
     values: Values,
     samples: Sequence[int],
-    reference: Values | None = None,
     metric: Metric = ACCURACY,
 ) -> dict[str, Any]:
     """Summarise one value per client; None for undefined statistics.
@@ -40,18 +39,14 @@ def summarize(
     - ``std``: over clients, with ddof = 1.
     - ``worst``: the worst client's value; ``percentile_10``: the 10th percentile from the worst
       client, with linear interpolation.
-    - ``hurt``: share of clients whose value is worse than their own in ``reference``.
 
     Args:
         values: (n,) one per client.
         samples: (n,) number of samples of each value.
-        reference: (n,) the same clients' values without the method, e.g. with local training.
         metric: of the values.
     """
     every = np.array(values, dtype=float)
     some = every[~np.isnan(every)]
-    other = np.full(len(every), np.nan) if reference is None else np.array(reference, dtype=float)
-    worse = every < other if metric.higher else every > other
     return {
         "clients": len(some),
         "mean": defined(row_means(every[np.newaxis])[0]),
@@ -62,7 +57,6 @@ def summarize(
         "percentile_10": float(np.percentile(some, 10 if metric.higher else 90))
         if len(some)
         else None,
-        "hurt": defined(divide(worse.sum(), (~np.isnan(every - other)).sum()).item()),
     }
 
 
