@@ -198,9 +198,12 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically, readable only by its owner. Raises StorageError."""
+    """Replace a file atomically, readable only by its owner. Raises StorageError.
+
+    What a kill leaves half written has another suffix: nobody takes it for a key.
+    """
     try:
-        publish(path.parent, [content], lambda _: path.name, f".{path.name}", 0o600)
+        publish(path.parent, [content], lambda _: path.name, f".{path.name}.new", 0o600)
     except OSError as fault:
         raise StorageError(
             f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions"
