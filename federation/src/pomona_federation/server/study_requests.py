@@ -30,7 +30,6 @@ from pomona_federation.messages.message_bodies import (
 )
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import OVER, QueuedStudy, StudyQueue
 from pomona_federation.study import RESULTS
 
@@ -40,8 +39,7 @@ Row = dict[str, Any]
 def overview(kit: Path) -> list[Row]:
     """A row for each study, in order."""
     queue = StudyQueue(kit)
-    members = [entry.name for entry in entries(kit) if not entry.revoked]
-    return [_row(queue, study, members) for study in queue.all]
+    return [_row(queue, study) for study in queue.all]
 
 
 def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
@@ -63,7 +61,7 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
         ) from None
 
 
-def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
+def _row(queue: StudyQueue, study: QueuedStudy) -> Row:
     known, decided = study.known, Consents(study.folder).decisions
     about = {"study": study.name, "hash": "", "kind": "train"}
     if known:
@@ -76,7 +74,7 @@ def _row(queue: StudyQueue, study: QueuedStudy, members: list[str]) -> Row:
         "declined": ", ".join(
             sorted(name for name, taken in decided.items() if not taken.accepted)
         ),
-        "undecided": ", ".join(name for name in members if name not in decided) if known else "",
+        "undecided": ", ".join(sorted(queue.members - decided.keys())) if known else "",
         "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z"
         if known
         else "",
@@ -171,7 +169,7 @@ class StudyRequests:
 
     def _seen(self, silo: str) -> None:
         """Record a silo's visit, as the time of an empty file."""
-        if silo in {entry.name for entry in entries(self.kit) if not entry.revoked}:
+        if silo in StudyQueue(self.kit).members:
             folder = self.kit / "run" / SEEN
             folder.mkdir(mode=0o700, exist_ok=True)
             (folder / silo).touch(mode=0o600)
