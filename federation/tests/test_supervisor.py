@@ -338,6 +338,22 @@ def test_a_superlink_that_answers_with_an_error_is_started_again(tmp_path, quick
     made, policy, said = server(tmp_path, link)
     assert finish(made, policy, link).state == "finished"
     assert said.count("503") == 2
+    assert sum("the SuperLink refuses" in line for line in said) == 2
+    assert not any("is gone" in line for line in said)
+
+
+def test_a_superlink_that_refuses_for_good_ends_the_server(tmp_path, quick):
+    link = Fake([])
+
+    def refuse(*_):
+        raise ProtocolError("no such app")
+
+    link.submit = refuse
+    made, policy, said = server(tmp_path, link)
+    with pytest.raises(ProtocolError, match="no such app"):
+        finish(made, policy, link)
+    assert said.count("no such app") == server_supervisor.STUBBORN - 1
+    assert read_status(tmp_path / "run").code == ProtocolError.code
 
 
 def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, quick, monkeypatch):

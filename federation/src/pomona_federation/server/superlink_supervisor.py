@@ -4,7 +4,8 @@ after the other.
 SuperLink does not continue a run whose ServerApp died, nor any run after its own death. Both are
 restarted here, and the run continues after its last committed round. A fault that a restart cannot
 fix ends the server: a status with a code from 2 to 10 at once, and one with code 1 after
-``STUBBORN`` failures without a round in between.
+``STUBBORN`` failures without a round in between; so do as many refusals by SuperLink without a run
+in between.
 """
 
 import time
@@ -26,7 +27,7 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 LAUNCH = 60.0  # seconds until a submitted run must have a process
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
-Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart"]
+Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart", "refused"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class ServerPolicy:
     _failures: int = 0  # since the last committed round
     _reached: tuple[str, int] = ("", -1)  # the folder of the current rounds, and the last one there
     _alike: int = 0  # failures with code 1 since then
+    _refusals: int = 0  # of SuperLink since a run was last watched
 
     @property
     def state(self) -> Path:
@@ -117,6 +119,8 @@ class ServerPolicy:
     def watch(self, supervisor: Supervisor) -> Restart | Status:
         """Watch one life of a study; return the last study's status once all have ended for
         good.
+
+        Raises ProtocolError if SuperLink refuses what it is asked, again and again.
         """
         self._choose()
         try:
@@ -127,9 +131,16 @@ class ServerPolicy:
             if study is None:
                 return read_status(self.state) or Status(state="finished", round=0, code=0)
             verdict = self._attempt(supervisor, study)
-        except (ConnectionError, ProtocolError) as fault:
+            self._refusals = 0
+        except ConnectionError as fault:
             self.say(str(fault))
             verdict = "restart"
+        except ProtocolError as fault:  # as with a full disk, or for good
+            self._refusals += 1
+            if self._refusals >= STUBBORN:
+                raise
+            self.say(str(fault))
+            verdict = "refused"
         step = self._judged(verdict)
         if isinstance(step, Restart):
             return step
@@ -204,15 +215,17 @@ class ServerPolicy:
             status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
-        lost = "SuperLink" if verdict == "restart" else "ServerApp"
+        again = verdict in {"restart", "refused"}  # of SuperLink
+        lost = "SuperLink" if again else "ServerApp"
+        how = "refuses" if verdict == "refused" else "is gone"
         delay = backoff(self._failures + 1, FIRST, LONGEST)
         self.say(
-            f"the {lost} is gone after round {round_}; it restarts in {delay:g} s and continues "
-            "from there"
+            f"the {lost} {how} after round {round_}; it restarts in {delay:g} s and continues from "
+            "there"
         )
-        self.audit.write("lost", process=lost, round=round_, failures=self._failures)
-        self._close() if verdict == "restart" else self._give_up_run()
-        return Restart(delay, stop=verdict == "restart")
+        self.audit.write("lost", process=lost, round=round_, failures=self._failures, why=how)
+        self._close() if again else self._give_up_run()
+        return Restart(delay, stop=again)
 
     def _progress(self) -> tuple[str, int]:
         """Progress of the current study, in increasing order; a search progresses with its
