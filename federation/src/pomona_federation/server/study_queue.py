@@ -352,7 +352,7 @@ class StudyQueue:
             yield QueuedStudy(folder.name, folder, known)
 
     def _audited(self, event: str, name: str) -> None:
-        """Record what the operator does to a study, before it counts."""
+        """Record what the operator, or a start of the server, does to a study, before it counts."""
         with Audit(self.kit / "run" / "audit.jsonl") as audit:
             audit.write(event, study=name)
 
