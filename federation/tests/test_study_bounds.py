@@ -2,6 +2,7 @@
 settings.
 """
 
+import fcntl
 import os
 import tomllib
 from dataclasses import replace
@@ -222,6 +223,34 @@ def test_a_study_at_which_the_process_was_killed_is_judged_once_by_the_same_rule
     ruled(federation, models=["mlp"], rounds=10_000)
     heard(federation, "silo-0")
     assert known(federation, "first").status == "accepted"
+
+
+def test_rules_are_applied_to_one_study_at_a_time(federation, monkeypatch):
+    """While they are applied to the first, a person decides on the second; another process waits
+    for one study only, and says so.
+    """
+    ruled(federation, models=["mlp"])
+    submitted(federation, "first", run=wide(federation, 9))
+    submitted(federation, "second", run=wide(federation, 8))
+    kit, judge, judged, said = federation.kits / "silo-0", consent_policy.verdict, [], []
+
+    def slow(policy, kit, known):
+        judged.append(known.study.name)
+        decided(federation, "silo-0", "second")
+        return judge(policy, kit, known)
+
+    monkeypatch.setattr(consent_policy, "verdict", slow)
+    heard(federation, "silo-0")
+    assert judged == ["first"]
+    holder = os.open(kit / study_proposals.LOCK, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def say(text):
+        said.append(text)
+        os.close(holder)
+
+    with study_proposals._alone(kit, say):
+        assert said == ["another process works on a study; this one waits"]
 
 
 def test_whoever_ends_the_judging_leaves_the_study_as_it_was(federation, monkeypatch):

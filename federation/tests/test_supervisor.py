@@ -645,7 +645,7 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
 
 
 def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
-    """Its process, which heeds no SIGTERM, is killed an hour after its start, and once."""
+    """Its process, which heeds no SIGTERM, is killed an hour after it began a study, and once."""
     said, visits, now = [], [], [5.0]
     hangs = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     monkeypatch.setattr(study_proposals, "over_the_network", lambda _: None)
@@ -657,17 +657,21 @@ def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     )
     (tmp_path / "state" / "logs").mkdir(parents=True)
     watch = study_proposals.StudyWatch(tmp_path, said.append)
-    for now[0] in (5.0, 35.0, 3605.0, 3606.0, 3606.5):
+    lock = tmp_path / study_proposals.LOCK
+    for now[0] in (5.0, 35.0, 1805.0, 3606.0, 5405.0, 5406.0, 5406.5):
+        if now[0] == 1805.0:
+            lock.touch()  # as it begins the next study
         watch.look()
+        assert bool([line for line in said if "killed" in line]) == (now[0] > 5405.0)
     assert visits == [5.0]
     assert [line for line in said if "killed" in line] == [
-        "a study was not read within 3600 s; its process is killed"
+        "the process that adds studies took more than 3600 s; it is killed"
     ]
     assert watch._process.wait(10) == -signal.SIGKILL
-    now[0] = 3636.0
+    now[0] = 5436.0
     monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or [])
     watch.look()
-    assert visits == [5.0, 3636.0]
+    assert visits == [5.0, 5436.0]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,15 +85,22 @@ def in_use(folder: Path) -> bool:
 
 
 @contextmanager
-def waiting_lock(path: Path, mode: int = 0o600) -> Iterator[None]:
-    """Hold a lock file briefly, creating it if missing, and wait for other processes to release it.
-    ``mode``: its permissions, less the umask.
+def waiting_lock(
+    path: Path, mode: int = 0o600, waits: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Hold a lock file, creating it if missing, and wait for other processes to release it.
+
+    ``mode``: its permissions, less the umask; ``waits``: called once before a wait.
 
     Raises OSError.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)

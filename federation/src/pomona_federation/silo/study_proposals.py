@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,13 +115,15 @@ def visit(kit: Path, ask: Ask) -> list[str]:
     return [agreement for agreement in found.studies if agreement not in here]
 
 
-def take_in(kit: Path, agreement: str, ask: Ask) -> KnownStudy:
+def take_in(
+    kit: Path, agreement: str, ask: Ask, say: Callable[[str], None] = lambda _: None
+) -> KnownStudy:
     """Fetch a study by its hash, verify it, and keep it for the administrator's decision.
 
     Raises PomonaError if it does not match its hash, or this silo cannot take part in it.
     """
     text = ask(f"{STUDIES}/{agreement}", None)  # may take minutes: a shutdown leaves no mark
-    with _marked(kit, agreement):
+    with _alone(kit, say), _marked(kit, agreement):
         study = parse_study(text)
         require_harmless(study, SiloFile.load(kit / "silo.toml"))
         known = KnownStudy(agreement=agreement, study=study)
@@ -171,35 +173,47 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
             mark.unlink(missing_ok=True)
     for agreement in offered:
         try:
-            take_in(kit, agreement, ask)
+            take_in(kit, agreement, ask, say)
         except Exception as fault:  # whatever a study holds, the others are added
             say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
-    with waiting_lock(kit / LOCK):  # else another process would be taken for one that was killed
-        for known in KnownStudies(kit).all:
-            if known.status == "pending":
+    studies = KnownStudies(kit)
+    for waiting in [known for known in studies.all if known.status == "pending"]:
+        with _alone(kit, say):
+            known = studies.find(waiting.agreement)  # as another process may have left it
+            if known and known.status == "pending":
                 say(_judged(kit, known))
 
 
 @contextmanager
+def _alone(kit: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Work on one study, as the only process to do so: another would be taken for a killed one.
+
+    The lock file's time is when that began.
+    """
+    path = kit / LOCK
+    with waiting_lock(path, waits=lambda: say("another process works on a study; this one waits")):
+        path.touch()
+        yield
+
+
+@contextmanager
 def _marked(kit: Path, agreement: str) -> Iterator[None]:
-    """Keep a marker file while a study is being added, by one process at a time; a killed process
-    leaves it behind.
+    """Keep a marker file while a study is being added; a killed process leaves it behind.
 
     Raises ProtocolError if there is one already.
     """
     mark = kit / MARKS / agreement
     mark.parent.mkdir(parents=True, exist_ok=True)
-    with waiting_lock(kit / LOCK):
-        if mark.exists():
-            raise ProtocolError(
-                f"the process that did so was killed, probably for lack of memory; remove {mark} "
-                "to try it again"
-            )
-        mark.touch()
-        try:
-            yield
-        finally:
-            mark.unlink(missing_ok=True)
+    if mark.exists():
+        raise ProtocolError(
+            f"the process that did so was killed, probably for lack of memory; remove {mark} to "
+            "try it again"
+        )
+    mark.touch()
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def _judged(kit: Path, known: KnownStudy) -> str:
@@ -238,7 +252,7 @@ if __name__ == "__main__":
 
 LOG = "studies.log"
 AGAIN = 600.0  # seconds before another attempt at a study that could not be added
-HANGS = 3600.0  # seconds after which the process that reads studies is killed
+HANGS = 3600.0  # seconds at one study after which the process that adds studies is killed
 
 
 @dataclass
@@ -254,7 +268,8 @@ class StudyWatch:
     kit: Path
     say: Callable[[str], None]
     _due: dict[str, float] = field(default_factory=dict)  # time of the next attempt, by study
-    _began: float = 0.0  # when the process was started
+    _began: float = 0.0  # when the process was started, or was seen to begin the next study
+    _lock: int = 0  # time of the lock file then, in ns
     _trouble: str = ""
     _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
@@ -262,10 +277,13 @@ class StudyWatch:
     def look(self) -> None:
         """Send decisions, and have new studies added."""
         if self._process and self._process.poll() is None:
-            if time.monotonic() - self._began > HANGS:
+            before, self._lock = self._lock, self._locked()
+            if self._lock != before:
                 self._began = time.monotonic()
-                os.killpg(self._process.pid, signal.SIGKILL)  # leaves its mark at the study
-                self.say(f"a study was not read within {HANGS:g} s; its process is killed")
+            elif time.monotonic() - self._began > HANGS:
+                self._began = time.monotonic()
+                os.killpg(self._process.pid, signal.SIGKILL)  # a study in work keeps its mark
+                self.say(f"the process that adds studies took more than {HANGS:g} s; it is killed")
             return
         try:
             ask = over_the_network(self.kit)
@@ -297,8 +315,13 @@ class StudyWatch:
             self._due |= dict.fromkeys(due, now + AGAIN)
             self._take_in()
 
+    def _locked(self) -> int:
+        with suppress(OSError):
+            return (self.kit / LOCK).stat().st_mtime_ns
+        return 0
+
     def _take_in(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._lock = time.monotonic(), self._locked()
         words = [sys.executable, "-m", "pomona_federation.silo.study_proposals", str(self.kit)]
         self._process = start(words, dict(os.environ))
         assert self._process.stdout
