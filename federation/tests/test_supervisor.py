@@ -429,19 +429,40 @@ def test_a_node_that_has_given_up_is_told_from_one_that_works_or_waits():
     assert stuck(states(*heartbeats, (long, False, True)))
 
 
-@pytest.mark.parametrize("phase", range(0, 30, 3))
-@pytest.mark.parametrize("blocked", [10, 61])
-def test_a_slow_answer_of_the_server_makes_no_node_stuck(blocked, phase):
-    """A heartbeat of 5 s each 30 s; the supervisor, which looks once a second, asks each 30 s, and
-    then sees nothing for a while.
+def looks(blocked, connected, tick=1, since="end"):
+    """What a supervisor remembers of a node, at each look in half an hour.
+
+    It looks each ``tick`` seconds, but not in the ``blocked`` seconds in which it asks the server,
+    30 s since the "begin" or the "end" of the last time.
     """
     seen, now, asked = [], 0, 0
-    while now < 3600:
+    while now < 1800:
         if now - asked >= 30:
-            asked, now = now, now + blocked
-        seen.append(ConnectionState(now, (now + phase) % 30 < 5, True))
-        assert not stuck(seen[-400:])
-        now += 1
+            asked, now = now + blocked * (since == "end"), now + blocked
+        seen = [s for s in seen if s.time >= now - 2 * PATIENCE]
+        seen.append(ConnectionState(now, connected(now), True))
+        yield seen
+        now += tick
+
+
+@pytest.mark.parametrize("since", ["begin", "end"])
+@pytest.mark.parametrize(("blocked", "tick"), [(0, 1), (0, 3), (4, 1), (10, 2), (61, 1)])
+def test_a_slow_answer_of_the_server_makes_no_node_stuck(blocked, tick, since):
+    """A heartbeat of 5 s each 30 s."""
+    for phase in range(0, 30, 3):
+
+        def connected(now, phase=phase):
+            return (now + phase) % 30 < 5
+
+        assert not any(map(stuck, looks(blocked, connected, tick, since)))
+
+
+@pytest.mark.parametrize(
+    ("blocked", "tick"), [(0, 1), (0, 1.3), (0, 3), (4, 1), (10, 2), (30, 1), (61, 1)]
+)
+def test_a_node_that_has_given_up_is_found_at_a_slow_server_and_on_a_busy_machine(blocked, tick):
+    found = next(seen for seen in looks(blocked, lambda _: False, tick) if stuck(seen))
+    assert found[-1].time <= 600
 
 
 @given(st.integers(0, 10**9))

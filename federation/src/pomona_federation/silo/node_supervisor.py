@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,7 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
 TICK = 1.0
-UNSEEN = 4  # ticks without a look that hide a connection of 5 s
+KEPT = 4.0  # seconds at least that a node keeps a sign of life's connection; Flower waits for 5 s
 PROBE = 30.0  # seconds between requests to the server
 # seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
 # minute
@@ -113,10 +114,11 @@ class SiloPolicy:
         while supervisor.alive:
             now = time.monotonic()
             if now - probed >= PROBE:
-                reachable, probed = self._reachable(), now
+                reachable = self._reachable()
                 if reachable:
                     self.studies()
                 reap({process.pid})
+                probed = now = time.monotonic()  # however long they take, a heartbeat fits between
             online = self.online(process.pid)
             if online:
                 first, last = first or now, now
@@ -186,21 +188,22 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     balancer that drops a connection is enough), while the process keeps running. Its log is silent
     then, as it is while a model trains for hours, and only the server's control interface, which is
     closed to silos, knows its status. But a working node opens a connection for every heartbeat,
-    every 30 s, and keeps it for 5 s, whatever its app does: to miss one, four observations a second
-    apart must fail to be made, as while the server is slow to answer a request. With fewer missing
-    than five heartbeats need, none of the five can have been missed. While the server cannot be
-    reached the node is right to wait, so that time does not count; nor does the time before the
-    first observation.
+    every 30 s, and keeps it for 5 s, whatever its app does. It can only be missed between two
+    observations far apart, as while the server is slow to answer a request: it works if all the
+    heartbeats since the last observation of another kind fit into such gaps. While the server
+    cannot be reached the node is right to wait, so that time does not count; nor does the time
+    before the first observation.
 
     Args:
         seen: states of one process, oldest first, about one a second.
         patience: seconds.
     """
-    if not seen or seen[-1].time - seen[0].time < patience:
+    alone = [s.time for s in takewhile(lambda s: s.reachable and not s.connected, reversed(seen))]
+    if not alone or (waited := alone[0] - alone[-1]) < patience:
         return False
-    recent = [s for s in seen if s.time >= seen[-1].time - patience]
-    enough = len(recent) > patience * (1 - UNSEEN / HEARTBEAT)
-    return enough and all(s.reachable and not s.connected for s in recent)
+    gaps = [later - earlier for later, earlier in pairwise(alone)]
+    hidden = sum(1 + (gap - KEPT) // HEARTBEAT for gap in gaps if gap > KEPT)
+    return hidden < max(1, (waited - KEPT) // HEARTBEAT)
 
 
 def connected(pid: int, port: int) -> bool:
