@@ -177,15 +177,16 @@ def test_a_perfect_and_a_constant_prediction():
 
 
 def test_a_weight_of_a_tied_time_takes_an_integrated_brier_score_above_one():
-    """Two events and two censored at time 2, where G falls to 1/2, and survival of one known to
-    outlive it: at 2 and 2.5, S = 1 loses 2 for each event, and S = 0 loses 2 for the survivor.
+    """Two events and two censored at time 2. Events go first, so G falls to 1/3 there, and S = 1 of
+    the events and S = 0 of the one who survives lose 3 each: 9 of 5 samples.
     """
     targets = np.array([[2.0, 1], [2, 1], [2, 0], [2, 0], [3, 0]])
     at = np.array([2.0, 2.5])
     wrong = np.array([[1.0], [1], [0], [0], [0]]).repeat(2, axis=1)
     value = s.integrated_brier(wrong, targets, once(targets), at)[0]
     metric = METRICS["integrated_brier"]
-    assert 1 < value <= metric.high
+    assert value == pytest.approx(9 / 5)
+    assert value <= metric.high
 
 
 def test_surprise_is_the_logarithm_of_what_was_seen():
