@@ -301,7 +301,7 @@ def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypat
     assert not list((kit / "state" / "private" / "dp").glob("restored-*"))
 
 
-def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch, tmp_path):
+def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch, tmp_path, caplog):
     pytest.importorskip("opacus")
     private = {**PRIVATE, "noise_multiplier": 1.0}
     federation = world.federation("fedavg", run={"rounds": 4, "privacy": private}, quorum=2)
@@ -318,12 +318,13 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
         3: (0, 2),
         4: (0, 2),
     }
-    assert "another release would exceed" in (federation.server / "run" / "audit.jsonl").read_text()
+    assert "PRIVACY; the silo's log" in (federation.server / "run" / "audit.jsonl").read_text()
+    assert "another release would exceed" in caplog.text
 
 
 @pytest.mark.parametrize("enough", drawn([True, False]))
 def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_back(
-    enough, world, tmp_path
+    enough, world, tmp_path, caplog
 ):
     """The same run twice, the server's begun anew, on one silo's rows: it costs twice, or does not
     take place.
@@ -360,7 +361,8 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
             for line in audit_lines(kit / "state" / "audit.jsonl")
             if line["event"] == "refused"
         ]
-        assert "that a restored backup did not know" in refusals[0]
+        assert refusals[0].startswith("PRIVACY")
+        assert "that a restored backup did not know" in caplog.text
     backup(kit, "silo", tmp_path / "late.tar")
     with pytest.raises(ConfigError) as refused:
         restore(tmp_path / "late.tar", tmp_path / "other", "silo", Restoring())

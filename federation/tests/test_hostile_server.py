@@ -174,6 +174,7 @@ def test_a_server_can_name_no_file(where, server):
     kit = server.kit()
     (kit / "state" / "private").mkdir(parents=True)
     (kit / "state" / "private" / "ledger").write_text("spent")
+    (kit / "state" / ".versions.lock").touch()  # which a silo makes at its first message
     own_state.mark(kit)  # as if it had been made here
     (kit.parent / "outside").write_text("mine")
     there = [
