@@ -15,7 +15,10 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).parents[1]
 CURVES = ROOT / "reproduction" / "results" / "apple-published"
-FILES = ("curves-full.csv", "curves-16-rounds.csv", "curves-cpu.csv", "curves-fedavg-ft.csv")
+FILES = (
+    *("curves-full.csv", "curves-16-rounds.csv", "curves-cpu.csv"),
+    *("curves-fedavg-ft.csv", "curves-separate.csv"),
+)
 NUMBERS = ROOT / "reproduction" / "numbers" / "apple-table1.toml"
 FIGURE = ROOT / "docs" / "images" / "apple-published.png"
 SCENARIO, TITLE = "cifar10-practical", "CIFAR10, practical"
