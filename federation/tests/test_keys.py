@@ -139,7 +139,7 @@ def test_people_are_told_in_the_last_month(days, said):
 def test_a_file_is_replaced_in_one_step_for_its_owner_alone(tmp_path, monkeypatch):
     path = tmp_path / "server.crt"
     path.write_bytes(b"old")
-    (tmp_path / ".server.crt").write_bytes(b"of a kill")
+    (tmp_path / ".server.crt.new").write_bytes(b"of a kill")
     keys.replace(path, b"new")
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

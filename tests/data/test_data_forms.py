@@ -94,12 +94,6 @@ def test_a_gap_is_no_client_and_one_subgroup(tmp_path):
     assert (found.names, found.number.tolist()) == (("(missing)", "A"), [1, 0, 0, 1])
     with pytest.raises(DataError, match="row 1 names no client"):
         from_arrays(np.ones((2, 1)), [0, 1], client=["A", pd.NA])
-    (tmp_path / "rows.csv").write_text(text)
-    sites = [{"name": "NA", "train": tmp_path / "rows.csv"}]
-    with pytest.raises(DataError, match="or one has none"):
-        read(
-            data_settings(name="clients", clients=sites, label_column="died", drop_columns=["who"])
-        )
 
 
 def test_names_of_columns_are_one_whatever_their_form(tmp_path):
