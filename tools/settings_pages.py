@@ -4,7 +4,7 @@ python tools/settings_pages.py
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,16 +66,8 @@ def of_files() -> str:
 
 def table(heading: str, found: Iterable[Setting]) -> str:
     """Return a heading and the settings below it, as Markdown."""
-    rows = [f"| `{s.key}` | {s.kind} | {_code(s.default)} | {s.meaning} |" for s in found]
-    return "\n".join(
-        [
-            f"## {heading}",
-            "",
-            "| key | values | default | meaning |",
-            "| --- | --- | --- | --- |",
-            *rows,
-        ]
-    )
+    rows = ((f"`{s.key}`", s.kind, _code(s.default), s.meaning) for s in found)
+    return _grid(heading, ("key", "values", "default", "meaning"), rows)
 
 
 def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) -> str:
@@ -86,13 +78,20 @@ def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) ->
     for name, own in found.items():
         for s in own:
             names_of[replace(s, owner="")].append(name)
-    rows = [
-        f"| `{s.key}` | {'all' if len(names) == len(found) else ', '.join(names)} | {s.kind} | "
-        f"{_code(s.default)} | {s.meaning} |"
+    rows = (
+        (
+            f"`{s.key}`",
+            "all" if len(names) == len(found) else ", ".join(names),
+            *(s.kind, _code(s.default), s.meaning),
+        )
         for s, names in names_of.items()
-    ]
-    head = [f"| key | {what} | values | default | meaning |", "| --- | --- | --- | --- | --- |"]
-    return "\n".join([f"## {heading}", "", *head, *rows])
+    )
+    return _grid(heading, ("key", what, "values", "default", "meaning"), rows)
+
+
+def _grid(heading: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (columns, ["---"] * len(columns), *rows)
+    return "\n".join([f"## {heading}", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def _code(default: str) -> str:

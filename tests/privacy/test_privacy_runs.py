@@ -99,3 +99,9 @@ def test_class_names_found_in_the_data_are_a_release(tmp_path):
     Scenario.prepare(tiny("fedavg", **base, **named))
     base["privacy"]["acknowledge"].append("class-names")
     Scenario.prepare(tiny("fedavg", **base, **small))
+
+
+def test_a_private_run_whose_models_overflow_asks_nothing_of_its_training_samples():
+    """Its last steps, with noise, can be too long for any loss to be finite."""
+    result = pomona.run(config(1e6, "fedavg", rounds=1, lr=1e20))
+    assert "lower lr" in result.summary["diverging"]

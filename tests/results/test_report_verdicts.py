@@ -399,7 +399,7 @@ def test_of_several_runs_verdicts_hold_together() -> None:
     assert "FedAvg is ahead of Separate" in said([alone, together])
     assert (
         f"Between FedAvg, the best of 2 runs, and Separate, training alone, there is {LEVEL}, "
-        "corrected for their number"
+        "corrected for the number of runs compared"
     ) in said([alone, together, level])
     overall = gain_tables(runs([alone, together, level]))[0]
     assert [row[3] for row in overall.rows] == [LEVEL, LEVEL]

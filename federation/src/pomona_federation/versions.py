@@ -83,14 +83,14 @@ class KnownVersions(Settings):
 
 
 def note(state: Path, peer: str, said: Versions | None) -> None:
-    """Record a peer's version if it has changed; the server waits for no silo of another line.
+    """Record a peer's versions if they have changed; the server waits for no silo of another line.
 
-    Its processes and threads write the same file.
+    The lock is for the processes and threads that write the same file.
     """
-    with suppress(OSError, StorageError), waiting_lock(state / ".versions.lock"):
-        known = noted(state)
-        if said and known.get(peer) != said:
-            write_json(state / FILE, KnownVersions(peers={**known, peer: said}))
+    with suppress(OSError, StorageError):
+        if said and noted(state).get(peer) != said:
+            with waiting_lock(state / ".versions.lock"):
+                write_json(state / FILE, KnownVersions(peers={**noted(state), peer: said}))
 
 
 def noted(state: Path) -> Mapping[str, Versions]:

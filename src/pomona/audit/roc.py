@@ -66,8 +66,9 @@ def auc(pairs: Pairs) -> Estimate:
     """Return the area under the ROC curve: how often a member scores above another record.
 
     The interval is that of DeLong et al. (Biometrics 1988) for clustered data: the scores of one
-    record in several runs belong together (Obuchowski, Biometrics 1997). Scores that separate all
-    pairs, or none, have no variance: then it is the exact one of pairs without a common record.
+    record in several runs belong together (Obuchowski, Biometrics 1997). Where all pairs are
+    separated, or all tied, the variance is 0: then it is Clopper and Pearson's, for as many pairs
+    as can be formed without using a record twice. Both sides must have scores.
     """
     above = _placements(pairs.score[pairs.member], pairs.score[~pairs.member])
     below = 1 - _placements(pairs.score[~pairs.member], pairs.score[pairs.member])
@@ -78,7 +79,7 @@ def auc(pairs: Pairs) -> Estimate:
         _sums(pairs.record[~pairs.member], below - area, pairs.record),
     ]
     (s10, s01), s11 = (_spread(part, part) for part in parts), _spread(*parts)
-    variance = max(s10 / m + s01 / n + 2 * s11 / (m * n), 0.0) if m and n else 0.0
+    variance = max(s10 / m + s01 / n + 2 * s11 / (m * n), 0.0)
     if variance == 0:
         trained, others = (part[:, 1] > 0 for part in parts)
         apart = min(trained.sum(), others.sum(), (trained | others).sum() // 2)

@@ -82,7 +82,7 @@ def name(cell: str) -> str:
 
 
 def given(name: str) -> str:
-    """Return the canonical form of a name that a person gave, which is none of a gap: NA may be
+    """Return the canonical form of a name that a person gave. No text marks a gap here: NA may be
     Namibia.
     """
     return _WHOLE.sub(r"\1", normalize("NFC", name.strip()))

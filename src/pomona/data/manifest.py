@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,14 +55,14 @@ def read(settings: ImageManifest) -> Dataset:
     found = _rows(file(own_path(settings)), settings.form)
     masks = settings.targets == "segmentation"
     _require(found, settings, masks)
-    paths, problems = _paths(found, "path")
+    paths, images, problems = _paths(found, "path")
     role, wrong = _roles(found)
-    problems += wrong + _ownerless(found) + _torn(found)
+    problems += wrong + _ownerless(found) + _torn(found, images)
     (y, classes), wrong = _labels(found, settings, masks)
     problems += wrong
     name, kept, bad = str(found.path), np.arange(len(found)), list[str]()
     if masks:
-        drawn, wrong = _paths(found, "mask")
+        drawn, _, wrong = _paths(found, "mask")
         problems += wrong
     refuse(name, sorted(problems, key=_line))  # in the lines; those in the files follow
     if masks:
@@ -131,16 +132,17 @@ def _line(problem: str) -> int:
     return int(first[1]) if first else 2**63
 
 
-def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
-    """Return each row's file, and report files that are missing or outside the manifest's
-    folder.
+def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str], list[str]]:
+    """Return each row's file, as given and without links, and report files that are missing or
+    outside the manifest's folder.
     """
-    folder, problems, paths = found.path.parent, [], []
+    folder, problems, paths, real = found.path.parent, [], [], []
     root = Path(_real(folder))
     for row, cell in enumerate(found.cells[column]):
         path = folder / cell
         paths.append(path)
-        at = Path(_real(path))
+        real.append(_real(path))
+        at = Path(real[-1])
         if not cell or "\0" in cell:
             problems.append(f"{found.where(row)}: no {column}; every line needs one")
         elif not at.is_relative_to(root) or at == root:
@@ -151,7 +153,7 @@ def _paths(found: ManifestRows, column: str) -> tuple[list[Path], list[str]]:
             problems.append(
                 f"{found.where(row)}: {plain(cell)!r} does not exist; correct the {column}"
             )
-    return paths, problems
+    return paths, real, problems
 
 
 def _real(path: Path) -> str:
@@ -176,13 +178,15 @@ def _ownerless(found: ManifestRows) -> list[str]:
     )
 
 
-def _torn(found: ManifestRows) -> list[str]:
-    """Report each group or repeated image that has several splits or clients."""
+def _torn(found: ManifestRows, images: Sequence[str]) -> list[str]:
+    """Report each group or repeated image that has several splits or clients; ``images``: the paths
+    without links.
+    """
     lines = []
     for kind in ("group", "path"):
         first: dict[str, int] = {}
         for row, cell in enumerate(found.cells.get(kind, ())):
-            one = _real(found.path.parent / cell) if kind == "path" else cell
+            one = images[row] if kind == "path" else cell
             if cell and (at := first.setdefault(one, row)) != row:
                 lines += _apart(found, kind, at, row)
     return lines

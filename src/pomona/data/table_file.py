@@ -131,10 +131,8 @@ class TableFile:
         if self.named and str(which) in self.columns:
             return self.columns.index(str(which))
         if isinstance(which, str):
-            if which not in self.columns:
-                hint = "; ".join(filter(None, [near(which, self.columns), _divided(self.columns)]))
-                raise ConfigError(f"data.{key}: {self.path} has no column {which!r}; {hint}")
-            return self.columns.index(which)
+            hint = "; ".join(filter(None, [near(which, self.columns), _divided(self.columns)]))
+            raise ConfigError(f"data.{key}: {self.path} has no column {which!r}; {hint}")
         count = len(self.columns)
         if not -count <= which < count:
             raise ConfigError(

@@ -13,7 +13,7 @@ from pomona.experiments import bench_table
 from pomona.experiments.bench_table import metric
 from pomona.experiments.reference import ROUNDS
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import ONE_PARTITION, Gain, gains, jointly
+from pomona.record.paired_gain import ONE_PARTITION, Gain, Verdict, gains, jointly
 from pomona.record.run_folder import load
 
 Results = Mapping[str, Any]
@@ -50,25 +50,26 @@ def rows(results: Results, gains: Sequence[Gained]) -> list[dict[str, Any]]:
 
     Verdicts of a scenario hold jointly (Holm): one may be open where its own interval is not.
     """
-    found = []
-    for result, row, gain in zip(results["results"], bench_table.rows(results), gains, strict=True):
-        known, reason = (None, gain) if isinstance(gain, str) else (gain[1], "")
-        told = {
+    means = [None if isinstance(gain, str) else gain[1] for gain in gains]
+    table = bench_table.rows(results)
+    verdicts: dict[int, Verdict | None] = {}
+    for scenario in {row["scenario"] for row in table}:
+        own = [i for i, row in enumerate(table) if row["scenario"] == scenario]
+        verdicts |= zip(own, jointly([means[i] for i in own]), strict=True)
+    return [
+        {
             **{key: row[key] for key in ("scenario", "method", "state", "metric")},
             "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
             **{key: row[key] for key in VALUES},
             "gain": known and known.value,
             **{key: known and getattr(known, key) for key in ("low", "high", "p")},
-            "verdict": None,
-            "reason": reason,
+            "verdict": verdicts[i],
+            "reason": gain if isinstance(gain, str) else "",
         }
-        found.append((known, told))
-    for scenario in {told["scenario"] for _, told in found}:
-        together = [each for each in found if each[1]["scenario"] == scenario]
-        verdicts = jointly([gain for gain, _ in together])
-        for (_, told), verdict in zip(together, verdicts, strict=True):
-            told["verdict"] = verdict
-    return [told for _, told in found]
+        for i, (result, row, gain, known) in enumerate(
+            zip(results["results"], table, gains, means, strict=True)
+        )
+    ]
 
 
 def _gained(folder: Path, result: Results, base: Results) -> Gained:

@@ -323,11 +323,11 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     """
     if isinstance(source, Suite):
         return source
-    source = Path(source) if isinstance(source, str) else source
-    where = f"{source}: " if isinstance(source, Path) else ""
-    tree, folder = (
-        (read_file(source), source.parent) if isinstance(source, Path) else (dict(source), Path())
-    )
+    if isinstance(source, Mapping):
+        tree, folder, where = dict(source), Path(), ""
+    else:
+        file = Path(source)
+        tree, folder, where = read_file(file), file.parent, f"{file}: "
     if isinstance(tree.get("reference"), str):
         tree["reference"] = read_reference(folder / tree["reference"])
     try:

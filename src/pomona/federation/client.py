@@ -28,6 +28,7 @@ from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, U
 from pomona.metrics.metric import Score
 from pomona.metrics.nan_safe import Array
 from pomona.objective.objective import Objective
+from pomona.objective.private import PrivateObjective
 from pomona.objective.training import STATISTICS, LocalTraining
 from pomona.record.predictions import Answers
 
@@ -284,7 +285,8 @@ class ClientRuntime:
             for named, w in models.items()
             for split in EVALUATED
         ]
-        if visit.trains:
+        # what a fault tells of training samples is not covered by their noise
+        if visit.trains and not isinstance(self.objective, PrivateObjective):
             self._require_finite(client, models, scores)
         sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
         state = self.state(client)
@@ -310,10 +312,12 @@ class ClientRuntime:
         training samples either: then the model is broken, and not one of the samples it is
         evaluated on.
         """
-        unknown = {(s.model, s.when) for s in scores if s.samples and s.loss is None}
-        for model, when in unknown & {named for named in models if named[1] == "trained"}:
+        broken = dict.fromkeys(
+            (s.model, s.when) for s in scores if s.broken and s.when == "trained"
+        )
+        for model, when in broken:
             w = models[model, when]
-            if self.scoring.score(self.objective, model, when, "train", client, w).loss is None:
+            if self.scoring.score(self.objective, model, when, "train", client, w).broken:
                 raise DivergedError(
                     f"client {client}: the {model} model's loss on its training samples is not "
                     "finite after training; lower lr"

@@ -19,7 +19,7 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.core.state import apply, flatten, joined
-from pomona.federation.round_plan import drawn
+from pomona.federation.round_plan import cohort_size
 from pomona.storage.checkpoint import KEEP
 from pomona.storage.mapped_array import machine_memory, process_memory, room
 from pomona.storage.run_status import FOLDER, committed
@@ -106,7 +106,7 @@ def require_training(
         return
     row = 4 * parameters
     moments = 2 if config.optimizer.name != "sgd" else int(config.momentum > 0)
-    cohort = drawn(config, config.clients)
+    cohort = cohort_size(config, config.clients)
     at_once, all_at_once = min(cohort, config.rows), min(cohort, workers * config.rows)
     one, whole = (
         row * (2 + at_once * (2 + moments)),

@@ -70,14 +70,14 @@ def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, 
     """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids
     ascending.
     """
-    size = drawn(config, len(members))
+    size = cohort_size(config, len(members))
     if size < len(members):
         draw = stream(config.seed, "selection", number).choice(len(members), size, replace=False)
         members = tuple(members[i] for i in sorted(draw.tolist()))
     return present(config, members, number) if config.absence and members else members
 
 
-def drawn(config: Config, members: int) -> int:
+def cohort_size(config: Config, members: int) -> int:
     """Return how many of these members a cohort is drawn to have."""
     return max(1, round(config.participation * members))
 

@@ -20,7 +20,7 @@ from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.noise_in_sums import coarse, noise_adds_up, require_honest
-from pomona.federation.round_plan import drawn
+from pomona.federation.round_plan import cohort_size
 from pomona.methods import METHODS
 from pomona.methods.base import Downlink
 from pomona.storage.tensor_validation import non_finite
@@ -38,7 +38,7 @@ def require_sums(config: Config, clients: int | None = None) -> None:
     if not (terms := config.secure_aggregation):
         return
     if clients is not None:
-        asked = drawn(config, config.membership.fewest(clients, config.rounds))
+        asked = cohort_size(config, config.membership.fewest(clients, config.rounds))
         if terms.minimum > asked:
             raise ConfigError(
                 f"secure_aggregation.minimum = {terms.minimum}, but a round may have {asked} "

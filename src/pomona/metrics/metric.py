@@ -120,6 +120,7 @@ DETAILS: Mapping[str, Metric] = {
     )
 }
 """Further metrics of a model, which cannot be a run's headline metric."""
+EVERY_METRIC: Mapping[str, Metric] = {**METRICS, **DETAILS}
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["loss"]
 _OWN = re.compile(r"-?[A-Za-z_][\w.]{0,99}:[A-Za-z_]\w{0,99}", re.ASCII)
 

@@ -44,11 +44,6 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def mean(samples: Array) -> float | None:
-    """Return the mean of values (n,); None if there are none."""
-    return float(samples.mean()) if len(samples) else None
-
-
 def defined(value: float | np.floating) -> float | None:
     """Convert to a plain float, or None for NaN."""
     return None if np.isnan(value) else float(value)

@@ -25,10 +25,11 @@ from pomona.core.bounds import SPLITS
 from pomona.core.files import LONG, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
-from pomona.metrics.metric import DETAILS, METRICS, is_own, metric_named
+from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import digest
+from pomona.tasks.survival import edge_name
 
 MOST = 20  # names listed
 
@@ -267,7 +268,7 @@ def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
 def outputs(data: Dataset, targets: str) -> str:
     """Describe a network's outputs in words."""
     if data.edges:
-        ends = listed([f"{edge:g}" for edge in data.edges])
+        ends = listed([edge_name(edge) for edge in data.edges])
         return f"intervals of time that end at {ends}, in the unit of the data"
     names = listed(data.classes or data.labels) or f"{data.n_outputs} outputs"
     if targets == "classes" and len(data.classes) == 2:
@@ -309,7 +310,7 @@ def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 def _figure(
     name: str, value: float | None, ends: Sequence[float | None] | None
 ) -> tuple[str, str, str, str]:
-    metric = metric_named(name) if is_own(name) else {**METRICS, **DETAILS}.get(name)
+    metric = metric_named(name) if is_own(name) else EVERY_METRIC.get(name)
     number = metric.number if metric else "{:,}".format
     shown = "not defined" if value is None else number(value)
     between = " to ".join(map(number, ends)) if ends and None not in ends else ""

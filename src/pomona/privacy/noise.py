@@ -174,13 +174,13 @@ class KeyStore:
         self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
-        """Return a 63-bit seed for dropout masks on a CPU: secret, and the same when a release is
+        """Return a 60-bit seed for dropout masks on a CPU: secret, and the same when a release is
         repeated; on a GPU they follow the run's seed, which is public.
         """
         return int(self._name(draw, question, question)[:15], 16)
 
     def view_seed(self, draw: Draw) -> int:
-        """Return a 63-bit seed for a batch's augmentation: secret, and the same for all releases on
+        """Return a 60-bit seed for a batch's augmentation: secret, and the same for all releases on
         the batch.
         """
         return int(self._name(draw)[:15], 16)

@@ -120,14 +120,15 @@ def headline(result: Result) -> tuple[str, str]:
 def diverging(result: Result) -> str:
     """Return the reason to consider a run's loss diverging; otherwise empty.
 
-    Compares the mean training loss of the last round with that of the first, and the headline
+    So it is if the headline model's last test loss is finite for no client with samples. Else it
+    compares the mean training loss of the last round with that of the first, and the headline
     model's test loss with its first value and with that of a constant prediction, all clients' most
     frequent class or mean.
     """
     trained = _means(row.loss for row in result.rounds)
     curve = result.curve(*headline(result), "test")
-    if curve and mean_of_known(curve[-1].loss) is None:
-        return "the test loss ended at no finite number; lower lr"
+    if curve and any(curve[-1].samples) and mean_of_known(curve[-1].loss) is None:
+        return "the test loss of all clients ended at no finite number; lower lr"
     tested = _means(e.loss for e in curve)
     constant = _constant(result)
     for what, losses, first in (

@@ -169,8 +169,7 @@ class Run:
 
     def client(self, number: int) -> str:
         """Return a client's name."""
-        names = self.result.about["clients"]
-        return str(names[number]) if number < len(names) else f"client {number}"
+        return str(self.result.about["clients"][number])
 
     def units(self, client: int, samples: int) -> int:
         """Return the number of independent units among a client's test samples: their groups, if

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics import measures as m
-from pomona.metrics.nan_safe import Array, defined, mean, require_finite
+from pomona.metrics.nan_safe import Array, defined, mean_of_known, require_finite
 from pomona.tasks.task import Resample, Task
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def _details(predicted: Array, truth: NDArray[Any], _: Resample) -> dict[str, An
     columns = [(predicted[:, [k]], truth[:, [k]]) for k in range(truth.shape[1])]
     return {
         "targets": {
-            "mse": [mean(m.squared_error(*column)) for column in columns],
-            "mae": [mean(m.absolute_error(*column)) for column in columns],
+            "mse": [mean_of_known(m.squared_error(*column)) for column in columns],
+            "mae": [mean_of_known(m.absolute_error(*column)) for column in columns],
             "r2": [defined(m.r2(*column, once)[0]) for column in columns],
         }
     }

@@ -18,7 +18,7 @@ from pomona.metrics.influence import FEW
 from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, wilson
 from pomona.metrics.metric import (
     ACCURACY,
-    DETAILS,
+    EVERY_METRIC,
     LOSS,
     METRICS,
     Arrays,
@@ -27,7 +27,7 @@ from pomona.metrics.metric import (
     is_own,
     metric_named,
 )
-from pomona.metrics.nan_safe import Array, defined, divide, exact, mean
+from pomona.metrics.nan_safe import Array, defined, divide, exact
 from pomona.metrics.outcomes import Judged, evaluate_outcomes
 from pomona.tasks.task import Task
 
@@ -40,7 +40,6 @@ MOST = 0.7
 on the model.
 """
 RARE = "auroc"
-_ALL = {**METRICS, **DETAILS}
 
 
 @dataclass(frozen=True)
@@ -198,14 +197,15 @@ def evaluate(
     details = task.details(predictions, truth, resample)
     # a measure with two names has the last: the loss of numbers is their mse
     names = {measure: name for name, measure in task.measures.items()}.values()
-    metrics = [_ALL[name] for name in names]
+    metrics = [EVERY_METRIC[name] for name in names]
     judged = [metric for metric in metrics if metric != LOSS]
 
     def statistics(weights: Array) -> dict[str, Array]:
         return {one.name: measured(one, task, predictions, truth, weights) for one in judged}
 
     drawn = resample(statistics)
-    point = {one.name: _point(one, task, predictions, truth) for one in metrics}
+    once = np.ones((1, n))
+    point = {one.name: defined(measured(one, task, predictions, truth, once)[0]) for one in metrics}
     return {
         "samples": n,
         **point,
@@ -215,13 +215,6 @@ def evaluate(
             **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
         },
     }
-
-
-def _point(metric: Metric, task: Task, predictions: Array, truth: NDArray[Any]) -> float | None:
-    if metric.pools:
-        each: Any = task.measures[metric.name]
-        return mean(each(predictions, truth))
-    return defined(measured(metric, task, predictions, truth, np.ones((1, len(truth))))[0])
 
 
 def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:

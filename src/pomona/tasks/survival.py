@@ -81,6 +81,11 @@ def _details(survival: Array, targets: NDArray[Any], _: Resample) -> dict[str, A
     return {"events": int(targets[:, 1].sum())}
 
 
+def edge_name(edge: float) -> str:
+    """Return an interval's end in full: close ones differ."""
+    return str(edge).removesuffix(".0")
+
+
 def _predict(
     edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]
 ) -> list[dict[str, Any]]:
@@ -88,7 +93,7 @@ def _predict(
 
     The median is the first edge beyond which no more than half survive; None if there is none.
     """
-    names = [str(edge).removesuffix(".0") for edge in edges]  # in full: close edges differ
+    names = [edge_name(edge) for edge in edges]
     beyond = curves(outputs.numpy())
     given = zip(beyond, m.risk(beyond).tolist(), strict=True)
     return [

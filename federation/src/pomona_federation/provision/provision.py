@@ -123,7 +123,7 @@ def provision(
 def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
     """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
 
-    The server's kit gets it last; a call that a kill cut short before is completed by the same.
+    The server's kit gets it last; a call that was killed is completed by repeating it.
 
     Raises:
         ConfigError: a name that is taken or invalid, an invalid key, or no kits with their

@@ -289,8 +289,8 @@ def _require_consistent(score: Score, most: int, metric: Metric) -> None:
     if score.samples > most:
         raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
     figures = (score.loss, score.accuracy, score.value, score.interval)
-    if (score.loss is None or not score.samples) and figures != (None,) * 4:
-        raise ProtocolError(f"a score on {score.samples} samples has a loss of {score.loss}")
+    if (score.broken or not score.samples) and figures != (None,) * 4:
+        raise ProtocolError("a score has figures, but no samples or no finite loss")
     if score.value is not None and not metric.low <= score.value <= metric.high:
         raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
     if score.interval and score.interval[0] > score.interval[1]:

@@ -188,9 +188,9 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     balancer that drops a connection is enough), while the process keeps running. Its log is silent
     then, as it is while a model trains for hours, and only the server's control interface, which is
     closed to silos, knows its status. But a working node opens a connection for every heartbeat,
-    every 30 s, and keeps it for 5 s, whatever its app does. It can only be missed between two
-    observations far apart, as while the server is slow to answer a request: it works if all the
-    heartbeats since the last observation of another kind fit into such gaps. While the server
+    every 30 s, and keeps it for 5 s, whatever its app does. A slow request to the server
+    leaves a gap between two observations. A node counts as working if the gaps since it was last
+    seen connected can have hidden every heartbeat. While the server
     cannot be reached the node is right to wait, so that time does not count; nor does the time
     before the first observation.
 

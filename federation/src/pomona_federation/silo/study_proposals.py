@@ -186,7 +186,7 @@ def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _alone(kit: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Work on one study, as the only process to do so: another would be taken for a killed one.
+    """Let one process at a time work on a study: the mark of another is taken for a killed one's.
 
     The lock file's time is when that began.
     """

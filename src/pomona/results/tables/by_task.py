@@ -22,7 +22,7 @@ NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, a
 
 
 OF_LABELS = ("auroc", "auprc", "balanced_accuracy")
-OF_TIMES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
+OF_TIMES = tuple(name for name in TASKS["survival"].measures if name != "loss")
 
 
 def survival_table(runs: list[Run]) -> list[Table]:

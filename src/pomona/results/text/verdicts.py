@@ -7,7 +7,6 @@ interval over clients excludes 0, of several runs after Holm's correction (see
 """
 
 from collections.abc import Collection
-from typing import get_args
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
@@ -141,7 +140,9 @@ def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
         )
     gain = measured(run.metric, found.over)
     if verdict == LEVEL:
-        corrected = ", corrected for their number" if found.over.verdict != LEVEL else ""
+        corrected = (
+            ", corrected for the number of runs compared" if found.over.verdict != LEVEL else ""
+        )
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
             f"{LEVEL}{corrected}: {title} {levels} {over}, a gain of {gain}."
@@ -239,7 +240,7 @@ def _among(best: Run, rivals: list[Gained]) -> list[str]:
             if g.over and verdict != LEVEL
             else g.base.label
         )
-    ahead, behind, level, blank = (told.get(v) for v in (*get_args(Verdict), None))
+    ahead, behind, level, blank = map(told.get, ("better", "worse", LEVEL, None))
     return [
         *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
         *(

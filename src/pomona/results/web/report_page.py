@@ -17,7 +17,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING, Table
 from pomona.core.toml import SECTIONS as NAMED
 from pomona.core.toml import flat
-from pomona.metrics.metric import DETAILS, METRICS, Metric, metric_named
+from pomona.metrics.metric import EVERY_METRIC, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, pictures
@@ -250,7 +250,7 @@ def client_tables(runs: list[Run]) -> list[ClientTable]:
 
 def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
     # The headline metric comes first, with its interval.
-    columns = {run.metric.name: run.metric, **METRICS, **DETAILS}
+    columns = {run.metric.name: run.metric, **EVERY_METRIC}
     given = [
         metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)
     ]
