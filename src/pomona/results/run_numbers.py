@@ -168,8 +168,9 @@ class Run:
         return (entry and entry.own and path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
-        """Return a client's name."""
-        return str(self.result.about["clients"][number])
+        """Return a client's name, its number where a run compared with others has fewer clients."""
+        names = self.result.about["clients"]
+        return str(names[number]) if number < len(names) else f"client {number}"
 
     def units(self, client: int, samples: int) -> int:
         """Return the number of independent units among a client's test samples: their groups, if
