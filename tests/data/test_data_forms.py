@@ -10,7 +10,7 @@ from PIL import Image
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, data_settings, from_arrays, read
+from pomona.data import cell_values, data_settings, from_arrays, read
 from pomona.partition.divergence import remarks
 from pomona.scenario import Scenario
 
@@ -48,7 +48,7 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
     ],
 )
 def test_the_form_in_which_cells_are_compared(cell, form):
-    assert csv_columns.plain(cell) == form
+    assert cell_values.plain(cell) == form
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_form_in_which_cells_are_compared(cell, form):
     + [(word, word) for word in ("none", "-", "unknown")],
 )
 def test_the_form_of_names(cell, form):
-    assert csv_columns.name(cell) == form
+    assert cell_values.name(cell) == form
 
 
 PATIENTS = ("12.1", "12.10", "3", "3.0", "NA", "NA", "", "none", "none")

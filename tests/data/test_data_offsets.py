@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import DataError
-from pomona.data import csv_columns, csv_table, data_settings, from_arrays, read, table_cells
+from pomona.data import cell_values, csv_table, data_settings, from_arrays, read, table_cells
 from pomona.data.preprocessing import TableColumn
 from pomona.data.table_file import Record
 from pomona.personal import inputs
@@ -169,8 +169,8 @@ def test_cells_are_read_alike_in_whatever_company(rows):
     records = [Record(Path("f.csv"), 2 + k, list(row)) for k, row in enumerate(rows)]
     raw, strays = table_cells.read(records, len(rows), (0, 1, 2), columns, 0.25)
     for k in (0, 1):
-        np.testing.assert_array_equal(raw.x[:, k], [csv_columns.number(row[k]) for row in rows])
-    codes = [csv_columns.plain(row[2]) for row in rows if not csv_columns.is_missing(row[2])]
+        np.testing.assert_array_equal(raw.x[:, k], [cell_values.number(row[k]) for row in rows])
+    codes = [cell_values.plain(row[2]) for row in rows if not cell_values.is_missing(row[2])]
     assert raw.values[2] == tuple(dict.fromkeys(codes))
     for k, name in enumerate("abc"):
         odd = [row for row in range(len(rows)) if np.isnan(raw.x[row, k])]

@@ -13,7 +13,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, csv_table, data_settings, read, table_features
+from pomona.data import cell_values, csv_table, data_settings, read, table_features
 from pomona.data.csv_table import moments
 from pomona.data.kinds import CsvTable
 from pomona.data.preprocessing import Preprocessing, RawTable, TableColumn
@@ -283,14 +283,14 @@ def test_a_label_of_numbers_is_cut_in_two(tmp_path):
     ],
 )
 def test_days_of_dates(cell, days):
-    assert csv_columns.days(cell) == days
+    assert cell_values.days(cell) == days
 
 
 @pytest.mark.parametrize(
     "cell", ["01.03.2024", "2024-02-30", "2024", "", "x", "0001-01-01T00:00+23:00"]
 )
 def test_what_is_no_date(cell):
-    assert np.isnan(csv_columns.days(cell))
+    assert np.isnan(cell_values.days(cell))
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,14 @@ class Audit:
         self._chain, self._end = chain, self._end + len(text)
 
 
+def write_line(state: Path, event: str, **fields: Any) -> None:
+    """Append one line to the audit file in the state folder of a server or a silo. Raises
+    StorageError.
+    """
+    with Audit(state / "audit.jsonl") as audit:
+        audit.write(event, **fields)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """All complete lines, unverified. Raises StorageError if there is no such file."""
     return list(whole(path))
@@ -258,8 +266,7 @@ def write_limited(state: Path, event: str, **fields: Any) -> None:
                 known = known.model_copy(update={"unwritten": known.unwritten + 1})
             else:
                 more = {"unwritten": known.unwritten} if known.unwritten else {}
-                with Audit(state / "audit.jsonl") as audit:
-                    audit.write(event, **fields, **more)
+                write_line(state, event, **fields, **more)
                 lines = (*known.lines, line)[-REMEMBERED:]
                 known = AuditedHour(
                     hour=hour, lines=lines, refusals=known.refusals + (event == REFUSED)

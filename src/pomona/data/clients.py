@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.core.files import expanded
-from pomona.data import csv_columns, csv_table, npz, text
+from pomona.data import cell_values, csv_table, npz, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import (
@@ -64,7 +64,7 @@ def read(settings: ClientData) -> Dataset:
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
     owners = Owners(
-        tuple(csv_columns.given(files.name) for files in settings.clients), client, role
+        tuple(cell_values.given(files.name) for files in settings.clients), client, role
     )
     return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import (
-    csv_columns,
+    cell_values,
     parquet,
+    stray_cells,
     table_cells,
     table_features,
     table_file,
@@ -93,7 +94,7 @@ def read_parts(
     wrong += [
         table_cells.problem(column, len(survey), settings.category_limit) for column in strays
     ]
-    remedies = csv_columns.remedies(strays, len(survey))
+    remedies = stray_cells.remedies(strays, len(survey))
     refuse(survey.name, wrong, [*survey.headless(), *remedies])
     n_train = sum(survey.counts[:training])
     dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
@@ -112,7 +113,7 @@ def _odd_cells(raw: RawTable) -> list[str]:
     notes = [
         f"column {column.name}: categories that differ in their writing only: {listed(odd)}"
         for column, values in zip(raw.columns, raw.values, strict=True)
-        if (odd := csv_columns.alike(values))
+        if (odd := cell_values.alike(values))
     ]
     bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
     if bounds:

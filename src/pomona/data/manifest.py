@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, DataError, near, refuse
-from pomona.data import csv_columns, image_arrays, image_stack, mask, table_file, targets
+from pomona.data import cell_values, image_arrays, image_stack, mask, table_file, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -101,7 +101,7 @@ def _cell(column: str, cell: str) -> str:
     """Strip a cell; names and splits are also normalised for comparison."""
     if column == "split":
         return ALIKE.get(split := cell.strip().lower(), split)
-    return csv_columns.name(cell) if column in {"client", "group"} else cell.strip()
+    return cell_values.name(cell) if column in {"client", "group"} else cell.strip()
 
 
 def _require(found: ManifestRows, settings: ImageManifest, masks: bool) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import NAMED, SPLITS, Targets
 from pomona.core.errors import DataError, near
-from pomona.data import csv_columns, csv_table, npz, targets
+from pomona.data import cell_values, csv_table, npz, targets
 from pomona.data.array_file import paired
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import Frame
@@ -128,7 +128,7 @@ def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(part, Mapping):
         raise DataError(f"clients are a {type(part).__name__}; give a mapping from their names")
-    named = {csv_columns.given(str(name)): each for name, each in part.items()}
+    named = {cell_values.given(str(name)): each for name, each in part.items()}
     if "" in named or len(named) < len(part):
         raise DataError(f"clients have no name, or the same: {list(part)}; name each by its own")
     return named
@@ -210,7 +210,7 @@ class _Parts:
         """
         if kind not in NAMED or not all(_is_text(part.y) for part in self.parts):
             return [part.y for part in self.parts], given
-        texts = [[csv_columns.plain(str(name)) for name in part.y] for part in self.parts]
+        texts = [[cell_values.plain(str(name)) for name in part.y] for part in self.parts]
         classes = given or targets.in_order(chain.from_iterable(texts))
         return [
             _numbers(names, classes, _where(part, "y"))
@@ -220,7 +220,7 @@ class _Parts:
 
 def _numbers(names: Sequence[str], classes: Sequence[str], where: str) -> NDArray[np.int64]:
     """Return the number of each row's class (n,). Raises DataError for a name of none."""
-    number = {csv_columns.plain(name): k for k, name in enumerate(classes)}
+    number = {cell_values.plain(name): k for k, name in enumerate(classes)}
     if odd := [row for row, name in enumerate(names) if name not in number or not name]:
         first = names[odd[0]]
         raise DataError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import NAMED, plain
 from pomona.core.errors import DataError
 from pomona.core.files import opened
-from pomona.data import csv_columns, csv_table, image_arrays, targets, validation
+from pomona.data import cell_values, csv_table, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -169,7 +169,7 @@ def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) 
                 f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or "
                 "texts"
             )
-        found += map(csv_columns.name, map(str, values.load()))
+        found += map(cell_values.name, map(str, values.load()))
     return found
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
-from pomona.data import csv_columns
+from pomona.data import cell_values
 
 MOST_COLUMNS = 10**5
 MOST_CATEGORIES = 10**4  # of one column
@@ -98,8 +98,8 @@ class TableColumn(Settings):
 
     def is_gap(self, cell: str) -> bool:
         """Return whether a cell is a gap."""
-        always = csv_columns.is_missing if self.kind == "category" else csv_columns.is_gap
-        return always(cell) or csv_columns.plain(cell) in self.missing
+        always = cell_values.is_missing if self.kind == "category" else cell_values.is_gap
+        return always(cell) or cell_values.plain(cell) in self.missing
 
 
 class Preprocessing(Settings):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import csv_columns
+from pomona.data import cell_values
 from pomona.data.array_file import StoredArray
 
 
@@ -51,7 +51,7 @@ def names(values: Any, where: str) -> list[str]:
     found = array(values, where)
     if found.ndim != 1:
         raise DataError(f"{where} has shape {found.shape}; give one name a row")
-    return ["" if one is None else csv_columns.name(str(one)) for one in found.tolist()]
+    return ["" if one is None else cell_values.name(str(one)) for one in found.tolist()]
 
 
 def pair(values: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import csv_columns
-from pomona.data.csv_columns import Strays
+from pomona.data import cell_values
 from pomona.data.kinds import Table
 from pomona.data.preprocessing import RawTable, TableColumn
+from pomona.data.stray_cells import Strays
 from pomona.data.table_columns import planned, read_as
 from pomona.data.table_file import Record, place
 from pomona.data.table_survey import TableSurvey
 from pomona.storage.mapped_array import allocate
 
 AT_ONCE = 1 << 15  # cells as text
-_GAPS = {form: "nan" for gap in csv_columns.GAPS for form in (gap, gap.upper())}
+_GAPS = {form: "nan" for gap in cell_values.GAPS for form in (gap, gap.upper())}
 WANTED = {"number": "finite numbers", "date": "dates such as 2024-03-01", "category": "categories"}
 
 
@@ -72,19 +72,19 @@ class Reader:
         limit of categories.
         """
         kind = self.column.kind
-        if self.column.missing and csv_columns.plain(cell) in self.column.missing:
+        if self.column.missing and cell_values.plain(cell) in self.column.missing:
             return math.nan
         if kind == "number":
-            value = csv_columns.number(cell)
+            value = cell_values.number(cell)
             if self.column.censored and math.isnan(value):
-                value = csv_columns.bound(cell)
+                value = cell_values.bound(cell)
                 self.bounds += times * (not math.isnan(value))
             return value
         if kind == "date":
-            return csv_columns.days(cell)
-        name = csv_columns.plain(cell)
+            return cell_values.days(cell)
+        name = cell_values.plain(cell)
         if name not in self.codes and (
-            csv_columns.is_missing(name) or len(self.codes) >= self.most
+            cell_values.is_missing(name) or len(self.codes) >= self.most
         ):
             return math.nan
         return self.codes.setdefault(name, len(self.codes))
@@ -154,13 +154,13 @@ def _numbers(
     at = [places[k] for k in which]
     try:
         values = np.array(
-            [[csv_columns.real(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block]
+            [[cell_values.real(_GAPS.get(c := record.cells[i], c)) for i in at] for record in block]
         )
     except ValueError:
         half = len(which) // 2
         parts = (which[:half], which[half:]) if half else ()
         return [k for part in parts for k in _numbers(block, places, part, out)]
-    out[:, which] = np.where(np.abs(values) <= csv_columns.LARGEST, values, np.nan)
+    out[:, which] = np.where(np.abs(values) <= cell_values.LARGEST, values, np.nan)
     return which
 
 
@@ -176,7 +176,7 @@ def problem(strays: Strays, rows: int, most: int) -> str:
     where, cell = strays.first["other"]
     return (
         f"column {strays.name}: a category with more than {most} values (one too many is "
-        f"{csv_columns.short(cell)} in "
+        f"{cell_values.short(cell)} in "
         f"{where}); leave it out, group its values, or raise data.category_limit"
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_columns, table_file
+from pomona.data import cell_values, table_file
 from pomona.data.frame import Source
 from pomona.data.kinds import ColumnData, Table
 from pomona.data.preprocessing import LONGEST_NAME, TableColumn
@@ -156,7 +156,7 @@ def planned(first: TableFile, features: Sequence[int], settings: Table) -> list[
     plan = []
     for i in features:
         kind = "category" if i in listed else "date" if i in dates else "number"
-        missing = tuple(dict.fromkeys(map(csv_columns.plain, (*markers.get(i, ()), *everywhere))))
+        missing = tuple(dict.fromkeys(map(cell_values.plain, (*markers.get(i, ()), *everywhere))))
         plan.append(read_as(first.columns[i], kind, missing, settings))
     return plan
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
-from pomona.data import csv_columns
+from pomona.data import cell_values
 from pomona.data.preprocessing import Floats, Preprocessing, RawTable, TableColumn, offset
 from pomona.data.targets import in_order
 from pomona.data.validation import blocks
@@ -137,7 +137,7 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
             first = raw.values[k][int(cells[~np.isnan(cells)][np.flatnonzero(found < 0)[0]])]
             lines.append(
                 f"column {column.name}: {count} of {len(cells)} rows hold categories that the "
-                f"training rows have too seldom or not at all (first {csv_columns.short(first)}); "
+                f"training rows have too seldom or not at all (first {cell_values.short(first)}); "
                 f"they are 0 in all columns of {column.name}"
             )
     return lines

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed
-from pomona.data import csv_columns, targets
+from pomona.data import cell_values, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.frame import Source
 from pomona.data.kinds import ColumnData
@@ -119,7 +119,7 @@ class TableSurvey:
             return None
         days, plain = (
             np.array([read(cell) for cell in found[1]])
-            for read in (csv_columns.days, csv_columns.number)
+            for read in (cell_values.days, cell_values.number)
         )
         return plain if np.isnan(days).sum() > np.isnan(plain).sum() else days
 
@@ -143,7 +143,7 @@ class TableSurvey:
         """Report rows without an owner and unreadable times, one line each."""
         lines = []
         if owners := self._purpose("client_column"):
-            rows = [row for row, cell in enumerate(owners[1]) if csv_columns.is_missing(cell)]
+            rows = [row for row, cell in enumerate(owners[1]) if cell_values.is_missing(cell)]
             if rows:
                 lines.append(
                     f"client column {owners[0]}: {len(rows)} of {len(self)} rows name no client, "
@@ -156,7 +156,7 @@ class TableSurvey:
                 lines.append(
                     f"time column {times[0]}: {len(odd)} of {len(self)} are neither dates such as "
                     "2024-03-01 nor numbers, as most are, first "
-                    f"{csv_columns.short(times[1][odd[0]])} in {self.where(odd[0])}; correct them"
+                    f"{cell_values.short(times[1][odd[0]])} in {self.where(odd[0])}; correct them"
                 )
         return lines
 
@@ -299,7 +299,7 @@ def _gathered(
 def _are_names(values: set[str]) -> bool:
     """Return whether the cells are neither numbers nor dates."""
     return all(
-        np.isnan(csv_columns.number(cell)) and np.isnan(csv_columns.days(cell)) for cell in values
+        np.isnan(cell_values.number(cell)) and np.isnan(cell_values.days(cell)) for cell in values
     )
 
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import validation
-from pomona.data.csv_columns import Strays, is_gap, is_missing, name, number, plain, short
+from pomona.data.cell_values import is_gap, is_missing, name, number, plain, short
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.kinds import ColumnData, ImageManifest
 from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
+from pomona.data.stray_cells import Strays
 
 MOST_DIGITS = 18  # of a class name that may be a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]

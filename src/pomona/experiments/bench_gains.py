@@ -17,7 +17,7 @@ from pomona.record.paired_gain import ONE_PARTITION, Gain, Verdict, gains, joint
 from pomona.record.run_folder import load
 
 Results = Mapping[str, Any]
-Gained = tuple[list[Gain | None], Gain] | str
+GainsOrReason = tuple[list[Gain | None], Gain] | str
 VALUES = {
     "test_at_best_validation_mean": ROUNDS["best_validation"],
     "test_at_best_validation_std": "",
@@ -27,7 +27,7 @@ VALUES = {
 """Columns of ``table.csv`` that the frame has, and the headings of those that HTML has."""
 
 
-def gained(folder: Path, results: Results, base: str) -> list[Gained]:
+def gained(folder: Path, results: Results, base: str) -> list[GainsOrReason]:
     """Return for each result its clients' gains over ``base`` on the same test samples, of the
     models that the runs keep, and their mean; or why there are none.
 
@@ -44,7 +44,7 @@ def gained(folder: Path, results: Results, base: str) -> list[Gained]:
     ]
 
 
-def rows(results: Results, gains: Sequence[Gained]) -> list[dict[str, Any]]:
+def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any]]:
     """Return a record for each scenario and method: its test values, named as in ``table.csv``, and
     its mean gain, None if there is none: ``reason`` then says why.
 
@@ -72,7 +72,7 @@ def rows(results: Results, gains: Sequence[Gained]) -> list[dict[str, Any]]:
     ]
 
 
-def _gained(folder: Path, result: Results, base: Results) -> Gained:
+def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
     """Return the gains over the seeds that both have finished, or why they are undefined."""
     if result is base:
         return "the base itself"

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import Split
 from pomona.core.errors import listed
-from pomona.data import csv_columns
+from pomona.data import cell_values
 from pomona.data.dataset import Dataset
 from pomona.data.validation import blocks
 from pomona.partition.partition import Partition
@@ -83,7 +83,7 @@ def _classes(dataset: Dataset) -> list[str]:
 
 def _alike(what: str, names: Sequence[str]) -> list[str]:
     """Warn if names differ only in spelling."""
-    same = csv_columns.alike(names)
+    same = cell_values.alike(names)
     return (
         [
             f"{what} that differ in capital letters, blanks or the form of characters only: "

@@ -13,7 +13,7 @@ from pomona.core.files import content
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit
+from pomona_federation.audit_log import write_line
 from pomona_federation.certificates import Shown, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.kit_files import appearing, folders, write
@@ -146,8 +146,7 @@ def use(
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):
             keys.replace(path, own)
         keys.replace(folder / "keys" / "peers" / f"{silo.name}.cert", certificate)
-        with Audit(state / "audit.jsonl") as audit:
-            audit.write("renewed", key=keys.fingerprint(own))
+        write_line(state, "renewed", key=keys.fingerprint(own))
         public.unlink(missing_ok=True)
         private.replace(folder / "keys" / "silo.key")  # last: until here this can be called again
     return keys.fingerprint(own)

@@ -29,7 +29,7 @@ from pomona.core.registry import own_code_barred
 from pomona.core.toml import read_file
 from pomona.models.packages import package
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit
+from pomona_federation.audit_log import write_line
 from pomona_federation.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile, saved
 from pomona_federation.installation.contents import AGREED, RULES, STATE, Item, Role, rule
 from pomona_federation.json_store import read_json
@@ -234,8 +234,8 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         if whose == "silo":
             _seal(made)
-        with Audit(made / STATE[whose] / "audit.jsonl") as audit:
-            audit.write("restored", made=told.made, token=token, trained_until=said.trained_until)
+        about = {"made": told.made, "token": token, "trained_until": said.trained_until}
+        write_line(made / STATE[whose], "restored", **about)
         if whose == "silo" and said.spent:
             PrivacyBudget(made).enter_unknown(token, said.spent)
     return told

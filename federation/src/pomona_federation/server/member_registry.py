@@ -22,7 +22,7 @@ from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
-from pomona_federation.audit_log import Audit
+from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
@@ -229,8 +229,7 @@ class MemberRegistry:
 
     def _audited(self, event: str, name: str) -> None:
         """Record what the operator does to a silo, before it counts."""
-        with Audit(self._path.parent / "audit.jsonl") as audit:
-            audit.write(event, silo=name)
+        write_line(self._path.parent, event, silo=name)
 
     def _change(self, place: int, **fields: Any) -> None:
         with self._changing():

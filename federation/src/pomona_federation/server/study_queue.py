@@ -23,7 +23,7 @@ from pomona.core.toml import Tree
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.audit_log import Audit
+from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import entries
@@ -353,8 +353,7 @@ class StudyQueue:
 
     def _audited(self, event: str, name: str) -> None:
         """Record what the operator, or a start of the server, does to a study, before it counts."""
-        with Audit(self.kit / "run" / "audit.jsonl") as audit:
-            audit.write(event, study=name)
+        write_line(self.kit / "run", event, study=name)
 
     def _write(self, known: SubmittedStudy) -> None:
         folder = self.kit / "run" / STUDIES / known.study.name

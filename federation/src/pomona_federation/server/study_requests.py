@@ -18,7 +18,7 @@ from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.storage.run_status import read_status
 from pomona_federation import versions
-from pomona_federation.audit_log import Audit
+from pomona_federation.audit_log import write_line
 from pomona_federation.messages.message_bodies import (
     MOST_DECISIONS,
     STUDIES,
@@ -161,10 +161,8 @@ class StudyRequests:
             registry.require_signed(place, said.kind, said.statement, signature)
             consents = Consents(study.folder)
             if consents.news(said):
-                with Audit(self.kit / "run" / "audit.jsonl") as audit:
-                    audit.write(
-                        "accepted" if said.accepted else "declined", silo=silo, study=study.name
-                    )
+                event = "accepted" if said.accepted else "declined"
+                write_line(self.kit / "run", event, silo=silo, study=study.name)
                 consents.note(said, signature)
 
     def _seen(self, silo: str) -> None:

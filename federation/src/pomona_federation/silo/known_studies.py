@@ -20,7 +20,7 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.audit_log import Audit, last_line
+from pomona_federation.audit_log import Audit, last_line, write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY
@@ -207,8 +207,8 @@ class KnownStudies:
             if self.find(known.agreement) is None:
                 self._require_room(known)
                 self._write(known)
-                with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                    audit.write("proposed", study=known.study.name, agreement=known.agreement)
+                about = {"study": known.study.name, "agreement": known.agreement}
+                write_line(self.kit / "state", "proposed", **about)
 
     def decide(
         self,
@@ -242,10 +242,8 @@ class KnownStudies:
             if policy and now.status != "pending":
                 return now
             made = known.model_copy(update=news)
-            with Audit(self.kit / "state" / "audit.jsonl") as audit:
-                audit.write(
-                    **made.decision, seal=made.seal, **({"policy": policy} if policy else {})
-                )
+            by = {"policy": policy} if policy else {}
+            write_line(self.kit / "state", **made.decision, seal=made.seal, **by)
             return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:

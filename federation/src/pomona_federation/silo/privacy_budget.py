@@ -26,7 +26,7 @@ from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
 from pomona.storage.lock import waiting_lock
-from pomona_federation.audit_log import Audit, whole
+from pomona_federation.audit_log import whole, write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
 from pomona_federation.silo.data_sources import (
@@ -272,8 +272,7 @@ class PrivacyBudget:
             "against": claim.against,
         }
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
-        with Audit(self.kit / "state" / "audit.jsonl") as audit:
-            audit.write(RESERVED, **about)
+        write_line(self.kit / "state", RESERVED, **about)
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
         spent = 0.0 if data else about["epsilon"]
         self._write((*known, Reservation(**about, spent=spent, when=when, data=data)))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
-from pomona.experiments.bench_gains import Gained
+from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import told
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
@@ -63,7 +63,7 @@ def spread_table(made: Comparison) -> Table | None:
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
 
 
-def _spread(entry: ComparisonRow, gained: Gained) -> list[str]:
+def _spread(entry: ComparisonRow, gained: GainsOrReason) -> list[str]:
     """Return the row of one scenario and method; empty without results."""
     sums = [summarize(own, [1] * len(own), metric=entry.metric) for own in entry.clients().values()]
     if not sums:
@@ -72,7 +72,7 @@ def _spread(entry: ComparisonRow, gained: Gained) -> list[str]:
     return [entry.column, entry.row, *texts, _worse(gained)]
 
 
-def _worse(gained: Gained) -> str:
+def _worse(gained: GainsOrReason) -> str:
     """Format the percentage of clients whose gain is below 0."""
     if isinstance(gained, str):
         return NOTHING
