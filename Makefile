@@ -39,16 +39,17 @@ native: .venv/native
 # A process more than cores: a tenth of the tests' time is waiting for processes that they have started
 ATONCE = $$($(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 test: .venv/dev
-	$(BIN)/pytest -n $(ATONCE)
+	$(BIN)/pytest --draw -n $(ATONCE)
 
 # The tests of one of the two packages
 test-core: .venv/dev
-	$(BIN)/pytest -n $(ATONCE) tests
+	$(BIN)/pytest --draw -n $(ATONCE) tests
 test-federation: .venv/dev
-	$(BIN)/pytest -n $(ATONCE) federation/tests
+	$(BIN)/pytest --draw -n $(ATONCE) federation/tests
 
 test-slow: .venv/dev
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest --draw -n $(ATONCE) -m "slow and long"
+	$(BIN)/pytest --draw -m "slow and not long"
 
 # New inputs to all that reads what others have made, for MINUTES (60); says how many, keeps what breaks in .hypothesis/found
 fuzz: .venv/dev

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from chromium import chromium
-from representatives import seed
+from representatives import number, seed
 
 torch.set_num_threads(1)
 # How long an example takes is the machine's affair, and no property of the code.
@@ -19,6 +19,27 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 # a shell's background job would hand on that it is ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+TURNS = 4
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--draw``: of the tests marked long, one in ``TURNS``; the others are slow ones."""
+    parser.addoption(
+        "--draw",
+        action="store_true",
+        help=f"of the tests marked long run one in {TURNS}, drawn by the commit's tree",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the long tests of this commit: each change runs others, and a tree always the same."""
+    if config.getoption("--draw"):
+        for item in items:
+            if item.get_closest_marker("long") and number(f"turn {item.nodeid}") % TURNS:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -32,10 +53,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(autouse=True)
 def _signals():
     """Whatever a test does to signal handlers ends with it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,6 @@ KINDS_OF_METHOD = ("apple", "ditto", "fedala", "fedavg", "feddyn", "fedadam", "i
 """One method for each kind of state: copies of others, own models, gates, none, a server's, an
 optimizer's, clusters.
 """
-
-
-TURNS = 3
-Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
@@ -46,12 +42,6 @@ def drawn(
         places[group(case)].append(place)
     kept = {place for own in places.values() for place in sorted(own, key=_rank)[:count]}
     return [_parameter(case, place in kept) for place, case in enumerate(cases)]
-
-
-def in_turn(test: Test) -> Test:
-    """A long test, in the gate of one commit in ``TURNS``, drawn by its tree; else marked slow."""
-    own = number(f"turn {test.__module__} {test.__qualname__}") % TURNS == 0
-    return test if own else pytest.mark.slow(test)
 
 
 @cache

@@ -16,6 +16,8 @@ from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
 from test_hostile_members import forged
 
+pytestmark = pytest.mark.long
+
 
 def decisions(federation):
     path = federation.server / "run" / "audit.jsonl"

@@ -46,7 +46,8 @@ from pomona_federation.silo import server_requests
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.supervision.processes import environment
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
@@ -461,7 +462,6 @@ def standing(kit, key, authority="ca.crt"):
     )
 
 
-@in_turn
 def test_a_real_superlink_tells_silos_how_they_stand_and_keeps_its_memory(kits, tmp_path):
     """400 MB without a key, and with a member's key 400 MB more than an answer can have."""
     made = SuperLink(kits)

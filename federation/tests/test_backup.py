@@ -43,6 +43,8 @@ from pomona_federation.supervision.processes import environment
 from pomona_federation.versions import own
 from representatives import drawn, number
 
+pytestmark = pytest.mark.long
+
 NODE, SILO = 11, "silo-1"
 SAID = Restoring(spent=Cost(), trusted=True)
 PRIVATE = {

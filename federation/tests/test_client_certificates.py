@@ -28,8 +28,9 @@ from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client
 from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.silo.settings import SiloFile
-from representatives import in_turn
 from test_auth_proxy import OTHER, SuperLink, signed
+
+pytestmark = pytest.mark.long
 
 
 def free_port():
@@ -208,7 +209,6 @@ def test_files_that_do_not_fit_are_named(kits):
         client_context(north.shown.key, None)
 
 
-@in_turn
 def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits):
     """The gate's own answer to its machine is what SuperLink's processes live on, which have no
     certificate.

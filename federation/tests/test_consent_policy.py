@@ -33,6 +33,8 @@ from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
 from test_studies import asking, decided, heard, own_models, study_file
 
+pytestmark = pytest.mark.long
+
 SOME, OTHER = "a" * 64, "b" * 64
 TODAY = date(2026, 6, 15)
 FACTS = StudyFacts(Cost(1.0, 1e-5), Cost(3.0, 2e-5), Traffic(4_000_000, 2_000_000, 10))

@@ -29,6 +29,8 @@ from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo import client_app, silo_report
 from representatives import drawn
 
+pytestmark = pytest.mark.long
+
 BAD = {(2, 1)}  # silo-1 in round 2
 
 

@@ -15,7 +15,8 @@ from pomona.models.weights import read
 from pomona.personal import PersonalModel
 from pomona_federation.agreement import Federation
 from pomona_federation.silo import preflight
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -56,7 +57,6 @@ def test_every_kit_has_the_weights_and_their_hash(federation, weights):
         )
 
 
-@in_turn
 def test_models_are_those_of_the_simulation_and_answer_with_the_frozen_part_beside(
     world, federation, weights
 ):

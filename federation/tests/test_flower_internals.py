@@ -13,7 +13,6 @@ import pytest
 
 import pomona_federation
 from pomona_federation import flower_internals
-from representatives import in_turn
 
 pytest.importorskip("flwr")
 SOURCE = Path(pomona_federation.__file__).parent
@@ -120,7 +119,7 @@ flower_internals.run_superlink((), {}, 7, ())
 """
 
 
-@in_turn
+@pytest.mark.long
 def test_superlinks_database_is_waited_for_as_long_as_we_say(tmp_path):
     words = [sys.executable, "-c", SUPERLINK, str(tmp_path / "link.db")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)

@@ -24,7 +24,9 @@ from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo import client_app
 from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.status import server
-from representatives import drawn, in_turn
+from representatives import drawn
+
+pytestmark = pytest.mark.long
 
 
 def reasons(federation):
@@ -297,7 +299,6 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
-@in_turn
 @pytest.mark.parametrize("lie", ["another silo's key", "another agreement"])
 def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
     """The answer is silo-1's and well signed; the row in it carries silo-0's word, or is for

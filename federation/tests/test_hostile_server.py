@@ -29,9 +29,11 @@ from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.round_store import RowCache
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.task_policy import TaskPolicy
-from representatives import drawn, in_turn
+from representatives import drawn
 from test_faults import counted, on_answer
 from test_in_process import PRIVATE, edited
+
+pytestmark = pytest.mark.long
 
 WIDTH = 64 * 8 + 8 + 8 * 10 + 10  # parameters of the test's network
 ROUNDS = 3
@@ -623,7 +625,6 @@ def test_a_silo_that_was_late_many_times_goes_on(late, world):
     assert kept == [late + 2, late + 3, late + 4]  # round 1 is of no use any more
 
 
-@in_turn
 def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world):
     """Rounds 2 to 4 are late, 5 counts; the server forgets 5, and its repetition is late again: on
     with round 1.

@@ -33,7 +33,9 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario
-from representatives import drawn, in_turn
+from representatives import drawn
+
+pytestmark = pytest.mark.long
 
 OTHERS = [*(name for name in METHODS if name not in ("apple", "fedavg-data")), "fedrep+adam"]
 OTHERS += [{**APPLE, "core_step": "local"}, {"name": "pgfed", "mixing": "client", "budget": 1}]
@@ -185,7 +187,6 @@ def test_a_newcomer_joins_and_a_member_leaves(method, world):
     assert all(same({n: ours[n]}, {n: expected[n]}) for n in ("silo-1", "silo-2", "silo-0"))
 
 
-@in_turn
 def test_bf16_halves_the_bytes_of_models(world):
     federation = world.federation()
     federation.run()
@@ -324,7 +325,6 @@ def told_by_kind(federation, kind, setting):
     assert setting in (federation.kits / "silo-1" / "state" / "logs" / "app.log").read_text()
 
 
-@in_turn
 @pytest.mark.parametrize("method", ["fedavg", "apfl"])
 def test_a_federation_stops_early_where_its_simulation_does(method, world):
     stop = {"patience": 1, "min_gain": 1.0}
@@ -339,7 +339,6 @@ def test_a_federation_stops_early_where_its_simulation_does(method, world):
     assert read_status(federation.server / "run").state == "finished"
 
 
-@in_turn
 @pytest.mark.parametrize("method", ["fedavg", "apfl"])
 def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, world):
     run = {"rounds": 4, "keep": "own_best", "metric": "accuracy", "lr": 2.0}
@@ -348,7 +347,6 @@ def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, worl
     assert same(deployed(federation), world.simulated(federation))
 
 
-@in_turn
 def test_survival_models_are_those_of_the_simulation(world):
     """Times to an event, with the ends of their intervals from the agreement."""
     draw = np.random.Generator(np.random.Philox(3))

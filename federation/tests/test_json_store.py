@@ -15,6 +15,8 @@ from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise
 from test_preflight import found, kit
 
+pytestmark = pytest.mark.long
+
 WRONG = [[], "x", -1, 1e999, 10**400, [[]], {"a": 1}]
 
 

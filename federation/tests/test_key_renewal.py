@@ -26,10 +26,11 @@ from pomona_federation.server.registry_admin import admit, dismiss, members, ren
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.server.superlink_client import pem
 from pomona_federation.silo import own_state, preflight
-from representatives import in_turn
 from test_faults import counted
 from test_hostile_server import Server, noise
 from test_real_faults import check, ended
+
+pytestmark = pytest.mark.long
 
 EVERYBODYS = {"name": "apple"}  # each gets the rows of all others, in each round
 
@@ -97,7 +98,6 @@ def test_a_silo_goes_on_with_another_key_and_nobody_is_absent(world, twice):
         assert (federation.kits / name / "state" / "renewed.json").exists()
 
 
-@in_turn
 def test_the_key_before_is_refused_from_the_swap_on(world):
     """The silo has not taken its next key into use: absent until it does, with its state."""
     federation = world.federation(EVERYBODYS, run={"rounds": 5})
@@ -148,7 +148,6 @@ def renewals_and_a_newcomer(world, federation):
     in_round(world, 3, again)
 
 
-@in_turn
 def test_a_newcomers_key_is_renewed_and_a_newcomer_meets_a_renewed_silo(world):
     federation = world.federation(EVERYBODYS, run={"rounds": 4}, places=4)
     renewals_and_a_newcomer(world, federation)

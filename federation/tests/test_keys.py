@@ -33,7 +33,6 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import certificates, keys
 from pomona_federation.server import superlink_client
 from pomona_federation.silo.server_requests import signed
-from representatives import in_turn
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 SECOND = timedelta(seconds=1)
@@ -380,7 +379,7 @@ def test_another_kind_of_certificate_of_the_same_authority_does_not_hold(about):
         assert not holds(more.sign(keys.signer(AUTHORITY.private)).public_bytes())
 
 
-@in_turn
+@pytest.mark.long
 def test_a_certificate_with_any_bit_turned_does_not_hold():
     line = certify()
     kind, body = line.split()

@@ -20,7 +20,8 @@ from pomona_federation.provision.provision import provision
 from pomona_federation.server import auth_proxy, launcher, superlink, superlink_client
 from pomona_federation.server.superlink import anonymous
 from pomona_federation.supervision.processes import QUIET, environment
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 VERSION = f"{PROTOCOL}.0.0"
 
@@ -282,7 +283,6 @@ def test_keys_are_brought_to_what_the_book_says():
         superlink_client.pem("no key")
 
 
-@in_turn
 @pytest.mark.parametrize(
     "module",
     [

@@ -23,6 +23,8 @@ from pomona_federation.supervision.process_logs import (
 )
 from pomona_federation.supervision.supervisor import Supervisor
 
+pytestmark = pytest.mark.long
+
 STAMP = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) +(\[round \d+\] )?\S.*"
 )

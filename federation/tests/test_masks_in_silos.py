@@ -14,7 +14,6 @@ from pomona_federation.agreement import Federation as Agreement
 from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.silo.kept_data import conformed
 from pomona_federation.task_settings import TaskSettings
-from representatives import in_turn
 
 
 def config(folder, **over):
@@ -25,7 +24,7 @@ def config(folder, **over):
     )
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("patch", "over"),
     [

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from damage import places
 from pomona.core.errors import ProtocolError
 from pomona_federation.messages import message_bodies
-from representatives import in_turn
 
 HASH, OTHER = "a" * 64, "b" * 64
 ORIGIN = {"silo": "silo-1", "round": 1, "tensor": "core", "signature": "00ff"}
@@ -144,6 +143,7 @@ BODIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bodies_without_end_are_one_line(kind, body):
@@ -152,7 +152,7 @@ def test_bodies_without_end_are_one_line(kind, body):
     assert len(str(fault.value)) < 500
 
 
-@in_turn
+@pytest.mark.long
 @given(
     st.sampled_from(POSITIONS),
     st.recursive(

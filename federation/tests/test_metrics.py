@@ -35,8 +35,9 @@ from pomona_federation.monitoring.prometheus_text import (
 )
 from pomona_federation.monitoring.watched_server import AuditedServer, Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
-from representatives import in_turn
 from test_preflight import kit
+
+pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "monitoring"
 LINE = re.compile(
@@ -235,7 +236,6 @@ def test_a_silos_metrics(tmp_path):
     assert asked(of_silo(folder), "/health").status_code == 503  # killed
 
 
-@in_turn
 def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     pytest.importorskip("opacus")
     named = ["unlimited-epsilon", "sample-counts", "metrics"]

@@ -26,7 +26,8 @@ from pomona_federation.messages.message_pieces import packed
 from pomona_federation.silo import node, worker
 from pomona_federation.silo.node import Node
 from pomona_federation.silo.worker import Worker
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 PINNED = "a" * 64
 READY = """
@@ -54,7 +55,6 @@ def said(text):
 # The worker.
 
 
-@in_turn
 def test_what_is_loaded_beforehand_starts_neither_threads_nor_cuda():
     """With a thread of anyone's it must not be forked, and ends before it takes a message."""
     code, out = said(
@@ -74,7 +74,6 @@ Forker(socket.socketpair()[0], list).serve()
     assert code == 1
 
 
-@in_turn
 def test_a_process_that_has_started_cuda_is_not_forked():
     code, out = said(
         """
@@ -125,7 +124,6 @@ def test_each_message_has_a_process_of_its_own(made, capfd):
     assert out.count("was ended by signal 9") == 1
 
 
-@in_turn
 def test_a_worker_that_has_ended_is_started_again(made):
     made.keep()
     first = made.process
@@ -141,7 +139,6 @@ def test_a_worker_that_has_ended_is_started_again(made):
     assert made.process.poll() is None
 
 
-@in_turn
 def test_an_answer_forgets_the_failures_before_it(made, capfd):
     for _ in range(4):
         assert made.ask([b"pass"], 5)

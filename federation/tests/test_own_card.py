@@ -5,10 +5,11 @@ it gave others.
 import hashlib
 import tomllib
 
+import pytest
+
 from federation_in_process import APPLE
 from pomona.record.run_folder import load
 from pomona_federation.agreement import Federation
-from representatives import in_turn
 
 
 def card(federation, name):
@@ -19,7 +20,7 @@ def part(text, first, last):
     return text.partition(f"## {first}\n")[2].partition(f"## {last}\n")[0]
 
 
-@in_turn
+@pytest.mark.long
 def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
     federation = world.federation(APPLE)
     federation.run()
@@ -46,7 +47,7 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
         assert f"| the agreement of the federation | `{agreement}` |" in ours
 
 
-@in_turn
+@pytest.mark.long
 def test_between_rounds_a_card_has_the_scores_of_its_round(world):
     """The last of the training visits wrote it, if no closing visit came."""
     federation = world.federation(APPLE)

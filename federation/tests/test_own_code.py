@@ -14,7 +14,8 @@ from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import read
 from pomona_federation.status import server as server_status
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 MODULE = """
 from pomona.methods.base import MethodSettings
@@ -52,7 +53,6 @@ def reasons(federation):
     return {line["silo"]: line["reason"] for line in lines if line["event"] == "refused"}
 
 
-@in_turn
 def test_it_trains_as_in_the_simulation(world, module):
     federation = world.federation({"name": "mine:Mine"})
     federation.run()

@@ -25,10 +25,11 @@ from pomona_federation.silo.noise_stores import open_own
 from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
-from representatives import in_turn
 from test_consent_policy import known, lines, ruled, submitted
 from test_studies import decided, heard, own_models
 from test_study_preflight import checked
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -111,7 +112,6 @@ def test_a_state_is_no_link_to_another(federation, tmp_path):
         own_state.begin(kit)
 
 
-@in_turn
 def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
     kit = federation.kits / "silo-0"
     assert checked(kit)[0]["state"].text == "empty: this silo has not worked yet"
@@ -121,7 +121,6 @@ def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, 
     assert own_state.begin(tmp_path / "moved") == own_state.begin(kit)
 
 
-@in_turn
 def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, elsewhere):
     """And by no mark that somebody who does not know the machine's id can make."""
     kit = federation.kits / "silo-0"

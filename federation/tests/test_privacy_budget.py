@@ -29,10 +29,11 @@ from pomona_federation.silo.privacy_budget import (
     overview,
 )
 from pomona_federation.silo.silo_in_study import Silo
-from representatives import in_turn
 from test_hostile_server import ROUNDS, Server, edited, noise
 from test_in_process import PRIVATE
 from test_studies import decided, heard, own_models, study_file
+
+pytestmark = pytest.mark.long
 
 NOISY = {**PRIVATE, "seed": None}
 
@@ -374,7 +375,6 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):
     assert json.dumps(status.silo(federation.kits / "silo-0")["privacy"])
 
 
-@in_turn
 def test_a_server_does_not_fill_a_silo_with_studies(world):
     federation = world.federation()
     known = KnownStudies(federation.kits / "silo-0")

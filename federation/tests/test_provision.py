@@ -36,7 +36,6 @@ from pomona_federation.provision.provision import add, provision, renew
 from pomona_federation.provision.wheels import locked, own_wheels
 from pomona_federation.silo import preflight
 from pomona_federation.silo.settings import SiloFile
-from representatives import in_turn
 
 TASK = {"kind": "image", "input_shape": [8, 8, 1], "classes": ['a "b"', "é😀"], "scale": [16.0]}
 SETTINGS = {
@@ -254,7 +253,8 @@ def test_the_readme_says_whom_a_sum_and_its_noise_protect_from(tmp_path):
 # The app
 
 
-@in_turn
+@pytest.mark.long
+@pytest.mark.long
 def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
     pinned = {
         (kit / name / "app.sha256").read_text().strip()

@@ -21,7 +21,6 @@ from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.silo.kept_data import agreed_data, conformed
 from pomona_federation.task_settings import TaskSettings, of_files
-from representatives import in_turn
 
 SITES = ("north", "east", "south")
 ROWS = {"train": 40, "validation": 8, "test": 12}
@@ -80,7 +79,7 @@ def sorted_columns(files, folder):
     return made
 
 
-@in_turn
+@pytest.mark.long
 def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     files = {}
     for k, name in enumerate(SITES):

@@ -22,6 +22,8 @@ from pomona_federation.rehearsal import run
 from pomona_federation.rehearsal.run import LocalFederation, rehearse
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 METHODS_DEPLOYED = [name for name, settings in METHODS.items() if settings().method().share is None]
 
 

@@ -30,6 +30,8 @@ from pomona_federation.silo.silo_in_study import Silo
 from representatives import drawn
 from test_hostile_server import WIDTH, Server, noise, packed
 
+pytestmark = pytest.mark.long
+
 SUMS = [n for n, kind in METHODS.items() if kind().method().server.sums and n != "fedavg-data"]
 LORA = {"ffa-lora", "fedsa-lora", "feddpa"}  # for networks with adapters alone
 TERMS = {"max_norm": 20.0, "minimum": 2}

@@ -1,10 +1,14 @@
 """The reference of a federation's files: complete, explained, searchable."""
 
+import pytest
+
 from pomona.cli.settings import find
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.deploy import FILES, in_files
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KINDS, StudyTerms
+
+pytestmark = pytest.mark.long
 
 
 def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning():

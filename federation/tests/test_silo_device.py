@@ -16,6 +16,8 @@ from test_consent_policy import known, ruled, submitted
 from test_studies import decided, heard
 from test_study_preflight import checked
 
+pytestmark = pytest.mark.long
+
 FAULTS = [
     RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
     AssertionError("Torch not compiled with CUDA enabled"),

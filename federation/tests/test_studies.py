@@ -27,7 +27,8 @@ from pomona_federation.server.study_requests import StudyRequests, overview
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.study_proposals import compare, consider, visit
 from pomona_federation.study import study_of
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 def study_file(federation, name, **changes):
@@ -159,7 +160,6 @@ def test_a_study_that_too_many_decline_never_runs(federation):
     assert [study.name for study in queue.open] == ["kit"]
 
 
-@in_turn
 def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(world):
     federation = world.federation(quorum=3)
     queue, path = StudyQueue(federation.server), study_file(federation, "second", wait=0.0)
@@ -231,7 +231,6 @@ def test_a_decision_can_be_taken_back_by_declining(federation):
         federation.run("second")
 
 
-@in_turn
 def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation):
     queue = StudyQueue(federation.server)
     for name in ("one", "two", "three"):

@@ -25,7 +25,6 @@ from pomona_federation.silo.consent_policy import misfits
 from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.study_facts import StudyText, outlined
 from pomona_federation.study import EvaluationStudy, SearchStudy, TrainingStudy
-from representatives import in_turn
 from test_consent_policy import (
     FEDERATION,
     STUDY,
@@ -38,6 +37,8 @@ from test_consent_policy import (
     wrong,
 )
 from test_studies import decided, heard, own_models
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -82,7 +83,6 @@ def test_a_network_beyond_the_rules_is_refused_by_its_shapes_and_never_built(
     assert known(federation).why == f"{d * 4 * 2 * 3 / 1e6:.3g} MB in all, more than 50"
 
 
-@in_turn
 @pytest.mark.parametrize("method", METHODS)
 def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
     """FedCAC's and pFedGraph's downlink follows from values; of these the text gives what is sent

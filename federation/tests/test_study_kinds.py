@@ -28,8 +28,9 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.silo.study_facts import facts
 from pomona_federation.study import read_study, weights_file
-from representatives import in_turn
 from test_studies import decided, heard, own_models, study_file
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -110,7 +111,6 @@ def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
     assert own_models(federation, "cross") == {}  # nothing was trained
 
 
-@in_turn
 def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
     gone = next(node for node, kit in federation.grid.folders.items() if kit.name == "silo-2")
     federation.grid.gone.add(gone)
@@ -125,7 +125,6 @@ def test_a_silo_that_never_trained_judges_the_models_of_the_others(federation):
     assert json.loads((folder / "evaluation.json").read_text())["silos"] == federation.names
 
 
-@in_turn
 def test_who_declines_neither_judges_nor_sends_its_model(federation):
     federation.run()
     folder = ran(federation, evaluation_file(federation), silos=("silo-0", "silo-2"))
@@ -137,7 +136,6 @@ def test_who_declines_neither_judges_nor_sends_its_model(federation):
     assert "No model came from silo-1." in (folder / "evaluation.md").read_text()
 
 
-@in_turn
 def test_given_weights_are_judged_everywhere_and_no_model_travels(federation, caplog):
     federation.run()
     terms = {"task": study_terms(federation)["task"], "evaluate": {}}
@@ -176,7 +174,6 @@ def test_scores_on_few_samples_never_leave_the_silo(federation, monkeypatch):
     assert {silo for _, silo, split in found if split == "validation"} == {"silo-0", "silo-2"}
 
 
-@in_turn
 def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(federation):
     federation.run()
     path = federation.kits / "silo-1/silo.toml"
@@ -226,7 +223,6 @@ def trials(folder):
     return json.loads((folder / "search.json").read_text())
 
 
-@in_turn
 def test_the_winner_is_that_of_simulations_chosen_by_validation(federation, world):
     folder = ran(federation, search_file(federation))
     found = trials(folder)
@@ -253,7 +249,6 @@ def test_no_score_on_test_samples_leaves_a_silo_in_a_search(federation):
         assert splits == {"validation"}
 
 
-@in_turn
 def test_the_winners_study_trains_with_its_settings(federation):
     folder = ran(federation, search_file(federation))
     found = trials(folder)
@@ -288,7 +283,6 @@ def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
     assert [t["number"] for t in trials(folder)["trials"]] == [0, 1, 2]
 
 
-@in_turn
 def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     """Asked by silo-1, in the last round of the second trial of three rounds each."""
     submitted(federation, search_file(federation))
@@ -330,7 +324,6 @@ def test_a_policy_counts_the_rounds_of_all_trials(federation):
     assert found.traffic.rounds == 7
 
 
-@in_turn
 def test_a_trial_that_diverges_loses(federation):
     space = {"lr": [1e20, 0.1]}
     found = trials(ran(federation, search_file(federation, search={"space": space})))
@@ -338,7 +331,6 @@ def test_a_trial_that_diverges_loses(federation):
     assert found["winner"] == 1
 
 
-@in_turn
 def test_a_search_without_validation_samples_chooses_nothing(federation):
     for silo in federation.names:
         path = federation.kits / silo / "silo.toml"

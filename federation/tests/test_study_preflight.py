@@ -16,10 +16,11 @@ from pomona_federation.silo import history, preflight, silo_report
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_facts import facts
-from representatives import in_turn
 from test_hostile_server import edited
 from test_in_process import PRIVATE
 from test_studies import decided, heard, own_models, study_file
+
+pytestmark = pytest.mark.long
 
 
 def standing(federation):
@@ -103,7 +104,6 @@ def test_more_than_is_accepted_in_all_fails_the_check(world):
     assert (lines["data"].result, lines["data"].code) == ("failed", 9)
 
 
-@in_turn
 @pytest.mark.parametrize(
     ("method", "held"),
     [

@@ -27,6 +27,8 @@ from pomona_federation.supervision import processes
 from pomona_federation.supervision.processes import process_tree
 from pomona_federation.supervision.supervisor import Supervisor
 
+pytestmark = pytest.mark.long
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 SAYS = (
     "out.mkdir(parents=True, exist_ok=True)\n"

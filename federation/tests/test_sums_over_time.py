@@ -15,15 +15,15 @@ from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
-from representatives import in_turn
 from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, heard, own_models, study_file
 
+pytestmark = pytest.mark.long
+
 FOUR = {"run": {**RUN["run"], "rounds": 4}}
 
 
-@in_turn
 @pytest.mark.parametrize("first", [2, 3])
 def test_a_newcomer_with_a_certified_key_is_summed_and_a_renewed_key_signs(first, world):
     """A founder renews its key, a newcomer joins, and renews its own: nobody is absent, but for the
@@ -101,7 +101,6 @@ def test_a_key_that_is_renewed_between_training_and_sum_signs_the_keys_of_the_ro
     assert same(deployed(federation), world.simulated(federation))
 
 
-@in_turn
 def test_a_further_study_is_summed_by_its_own_terms(world):
     """The study of the kits is not."""
     federation = world.federation("fedavg")

@@ -43,6 +43,8 @@ from pomona_federation.supervision.processes import ask_to_stop, end, holder, pr
 from pomona_federation.supervision.status_files import NODE
 from pomona_federation.supervision.supervisor import Supervisor, backoff
 
+pytestmark = pytest.mark.long
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 

@@ -35,8 +35,9 @@ from pomona_federation.study import study_of
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.result import SurveyResult
 from pomona_federation.task_settings import TaskSettings
-from representatives import in_turn
 from test_studies import asking
+
+pytestmark = pytest.mark.long
 
 SILOS = ("north", "east", "south")
 
@@ -381,7 +382,6 @@ def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):
     assert list(standing.run("look").silos) == list(SILOS)
 
 
-@in_turn
 @pytest.mark.parametrize(
     "change", ["columns", "rows", "nothing", "crowd", "silo", "signature", "text"]
 )

@@ -5,6 +5,7 @@ settings.
 import tomllib
 
 import numpy as np
+import pytest
 import tomli_w
 from flwr.app import Context, RecordDict
 
@@ -13,11 +14,11 @@ from pomona_federation.flower_apps import server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.silo import history
 from pomona_federation.survey import page
-from representatives import in_turn
 from surveying import HOSPITALS, heart_disease, surveyed
 
+pytestmark = pytest.mark.long
 
-@in_turn
+
 def test_from_raw_files_by_a_survey_to_trained_models(tmp_path):
     """The silos' settings and the survey's task: nothing else is known of the data, and models
     learn from it.

@@ -24,6 +24,8 @@ from pomona_federation.rehearsal.inputs import (
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario
 
+pytestmark = pytest.mark.long
+
 COLUMNS = [{"name": "age"}, {"name": "sex", "kind": "category", "values": ["f", "m"]}]
 TASKS = {
     "columns": {

@@ -16,6 +16,8 @@ from pomona_federation.address import Address
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import request
 
+pytestmark = pytest.mark.long
+
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 BODY = b"\r\nmember"
 SLOW = 100  # bytes that come one by one, 0.05 s apart; then the answer goes on as any other

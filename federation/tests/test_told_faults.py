@@ -22,6 +22,8 @@ from pomona_federation.silo.settings import use_kit
 from pomona_federation.silo.silo_in_study import Silo
 from test_hostile_server import Server, noise
 
+pytestmark = pytest.mark.long
+
 SECRET = "Weber"
 
 

@@ -17,7 +17,8 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.versions import Versions, own, require_begun, require_understood
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 SILO = "silo-1"
 OLD = Versions(pomona="0.1.0", protocol=3, flower="1.41.0")
@@ -128,7 +129,6 @@ def test_the_last_number_may_change_in_the_middle_of_a_study(world, monkeypatch)
     assert not status.silo(federation.kits / SILO)["version_warning"]
 
 
-@in_turn
 def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypatch):
     federation = world.federation(wait=1.0)
     stopped_after(federation, monkeypatch, 1)

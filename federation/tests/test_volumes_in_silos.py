@@ -1,11 +1,14 @@
 """16-bit volumes in a federation: the silos' models equal those of the simulation, bit by bit."""
 
 import numpy as np
+import pytest
 
 import pomona
 from federation_in_process import Federation, deployed, loaded, same
 from pomona.config import resolve
 from pomona.core.rng import stream
+
+pytestmark = pytest.mark.long
 
 
 def test_a_federation_learns_volumes_as_its_simulation_does(tmp_path):

@@ -29,6 +29,8 @@ from pomona_federation.supervision.status_files import (
     read_status_file,
 )
 
+pytestmark = pytest.mark.long
+
 
 @dataclass
 class Clock:

@@ -20,7 +20,6 @@ from pomona_federation.silo.server_requests import ask_health, ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
 from pomona_federation.supervision.processes import process_tree
 from proxies import PASSWORD, USER, Proxy
-from representatives import in_turn
 from test_auth_proxy import SuperLink
 from test_client_certificates import kits, way  # noqa: F401 - a fixture
 
@@ -39,7 +38,7 @@ def proxy(request):
         one.remove()
 
 
-@in_turn
+@pytest.mark.long
 def test_a_silo_asks_through_a_proxy_with_a_password_and_hears_why_it_is_refused(kits, proxy):  # noqa: F811
     """With mutual TLS on: the proxy passes the connection on and sees nothing of it."""
     server, north = SuperLink(kits), kits / "north"

@@ -18,9 +18,11 @@ from pomona_federation.silo.noise_stores import Restored, lost
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import worst_cost
-from representatives import drawn, in_turn
+from representatives import drawn
 from test_hostile_server import ROUNDS, Server, edited, noise, spent
 from test_in_process import PRIVATE
+
+pytestmark = pytest.mark.long
 
 NOISY = {**PRIVATE, "seed": None}
 PURPOSES = ("training", "stage", "finetuning")
@@ -129,7 +131,6 @@ def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
     assert 0.5 * worst < spent(server.kit()) <= worst * (1 + 1e-9)
 
 
-@in_turn
 @pytest.mark.parametrize(
     ("method", "accountant"),
     [

@@ -9,7 +9,6 @@ from torch import nn
 
 from pomona.audit import inversion
 from pomona.models.parameter_space import ParameterSpace
-from representatives import in_turn
 
 
 def network():
@@ -60,7 +59,7 @@ def test_the_gradient_is_that_of_the_loss_at_the_known_places():
     assert torch.allclose(inversion.ordered(space, full[known], known), exact)
 
 
-@in_turn
+@pytest.mark.long
 def test_a_search_finds_the_record():
     module, x, y = network(), torch.randn(1, 12).clamp(-2, 2), torch.tensor([1])
     space, before, change = stepped(module, x, y, 1)

@@ -23,7 +23,8 @@ from pomona.partition.partition import Partition
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 RUNS = 16
 
@@ -58,7 +59,6 @@ def audited(run, tmp_path_factory):
     return audit(load(run), out, RUNS), out
 
 
-@in_turn
 def test_an_overfitted_run_is_found_out(audited):
     found = audited[0].measured[0].findings
     for party in ("server", "peer"):
@@ -181,7 +181,6 @@ def test_two_rounds_are_read_besides_the_last():
     assert watched(9) == {3, 6}
 
 
-@in_turn
 def test_no_attack_beats_the_ledger(tmp_path):
     """With noise that hides little of few records."""
     pytest.importorskip("opacus")
@@ -228,7 +227,6 @@ def test_a_client_of_whose_records_no_other_draw_is_possible_is_refused(run, tmp
         Plan.of(replace(result, folder=tmp_path), resolve(result.config), tmp_path)
 
 
-@in_turn
 def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):
     folder = copytree(run, tmp_path / "run")
     with pytest.raises(SystemExit) as ended:

@@ -13,6 +13,8 @@ from pomona.simulation import simulate
 from problems import tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 WITHOUT = {"separate", "fedproto", "fedavg-data"}
 KEPT = ("apple", "fedavg", "fedproto", "fedrep", "mocha", "scaffold")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from representatives import in_turn
+pytestmark = pytest.mark.long
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
@@ -182,7 +182,6 @@ def test_memory_of_a_run_is_at_least_its_models(load):
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-@in_turn
 def test_a_server_receives_a_row_and_a_request_of_each_silo(load):
     server_half = load("server_half")
     (table,) = server_half.main(server_half.QUICK, [])

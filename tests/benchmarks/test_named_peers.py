@@ -15,7 +15,9 @@ import torch
 
 from pomona.config import resolve
 from pomona.simulation import simulate
-from representatives import in_turn, representatives
+from representatives import representatives
+
+pytestmark = pytest.mark.long
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 IMAGES = 400
@@ -83,7 +85,6 @@ def rounds_of_the_program(load, folder, method):
 
 
 @pytest.mark.parametrize("method", representatives(["fedavg", "ditto"], ["fedavg"]))
-@in_turn
 def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
     found = rounds_of_the_program(load, tmp_path, method)
     monkeypatch.syspath_prepend(str(FOLDER / "peers"))
@@ -120,7 +121,6 @@ def test_accuracy_is_pooled_over_the_samples_of_those_who_tell(load, tmp_path, m
     assert one.accuracies() == {1: (5 + 30) / 40, 2: 0.25}
 
 
-@in_turn
 def test_who_has_no_environment_is_named_and_left_out(load, tmp_path, monkeypatch, capsys):
     named, set_up = load("named_peers"), load("peers.set_up")
     monkeypatch.setattr(set_up, "FOLDER", tmp_path)

@@ -21,7 +21,6 @@ from pomona.cli import main
 from pomona.cli.predict import answers
 from pomona.cli.run import DEMO, unused
 from pomona.core.errors import ConfigError, StorageError
-from representatives import in_turn
 
 SMALL = [
     "data.train_limit=240",
@@ -56,7 +55,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("how", RUNS)
-@in_turn
+@pytest.mark.long
 def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
     """Somebody may have sent it, with a file that is called like a package."""
     for name in ("rich", "pomona_native", "timm"):
@@ -233,7 +232,7 @@ def test_runs_are_compared_and_reported(capsys, recorded, tmp_path):
     assert Path(out.strip()) == tmp_path / "report.html"
 
 
-@in_turn
+@pytest.mark.long
 def test_a_trajectory_is_drawn_of_recorded_runs(capsys, recorded, tmp_path):
     assert call(capsys, "run", "fedavg", *SMALL, "--out", tmp_path / "run", "--no-report")[0] == 0
     code, out, _ = call(
@@ -432,7 +431,7 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
     assert "note: no row is of class 0; numbers of classes start at 0" in said
 
 
-@in_turn
+@pytest.mark.long
 def test_the_demo_compares_four_methods(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("pomona.cli.run.DEMO", {**DEMO, "rounds": 2})
     began = time.monotonic()

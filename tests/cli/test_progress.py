@@ -17,7 +17,6 @@ from pomona.cli.progress import Lines
 from pomona.config import resolve
 from pomona.federation.progress import Standing, clock, judged, line
 from pomona.record.rows import Evaluation, RoundRow
-from representatives import in_turn
 
 SMALL = (
     "--data",
@@ -146,7 +145,7 @@ def environment():
     }
 
 
-@in_turn
+@pytest.mark.long
 def test_a_pseudo_terminal_of_eighty_columns(tmp_path):
     """What stands on the terminal in the end, once control sequences are taken out."""
     ours, theirs = pty.openpty()

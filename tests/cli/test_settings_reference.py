@@ -17,6 +17,8 @@ from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES
 from settings_pages import PAGES
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

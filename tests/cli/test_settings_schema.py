@@ -29,7 +29,8 @@ from pomona.methods import METHODS
 from pomona.models import ModelSettings
 from pomona.partition import RECIPES
 from pomona.privacy.settings import Privacy
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 RUNS = [
@@ -172,7 +173,6 @@ def one_value(draw):
 @settings(max_examples=300)
 @given(one_value())
 @example({"method": {"name": "fedrep", "shared": 0.0}})
-@in_turn
 def test_schema_and_config_agree_on_types_ranges_and_choices(tree):
     """What depends on several keys, or on a text's meaning, is Config's alone to refuse."""
     fits = validator().is_valid(tree)

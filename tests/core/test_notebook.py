@@ -12,6 +12,8 @@ from pomona.core.errors import PomonaError, StorageError
 from pomona.federation.callbacks import NullCallback
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):

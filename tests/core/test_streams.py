@@ -14,6 +14,8 @@ from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import Registry
 from pomona.core.rng import number, stream
 
+pytestmark = pytest.mark.long
+
 
 @given(
     st.integers(0, 2**40),

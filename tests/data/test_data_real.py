@@ -8,9 +8,10 @@ import pytest
 
 from pomona.data import data_settings, describe, read
 
-pytestmark = pytest.mark.skipif(
-    "POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif("POMONA_DATA" not in os.environ, reason="POMONA_DATA names no data folder"),
+]
 
 
 def load(name):

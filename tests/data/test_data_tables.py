@@ -19,7 +19,6 @@ from pomona.data.kinds import CsvTable
 from pomona.data.preprocessing import Preprocessing, RawTable, TableColumn
 from pomona.personal.inputs import read as read_inputs
 from pomona.record.model_metadata import ModelMetadata
-from representatives import in_turn
 
 WARD = """age,ward,visit,smoker,died
 30,A,2000-01-02,true,no
@@ -314,7 +313,7 @@ def test_cells_that_cannot_be_read(tmp_path, text, settings, said):
 
 
 @pytest.mark.parametrize("asked", ["encode", ("ward",)])
-@in_turn
+@pytest.mark.long
 def test_a_category_with_ten_thousand_values_is_refused(tmp_path, asked):
     text = "ward,died\n" + "".join(f"w{k},{k % 2}\n" for k in range(10_000))
     said = refused(tmp_path, text, categories=asked)

@@ -205,6 +205,7 @@ def run(path: Path, folder: Path, slow: bool) -> None:
             runner.run(block)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "path",
     [

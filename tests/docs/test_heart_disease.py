@@ -19,6 +19,8 @@ from pomona.personal.inputs import read as read_inputs
 from pomona.record.paired_gain import Gain
 from pomona.scenario import Scenario
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "examples" / "heart-disease.toml"
 EXAMPLE = ROOT / "examples" / "heart_disease.py"

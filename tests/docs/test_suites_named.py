@@ -3,16 +3,17 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from pomona.experiments.grid import plan
 from pomona.experiments.reference import Reference, ReferenceScenario
 from pomona.experiments.suite import MethodPart, ScenarioPart, SizePart, Suite, read_suite, suites
-from representatives import in_turn
 from suites_listed import assert_runs, listed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
 
 
-@in_turn
+@pytest.mark.long
 def test_every_suite_is_listed_with_its_runs():
     rows = listed(PAGE)
     assert rows.keys() == suites().keys()

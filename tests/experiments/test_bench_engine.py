@@ -20,7 +20,8 @@ from pomona.objective import native_package
 from pomona.record.run_folder import load as load_run
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 def test_each_method_runs_its_trials_and_then_the_chosen_point_on_the_other_seeds(whole):
@@ -98,7 +99,6 @@ def test_a_scenario_chooses_the_same_whether_others_run_or_not(tmp_path):
     assert again.results == both.results
 
 
-@in_turn
 def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
     seen = []
 
@@ -227,7 +227,6 @@ def test_missing_data_is_no_failure_and_is_looked_for_again(tmp_path):
     assert run(suite, tmp_path / "bench", here()).counts == {"data missing": 1, "finished": 1}
 
 
-@in_turn
 def test_a_lost_process_is_made_up_for_once(whole, tmp_path):
     def once(k):
         if k == 0:
@@ -255,7 +254,6 @@ def test_a_bench_has_its_folder_for_itself(tmp_path):
         run(SUITE, tmp_path, Never())
 
 
-@in_turn
 def test_benches_that_share_a_folder_run_beside_each_other_alone(tmp_path):
     with locked(tmp_path, shared=True):
         with pytest.raises(LockedError, match="in use"):
@@ -326,7 +324,6 @@ def test_what_a_group_shares_it_can_lock(umask, group, others, tmp_path):
     assert {file.stat().st_mode & 7 for file in locks} <= {0, others}
 
 
-@in_turn
 def test_two_processes_share_a_bench(tmp_path, whole):
     """As two tasks of a Slurm array do, each with one process."""
     suite = tmp_path / "suite.json"

@@ -15,7 +15,6 @@ from pomona.record.paired_gain import Gain
 from pomona.results.comparison import comparison
 from pomona.results.tables.gains_of_bench import gains_table
 from pomona.results.web.comparison_page import TEXT, write
-from representatives import in_turn
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(240, 3))
@@ -85,7 +84,7 @@ def test_the_same_call_goes_on_and_other_data_are_refused(made):
         pomona.bench(METHODS, made.folder, data=from_arrays(-X, Y, SITE), jobs=1, **QUICK)
 
 
-@in_turn
+@pytest.mark.long
 def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
     rows = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
     quick = {"jobs": 2, "seeds": (0, 1), **QUICK}
@@ -107,7 +106,7 @@ def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
     assert "|" not in section
 
 
-@in_turn
+@pytest.mark.long
 def test_rows_columns_and_a_search_are_those_of_a_suite(tmp_path):
     made = pomona.bench(
         {"separate": {}, "strong": {"method": {"name": "ditto", "lambda": 2}}},

@@ -15,7 +15,6 @@ from pomona.core.rng import stream
 from pomona.experiments import executors
 from pomona.experiments.executors import ProcessPool, WorkerProcess
 from pomona.experiments.runner import postponed
-from representatives import in_turn
 
 
 def test_a_signal_is_heeded_where_it_is_asked_for_and_nowhere_else():
@@ -124,7 +123,7 @@ def blocked():
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-@in_turn
+@pytest.mark.long
 def test_ctrl_c_is_blocked_in_workers_from_their_first_moment_on():
     """In a process of its own, since the server of forks may run already in this one."""
     code = (

@@ -25,7 +25,6 @@ from pomona.core.errors import ConfigError, WorkerError
 from pomona.core.rng import stream
 from pomona.experiments.executors import ProcessPool, on_cluster
 from pomona.federation.ray_cluster import on_each_node
-from representatives import in_turn
 
 
 @pytest.mark.slow
@@ -69,7 +68,7 @@ def test_a_death_costs_its_own_job_only():
             jobs[3].result()
 
 
-@in_turn
+@pytest.mark.long
 def test_ctrl_c_is_130_and_a_killed_bench_takes_its_workers_along(whole, tmp_path):
     out = tmp_path / "bench"
 

@@ -12,7 +12,6 @@ from pomona.core.errors import ConfigError
 from pomona.experiments.bench_results import _settings
 from pomona.experiments.grid import choose, digest, plan, points
 from pomona.experiments.suite import SIZES, SizePart, read_suite, suites
-from representatives import in_turn
 
 SUITES = list(suites().values())
 
@@ -139,7 +138,7 @@ def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
     ]
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size):

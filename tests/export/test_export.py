@@ -23,7 +23,8 @@ from pomona.personal.export import FORMATS, NEEDED, export
 from pomona.record import model_file
 from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 SMALL = {"method": "fedavg-ft", "rounds": 1, "batch_size": 16, "workers": 1, "lr": 0.1}
 DIGITS = {**SMALL, "data": {"name": "digits", "train_limit": 240, "test_limit": 60}, "clients": 3}
@@ -104,7 +105,6 @@ def exported(request, tmp_path_factory):
     return folder / "run" / "exports" / "client-00", net, x
 
 
-@in_turn
 def test_every_format_answers_as_the_personal_model_for_any_batch(exported):
     path, net, x = exported
     program = torch.export.load(path.with_suffix(".pt2")).module()

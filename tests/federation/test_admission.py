@@ -21,7 +21,6 @@ from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import decode, largest, non_finite
-from representatives import in_turn
 
 SPEC = {
     "core": torch.zeros(3, 2, device="meta"),
@@ -469,7 +468,7 @@ def any_input(data):
 
 @settings(max_examples=3000)
 @given(inputs)
-@in_turn
+@pytest.mark.long
 def test_any_input_ends_in_tensors_or_the_protocol_error(data):
     any_input(data)
 

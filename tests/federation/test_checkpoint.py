@@ -339,6 +339,7 @@ def test_a_full_disk_at_any_step_leaves_a_round_and_no_litter(tmp_path, monkeypa
     assert steps == [*first, "open", *writes, "fsync", "replace", "open", "fsync", "unlink"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_at_any_step_leaves_a_round(tmp_path, monkeypatch, after):
     for passes in itertools.count():

@@ -14,6 +14,8 @@ from pomona.core.round import Roster
 from pomona.objective.pytorch import TorchObjective
 from problems import Notes, tiny
 
+pytestmark = pytest.mark.long
+
 COMING = {"joins": {"3": 2}, "leaves": {"0": 2}, "unseen": [1], "adapt_rounds": 2}
 
 

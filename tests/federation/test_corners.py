@@ -28,7 +28,9 @@ from pomona.personal import PersonalModel
 from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
 from problems import Notes, digest_of_models, tiny
-from representatives import in_turn, representatives
+from representatives import representatives
+
+pytestmark = pytest.mark.long
 
 
 def right(folder, scenario, client):
@@ -51,7 +53,6 @@ def test_whoever_trained_in_any_round_has_a_model_and_a_score(tmp_path):
 
 
 @pytest.mark.parametrize("buffers", representatives(["local", "average"], ["average"]))
-@in_turn
 def test_saved_models_with_batchnorm_answer_as_they_were_evaluated(tmp_path, buffers):
     config = tiny(
         "fedavg",
@@ -356,7 +357,6 @@ def alive(pid):
 @pytest.mark.parametrize(
     "how", representatives([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGINT])
 )
-@in_turn
 def test_no_worker_outlives_its_run(tmp_path, how):
     process = start(tmp_path)
     workers = children(process.pid)

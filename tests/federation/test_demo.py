@@ -11,7 +11,7 @@ import pomona
 from pomona.cli.run import DEMO, DEMO_METHODS
 from pomona.config import resolve
 from pomona.results.figures.relationships import order
-from representatives import in_turn, representatives
+from representatives import representatives
 
 
 @cache
@@ -39,7 +39,7 @@ def test_apple_beats_going_alone_and_one_model_for_all(seeds):
 
 
 @pytest.mark.parametrize("seed", representatives(range(5), [0]))
-@in_turn
+@pytest.mark.long
 def test_the_directed_relationships_tell_the_groups_apart(seed):
     """Clients weigh partners of their own hidden group at least half as much again as others, and
     clustering finds the four.

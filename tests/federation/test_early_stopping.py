@@ -12,6 +12,8 @@ from pomona.metrics.client_statistics import best_rounds
 from pomona.metrics.metric import ACCURACY, LOSS
 from problems import Notes, tiny
 
+pytestmark = pytest.mark.long
+
 # no accuracy is better by more than 1: the first evaluation stays the best
 NEVER = {
     "patience": 2,

@@ -21,6 +21,8 @@ from pomona.scenario import Scenario
 from problems import Notes, tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 installed = pytest.mark.skipif(
     find_spec("pomona_native") is None, reason="pomona-native is not installed (make native)"
 )

@@ -7,6 +7,8 @@ import pomona
 from pomona.methods import METHODS
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     "method", representatives(sorted(METHODS), ["apple", "fedala", "ditto", "fedper", "scaffold"])

@@ -18,6 +18,8 @@ from pomona.storage.checkpoint import newest
 from problems import a_round, digest_of_models, tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 TINY = 1e-15  # of a machine's memory: less than a byte
 MEMBERS = {"joins": {"3": 2}, "leaves": {"0": 3}, "unseen": [1], "adapt_rounds": 2}
 BASE = {"clients": 6, "rounds": 5, "partition": {"name": "iid"}}

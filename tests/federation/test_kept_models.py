@@ -17,7 +17,6 @@ from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _kept
 from pomona.record.rows import Evaluation
 from problems import same, tiny
-from representatives import in_turn
 
 RUN = {
     "rounds": 6,
@@ -48,7 +47,7 @@ def rounds_chosen(result, keep):
     return dict.fromkeys(range(len(result.about["clients"])), best)
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["last", "best", "own_best"])
 @pytest.mark.parametrize("method", ["apfl", "fedavg"])
 def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, method):
@@ -66,7 +65,7 @@ def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, met
         assert same(in_memory.models[client], result.models[client])
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["best", "own_best"])
 def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, monkeypatch, keep):
     from pomona.federation.checkpointing import Checkpointing

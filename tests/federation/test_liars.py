@@ -27,6 +27,8 @@ from pomona.scenario import Scenario
 from problems import Notes, a_round, digest_of_models, tiny
 from representatives import drawn
 
+pytestmark = pytest.mark.long
+
 LIARS = {"clients": [1], "kind": "scale", "strength": 50.0, "from_round": 2}
 
 

@@ -19,6 +19,8 @@ from pomona.personal.export import export
 from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import digest
 
+pytestmark = pytest.mark.long
+
 HEAD = 32 * 10 + 10  # numbers of the last layer of ``small`` on digits
 
 

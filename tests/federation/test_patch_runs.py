@@ -22,6 +22,8 @@ from pomona.record import model_file
 from pomona.scenario import Scenario
 from pomona.simulation import run
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("monai")
 
 PATCH = {"size": [8, 8], "overlap": 0.5, "blend": "gaussian"}

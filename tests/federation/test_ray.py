@@ -16,7 +16,9 @@ from pomona.experiments.executors import on_cluster
 from pomona.federation.ray_cluster import connected, reserved
 from pomona.methods import METHODS
 from problems import Notes, digest_of_models, tiny
-from representatives import drawn, in_turn
+from representatives import drawn
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,6 @@ def as_one(name, settings, tmp_path, **over):
 @pytest.mark.parametrize(
     ("name", "settings"), drawn([("fedavg", None), BUDGET, ("scaffold", None), ("fedamp", None)])
 )
-@in_turn
 def test_it_has_the_bits_of_one_process(name, settings, tmp_path, machine):
     as_one(name, settings, tmp_path)
     own = [os.getpid(), *(p.pid for p in psutil.Process().children(recursive=True))]
@@ -62,7 +63,6 @@ def test_it_has_the_same_liars(tmp_path, machine):
     as_one("fedavg", None, tmp_path, attack={"clients": [1], "kind": "noise", "from_round": 2})
 
 
-@in_turn
 def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
     monkeypatch.setattr("pomona.lifecycle.version", lambda name: f"{name}-0")  # on this machine
     refused = r"node .* has .*torch 2.*, this machine torch-0: .*same"
@@ -72,7 +72,6 @@ def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
         pass
 
 
-@in_turn
 def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
     heard = Notes()
     with reserved(1, heard.note):

@@ -11,6 +11,8 @@ import pomona
 from pomona.federation.client import ClientRuntime
 from problems import same, tiny
 
+pytestmark = pytest.mark.long
+
 RUN = {"model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy", "lr": 0.5}
 
 

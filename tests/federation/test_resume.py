@@ -12,7 +12,9 @@ from pomona.federation.callbacks import StopAfter
 from pomona.methods import METHODS
 from pomona.storage.run_status import read_status
 from problems import Notes, digest_of_models, tiny
-from representatives import KINDS_OF_METHOD, in_turn, representatives
+from representatives import KINDS_OF_METHOD, representatives
+
+pytestmark = pytest.mark.long
 
 PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
@@ -337,7 +339,6 @@ def test_resume_in_an_empty_folder_is_a_fresh_run(tmp_path):
     assert run("fedavg", tmp_path / "run", resume=True).summary["rounds"] == 3
 
 
-@in_turn
 def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     """Killed, then finished, then given a round more: one search, and the end of a run without a
     break.
@@ -355,7 +356,6 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
 
 
-@in_turn
 def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("fedavg", tmp_path / "parts", lr="auto", watcher=StopAfter(1, committed=False))

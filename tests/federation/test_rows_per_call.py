@@ -26,6 +26,8 @@ from pomona.scenario import Scenario
 from problems import tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 
 def test_groups_follow_from_the_sizes_alone():
     assert grouped((1, 9, 3, 9, 2), 2) == ((1, 3), (2, 4), (0,))

@@ -15,6 +15,8 @@ from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation.round_plan import round_of, select
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 
 def rates(rounds, **over):
     """The rate of each round, from 1 to the closing visit, at lr = 1."""

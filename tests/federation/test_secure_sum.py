@@ -20,6 +20,8 @@ from pomona.testing.conformance import small
 from problems import Notes
 from representatives import drawn
 
+pytestmark = pytest.mark.long
+
 SUMS = [name for name, kind in METHODS.items() if kind().method().server.sums]
 SINGLE = [
     "apple",

@@ -23,7 +23,8 @@ from pomona.results.run_numbers import runs
 from pomona.scenario import Scenario
 from pomona.simulation import run
 from pomona.tasks.segmentation import counts
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
@@ -146,7 +147,6 @@ def test_many_rows_at_a_time_are_as_one(masks):
         torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-4)
 
 
-@in_turn
 def test_a_personal_model_predicts_masks_and_is_exported(masks, tmp_path):
     from pomona.personal.export import export
 

@@ -16,7 +16,8 @@ from pomona.results.web.report_page import write
 from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status
 from problems import tiny
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 ROUNDS = 2
 # what a reader needs before it writes
@@ -60,7 +61,6 @@ def untouched(sent):
     return {path.read_bytes() for path in (sent.parent / "elsewhere").iterdir()} == {b"mine"}
 
 
-@in_turn
 def test_a_report_writes_through_no_link(sent, made):
     (sent / "predictions.npz").unlink()  # read, for calibration, before anything is written
     shutil.copy(made / "predictions.npz", sent)
@@ -136,7 +136,6 @@ def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):
 @pytest.mark.parametrize(
     "name", ["events.jsonl", "config.toml", "status.json", "figures/index.json"]
 )
-@in_turn
 def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
     """A pipe that nobody writes to, and a device that never ends: in each place, an answer in one
     line, or none needed.
@@ -161,7 +160,6 @@ def test_a_run_goes_on_beside_no_pipe(tmp_path):
         require_own(tmp_path)
 
 
-@in_turn
 def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "run")
     (folder / "figures" / "index.json").write_text("[" * 200_000)

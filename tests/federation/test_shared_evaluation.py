@@ -14,6 +14,8 @@ from pomona.objective.pytorch import Estimates, TorchObjective
 from pomona.scenario import Scenario
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 NORMED = {"model": {"name": "tests_evaluated:normed"}, "rounds": 2, "workers": 1}
 
 

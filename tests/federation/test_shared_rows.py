@@ -11,6 +11,8 @@ from pomona.federation.copies import LEAST, SharedRows
 from pomona.storage.mapped_tensor import with_rows
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 SIZE = 2 * LEAST
 KEPT = {"model": {"name": "mlp", "hidden": [64]}, "rounds": 3, "workers": 1}
 

@@ -23,6 +23,8 @@ from pomona.federation.transport import spread
 from pomona.record.run_folder import load
 from problems import Notes, tiny
 
+pytestmark = pytest.mark.long
+
 
 def dies(self, visit, down):
     """A worker that is killed in the middle of a round."""

@@ -24,6 +24,8 @@ from pomona.storage.safetensors_stream import DTYPES
 from problems import Notes, digest_of_models, tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 TINY = 1e-15  # of a machine's memory: less than a byte
 BUDGET = {"budget": 1}
 PARAMETERS = 64 * 8 + 8 + 8 * 10 + 10  # of ``tiny``'s network

@@ -14,6 +14,8 @@ from pomona.core.errors import DivergedError, LockedError, StorageError
 from pomona.storage.lock import LOCK, locked
 from pomona.storage.run_status import STATUS, Status, ended, exit_code, read_status, write_status
 
+pytestmark = pytest.mark.long
+
 
 def test_a_status_reads_back(tmp_path):
     assert read_status(tmp_path) is None

@@ -6,7 +6,8 @@ import torch
 import pomona
 from pomona.federation.callbacks import CallbackList, NullCallback, StopAfter
 from problems import tiny
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 class Ends(NullCallback):
@@ -32,7 +33,6 @@ def same(one, other):
     )
 
 
-@in_turn
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("method", ["apple", "fedavg-ft", "separate"])
 def test_an_end_after_a_round_is_a_run_of_so_many_rounds(method, workers, tmp_path):

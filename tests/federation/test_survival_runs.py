@@ -20,6 +20,8 @@ from pomona.testing import task_checks
 from pomona.testing.task_checks import patients
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 
 def config(**keys):
     data = {

@@ -28,7 +28,8 @@ from pomona.federation.trackers import (
 )
 from pomona.record.rows import Evaluation, RoundRow
 from problems import Notes
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 SMALL = {
     "method": "fedavg",
@@ -180,7 +181,6 @@ def test_the_seed_of_private_noise_is_not_told(stand_in):
     assert "privacy.seed" not in run.settings
 
 
-@in_turn
 def test_all_cells_of_a_bench_are_tracked(tmp_path, monkeypatch):
     """Cells run in other processes, so that what is looked at are files."""
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,8 @@ from pomona.methods import METHODS
 from pomona.methods.fedala import mixed
 from problems import Federation, a_round, quadratics, trained
 
+pytestmark = pytest.mark.long
+
 PLUGGED = [name for name in METHODS if name.endswith("+ala")]
 ROUND = {"epochs": 2, "batch_size": 1, "lr": 0.03}
 

@@ -13,6 +13,8 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
+pytestmark = pytest.mark.long
+
 
 def one_client(value, v, alpha, **settings):
     """A single client with one sample, its own model at v."""

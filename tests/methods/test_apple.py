@@ -19,6 +19,8 @@ from pomona.methods.separate import Separate
 from pomona.objective.objective import Mixture
 from problems import Federation, a_round, quadratics, trained
 
+pytestmark = pytest.mark.long
+
 
 def loss(problem, w, client):
     """F_i(w) over all of a client's samples."""

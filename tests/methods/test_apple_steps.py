@@ -18,6 +18,8 @@ from pomona.methods.fedavg import FedAvg, FedAvgLocal
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
 
+pytestmark = pytest.mark.long
+
 OPTIMIZERS = [
     {"momentum": 0.9, "weight_decay": 0.01},
     {"optimizer": Adam(name="adam")},

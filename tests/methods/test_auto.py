@@ -8,6 +8,8 @@ from pomona.methods.auto import FOUR, Auto
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny, trained, uneven
 
+pytestmark = pytest.mark.long
+
 MODELS = {"alone": "personal", "average": "local", "shared": "personal", "mixed": "personal"}
 
 

@@ -15,6 +15,8 @@ from pomona.methods.cfl import CFL, bipartition
 from pomona.methods.fedavg import FedAvg
 from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny
 
+pytestmark = pytest.mark.long
+
 
 def groups():
     """Clients 0, 2, 5 near (4, 0, 1), clients 1, 3, 4 near (-4, 0, 1): opposite updates at their

@@ -7,7 +7,7 @@ import pytest
 from pomona.methods import METHODS
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
-from representatives import KINDS_OF_METHOD, TURNS, number
+from representatives import KINDS_OF_METHOD
 
 VARIANTS = [
     ("apple", {"budget": 1}),
@@ -54,6 +54,7 @@ MASKS = [
 ]
 RUNS = {check.__name__ for check in TASK_CHECKS}
 LONG = {
+    "a_client_reads_only_rows_that_it_was_sent",
     "clients_of_one_class_and_partial_participation_work",
     "the_loss_falls_towards_the_known_optimum",
     "who_joins_later_and_who_never_trained_take_part",
@@ -81,14 +82,12 @@ def method(name, settings):
 
 
 def checks(table, of=lambda check: True):
-    """The checks of all methods in a table; in the gate runs on tasks once a kind, of the long
-    checks a third, drawn by the commit.
-    """
+    """The checks of all methods in a table."""
     return [
         pytest.param(
             check,
             id=f"{named(name, settings)}: {check}",
-            marks=[pytest.mark.slow] if left_to_slow_tests(name, settings, str(check)) else [],
+            marks=marks(name, str(check)),
         )
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
@@ -96,11 +95,12 @@ def checks(table, of=lambda check: True):
     ]
 
 
-def left_to_slow_tests(name, settings, check):
-    if check in RUNS:
-        return name not in KINDS_OF_METHOD
-    drawn = number(f"{named(name, settings)}: {check}") % TURNS == 0
-    return check in LONG and (name in SHARED_HALVES or not drawn)
+def marks(name, check):
+    """In the gate a run on a task is once a kind of method."""
+    if check not in RUNS | LONG:
+        return []
+    slow = name not in KINDS_OF_METHOD if check in RUNS else name in SHARED_HALVES
+    return [pytest.mark.long, *[pytest.mark.slow] * slow]
 
 
 def one_run(check):

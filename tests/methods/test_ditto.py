@@ -9,6 +9,8 @@ from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics
 
+pytestmark = pytest.mark.long
+
 
 def ditto(weight, **settings):
     return Ditto(**{"lambda": weight, **settings}).method()

@@ -23,7 +23,6 @@ from pomona.methods.fedamp import (
 )
 from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics, trained
-from representatives import in_turn
 
 ROUGH = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}
 
@@ -97,7 +96,7 @@ def test_a_local_step_by_hand():
         assert_close(run.model(1, "personal", "trained"), run.server[1])
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["exponential", "scad", "mcp"])
 @pytest.mark.parametrize(("gradient", "share"), [("exact", 1.0), ("printed", 0.5)])
 def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):

@@ -15,6 +15,8 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 NONE = np.empty(0, dtype=np.int64)
 
 

@@ -14,6 +14,8 @@ from pomona.methods.fedbn import FedBN
 from pomona.methods.separate import Separate
 from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny, trained
 
+pytestmark = pytest.mark.long
+
 NORMS = (slice(1, 2), slice(2, 3), slice(4, 5))
 
 

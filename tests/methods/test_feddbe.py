@@ -14,6 +14,8 @@ from pomona.methods.feddbe import FedDBE, at_parts, with_bias
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("mu", [1.0, 0.3])
 def test_three_rounds_are_those_of_plain_pytorch(mu):

@@ -11,6 +11,8 @@ from pomona.methods.feddyn import Cloud, FedDyn, FedDynState
 from pomona.methods.fedprox import FedProx
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
+pytestmark = pytest.mark.long
+
 
 def linear_terms(run):
     return torch.cat([run.state(i).linear for i in run.ids])

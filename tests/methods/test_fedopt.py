@@ -18,7 +18,6 @@ from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained
-from representatives import in_turn
 
 AVERAGING = [name for name, kind in METHODS.items() if kind().method().server.averages]
 COMPOSED = ["fedrep+adam", "ditto+ala+yogi", "fedprox+adagrad"]
@@ -197,7 +196,7 @@ def test_a_run_of_a_composition_repeats_in_two_processes():
     assert one.evaluations == two.evaluations
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize(
     "check",
     [

@@ -14,6 +14,8 @@ from pomona.methods.separate import Separate
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny
 
+pytestmark = pytest.mark.long
+
 
 def pooled_alike(each, classes):
     return {

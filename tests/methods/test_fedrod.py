@@ -15,6 +15,8 @@ from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, tiny, trained
 
+pytestmark = pytest.mark.long
+
 
 def test_two_rounds_by_hand():
     """Sizes 1 and 3, two steps of .1 a round: phi and g fall towards the sample, h_i what is

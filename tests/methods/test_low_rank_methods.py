@@ -19,6 +19,8 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
 from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny, trained
 
+pytestmark = pytest.mark.long
+
 A, B = 2 * 64, 2 * 8  # numbers of rank 2 at the mlp's first layer, of 64 inputs and 8 outputs
 HEAD = 8 * 10 + 10
 

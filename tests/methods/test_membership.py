@@ -17,7 +17,6 @@ from pomona.methods.pgfed import PGFed
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.testing import Points
 from problems import Federation, Quadratics, a_round, passes, same, states, suited, trained, uneven
-from representatives import in_turn
 
 
 def observed(run):
@@ -25,7 +24,8 @@ def observed(run):
     return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.clients.models(i).items()}
 
 
-@in_turn
+@pytest.mark.long
+@pytest.mark.long
 @every_method
 def test_who_is_no_member_is_as_good_as_not_there(name, settings):
     """Four places with three members give what three places give: names and streams are the same,
@@ -48,7 +48,7 @@ def test_who_is_no_member_is_as_good_as_not_there(name, settings):
         assert_close(model, two[key])
 
 
-@in_turn
+@pytest.mark.long
 @every_method
 def test_late_clients_come_in_and_leavers_are_gone(name, settings):
     """Client 3 joins in round 3 and client 0 leaves after it; nothing before depends on 3, nothing
@@ -103,6 +103,7 @@ def adapted(run, client, rounds):
     return state, reply
 
 
+@pytest.mark.long
 @every_method
 def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
     run = Federation(
@@ -119,6 +120,7 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
     assert all(torch.isfinite(t["w"]).all() for t in run.clients.models(3).values())
 
 
+@pytest.mark.long
 @every_method
 def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did(name, settings):
     """What ``lasting`` denies: the same round done again, after it was committed, gives the same

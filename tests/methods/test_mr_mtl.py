@@ -9,7 +9,8 @@ from pomona.methods.fedprox import FedProx
 from pomona.methods.mr_mtl import MRMTL
 from pomona.methods.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 def mr_mtl(weight):
@@ -71,7 +72,6 @@ def test_its_first_round_is_dittos_to_the_bit():
 
 
 @pytest.mark.parametrize("weight", [0.1, 1.0, 4.0])
-@in_turn
 def test_it_converges_to_the_mean_regularised_optimum(weight):
     """w_i - a_i + lambda (w_i - m) = 0, whose mean is m = mean of a: w_i = (a_i + lambda m) / (1 +
     lambda).

@@ -15,7 +15,8 @@ from pomona.results.web.report_page import page as report_page
 from pomona.scenario import Scenario
 from pomona.testing import conformance
 from problems import tiny
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 MODULE = '''
 import torch
@@ -79,7 +80,6 @@ def private(name, *acknowledged, **over):
     return tiny(name, privacy=settings, **over)
 
 
-@in_turn
 def test_it_passes_the_checks(own):
     kind = importlib.import_module("elsewhere").Thrice
     for check in conformance(kind(strength=0.5)):

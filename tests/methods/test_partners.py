@@ -9,6 +9,8 @@ import torch
 from pomona.methods import METHODS
 from problems import Quadratics, trained
 
+pytestmark = pytest.mark.long
+
 GROUPS = np.array([0, 0, 0, 1, 1, 1])
 
 

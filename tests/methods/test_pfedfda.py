@@ -14,7 +14,6 @@ from plain_pytorch import Plain, averaged
 from pomona.methods.pfedfda import Gaussians, PFedFDA, beta, estimated, flaw, shares
 from pomona.testing import Federation, class_points
 from problems import a_round
-from representatives import in_turn
 
 SMALL = 1e-4
 
@@ -66,7 +65,7 @@ def adapted(z, y, common, p, ridge):
     return b, mixed(b, own_statistics(z, y, common[0], ridge), common)
 
 
-@in_turn
+@pytest.mark.long
 def test_two_rounds_are_those_of_plain_pytorch():
     plain = Plain("pfedfda", {"ridge": 0.1}, lr=0.1)
     models, share = plain.networks(), [size / sum(plain.n) for size in plain.n]

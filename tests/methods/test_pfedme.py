@@ -9,6 +9,8 @@ from torch.testing import assert_close
 from pomona.methods.pfedme import PFedMe
 from problems import Federation, Quadratics, a_round, quadratics
 
+pytestmark = pytest.mark.long
+
 
 def pfedme(weight, **settings):
     return PFedMe(**{"lambda": weight, **settings}).method()

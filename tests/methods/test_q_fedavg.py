@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.q_fedavg import QFedAvg, shares
 from problems import Federation, a_round, judged, trained, uneven
-from representatives import in_turn
 
 
 def risks(problem, w):
@@ -42,7 +41,7 @@ def test_a_round_by_hand(q):
 
 
 @pytest.mark.parametrize("q", [0.0, 1.0, 2.0])
-@in_turn
+@pytest.mark.long
 def test_it_settles_where_its_objective_is_stationary(q):
     """One full-batch step a round: at rest sum_i p_i F_i^q grad F_i = 0."""
     problem = uneven(6, 3, 1)
@@ -52,7 +51,7 @@ def test_it_settles_where_its_objective_is_stationary(q):
     assert w.grad.norm() < 1e-6
 
 
-@in_turn
+@pytest.mark.long
 def test_a_larger_q_helps_the_worst_client():
     problem = uneven(10, 1)
     worst = [

@@ -243,6 +243,7 @@ def test_of_equal_models_every_rule_is_that_model_to_the_bit(name, n):
     assert torch.equal(mean_of(name, w.repeat(n, 1), w), w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["clipped", "centred"])
 @pytest.mark.parametrize("name", AVERAGING)
 def test_a_radius_beyond_all_changes_leaves_every_method_as_it_is_to_the_bit(name, rule):
@@ -405,6 +406,7 @@ def test_a_run_of_a_composition_repeats_in_two_processes():
     assert one.evaluations == two.evaluations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "check",
     [

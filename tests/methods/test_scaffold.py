@@ -11,6 +11,8 @@ from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
+pytestmark = pytest.mark.long
+
 PASSES = {"epochs": 3, "batch_size": 1, "lr": 0.05}
 
 

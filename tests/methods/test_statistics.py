@@ -22,6 +22,8 @@ from pomona.scenario import Scenario
 from problems import tiny
 from representatives import KINDS_OF_METHOD, representatives
 
+pytestmark = pytest.mark.long
+
 EXTRAPOLATING = [
     ("scaffold", {"server_lr": 1.5}),
     ("pfedme", {"beta": 2.0}),

@@ -17,7 +17,8 @@ from pomona.core.rng import stream
 from pomona.metrics.intervals import wilson
 from pomona.tasks import TASKS
 from pomona.tasks.scores import confidence, evaluate
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 evaluate_regression = partial(evaluate, TASKS["regression"])
 evaluate_multilabel = partial(evaluate, TASKS["multilabel"])
@@ -117,7 +118,6 @@ def test_flags_have_intervals_of_means_and_wilsons():
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
-@in_turn
 def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
     draw = stream(seed, "case")
     p, truth = np.round(draw.uniform(0.01, 0.99, (n, labels)), 1), draw.integers(0, 2, (n, labels))

@@ -21,6 +21,8 @@ from pomona.models.efficientnet_lite import _padding
 from pomona.models.layers import layers
 from pomona.personal import PersonalModel
 
+pytestmark = pytest.mark.long
+
 WEIGHTS = Path(os.environ.get("POMONA_DATA", "")) / "pretrained" / "efficientnet-lite0.safetensors"
 given = pytest.mark.skipif(
     not WEIGHTS.is_file(), reason="needs pretrained/efficientnet-lite0.safetensors in POMONA_DATA"

@@ -18,7 +18,8 @@ from pomona.models import ModelSettings, build, outline
 from pomona.models.frozen_prefix import cut
 from pomona.models.packages import MODULES, PACKAGES
 from pomona.personal import PersonalModel
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 DENSE = {"init_features": 4, "growth_rate": 2, "block_config": [2]}
 SWIN = {
@@ -160,7 +161,6 @@ def test_arguments_that_would_fetch_or_unpickle_are_refused(args):
         ({"block_config": [10**6]}, f"more than {MODULES} modules"),
     ],
 )
-@in_turn
 def test_sizes_are_bounded_before_anything_is_made_of_them(make, args, message):
     with pytest.raises(ConfigError, match=message):
         network("monai:DenseNet", (1, 8, 8), make=make, **args)

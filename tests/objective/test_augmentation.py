@@ -299,6 +299,7 @@ def told(result):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", representatives(["fedavg", "apfl"], ["fedavg"]))
 def test_workers_and_a_resumed_run_give_the_same(tmp_path, method):
     alone, both = (pomona.run(tiny(method, workers=w, **RUN)) for w in (1, 2))

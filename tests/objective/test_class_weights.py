@@ -25,6 +25,8 @@ from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 from problems import tiny
 
+pytestmark = pytest.mark.long
+
 K, ROWS = 4, ([0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11])
 BALANCED = ModelSettings(class_weights="balanced")
 

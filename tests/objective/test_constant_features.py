@@ -14,9 +14,12 @@ from pomona.objective.objective import ConstantFeatures
 from pomona.scenario import Scenario
 from problems import tiny
 
-pytestmark = pytest.mark.skipif(
-    find_spec("pomona_native") is None, reason="needs the package pomona-native"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        find_spec("pomona_native") is None, reason="needs the package pomona-native"
+    ),
+]
 ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1, "engine": "native"}
 
 

@@ -20,6 +20,8 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 
+pytestmark = pytest.mark.long
+
 IMAGES = np.random.Generator(np.random.Philox(1)).integers(0, 256, (40, 16, 16, 1), dtype=np.uint8)
 LABELS = np.arange(40) % 5
 

@@ -27,6 +27,8 @@ from pomona.objective.pytorch import TorchObjective
 from problems import tiny
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
 KINDS = native.kinds()
 CURVE = 5e-3  # of a loss, over some rounds: engines differ in rounding alone

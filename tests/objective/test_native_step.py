@@ -60,6 +60,7 @@ def test_gradients_are_those_of_float64(model, shape, batch, kind):
 sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
+@pytest.mark.long
 @given(
     st.integers(1, 3), st.integers(1, 20), sizes, sizes, st.tuples(st.integers(0, 2), st.integers(0, 2)), sizes, sizes,
     st.booleans(), st.booleans(), st.integers(5, 12), st.sampled_from(KINDS),

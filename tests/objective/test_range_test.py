@@ -21,6 +21,8 @@ from pomona.objective.learning_rate_range_test import (
 )
 from problems import Quadratics, quadratics
 
+pytestmark = pytest.mark.long
+
 FULL = steps_of(pomona.Config(batch_size=10**6))
 
 

@@ -26,7 +26,8 @@ from pomona.scenario import Scenario
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 from problems import a_round, tiny
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 SAMPLES, CLASSES, TOKENS = 40, 5, 30
 RAGGED = (7, 7, 4, 10, 5)
@@ -160,7 +161,6 @@ def test_batch_statistics_are_each_rows_own(buffers, norm):
     assert torch.equal(W, before) == (buffers == "local")
 
 
-@in_turn
 def test_a_resnet_is_the_loops():
     loop, stack, W = engines(network("resnet18", 32), resident(32), "average", rows=2)
     same(loop, stack, W, batches((5, 4)), atol=1e-7, rtol=1e-6)

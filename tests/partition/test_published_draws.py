@@ -16,7 +16,8 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
 from pomona.partition import Classes, Dirichlet, Pathological, Practical, divide
 from pomona.partition.divergence import label_counts
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 MNIST = (
     [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
@@ -192,7 +193,6 @@ def test_the_rows_are_those_of_the_published_programs(name, real_data):
     k=st.integers(1, 4),
 )
 @settings(max_examples=60)
-@in_turn
 def test_small_data_are_divided_or_refused(draw, clients, classes, rows, held, k):
     data = table([rows] * classes, [held] * classes)
     recipes = [

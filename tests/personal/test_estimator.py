@@ -17,7 +17,8 @@ from pomona.data import from_arrays, from_frame
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
 from problems import tiny
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(90, 3))
@@ -26,7 +27,6 @@ Y = np.where((X[:, 0] > 0) ^ (SITE == "c"), "ill", "well")  # at c the other way
 QUICK = {"lr": 0.5, "settings": {"model": "logistic", "batch_size": 8}}
 
 
-@in_turn
 @parametrize_with_checks([pomona.PersonalizedFederation(rounds=10, **QUICK)])
 def test_what_scikit_learn_expects_of_a_classifier(estimator, check):
     check(estimator)

@@ -19,6 +19,8 @@ from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
 
+pytestmark = pytest.mark.long
+
 ROWS = np.array([[3.0, 5.0], [-1.0, 40.0]], np.float32)
 QUICK = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -272,6 +272,7 @@ def pipe(path):
     os.mkfifo(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [

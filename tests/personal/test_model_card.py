@@ -30,6 +30,8 @@ from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
 from problems import Notes
 
+pytestmark = pytest.mark.long
+
 
 def config(**keys):
     return Config(**{"method": "apple", "clients": 3, "rounds": 2, "lr": 0.1, "workers": 1, **keys})

@@ -25,7 +25,6 @@ from pomona.privacy.accounting import (
     projected,
     projected_epsilon,
 )
-from representatives import in_turn
 
 
 def test_goldens_of_independent_accountants():
@@ -129,7 +128,7 @@ COVERED = [
      ("fedrep", {"head_epochs": 1})]  # fmt: skip
 
 
-@in_turn
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "over"), COVERED, ids=[f"{n} {o}" for n, o in COVERED])
 def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
@@ -167,7 +166,7 @@ def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monke
     ),
     st.floats(1e-9, 1e-2),
 )
-@in_turn
+@pytest.mark.long
 def test_releases_that_are_kept_give_opacus_epsilon_to_the_bit(history, delta):
     from opacus.accountants import create_accountant
 

@@ -22,6 +22,8 @@ from pomona.privacy.accounting import Event
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.noise import KeyStore, require_sole
 
+pytestmark = pytest.mark.long
+
 
 def entry(step=0, release="a", sigma=1.0, round_=1):
     return LedgerEntry(Draw(round_, "training", step, 20, 5), sigma, release)

@@ -25,6 +25,8 @@ from pomona.privacy.ledger import Draw
 from pomona.tasks import TASKS
 from pomona.tasks.criterion import criterion
 
+pytestmark = pytest.mark.long
+
 
 def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_batch_size(
     tmp_path,

@@ -8,6 +8,8 @@ from pomona.core.errors import ConfigError, PrivacyError
 from pomona.scenario import Scenario
 from problems import Notes, tiny
 
+pytestmark = pytest.mark.long
+
 PRIVATE = {
     "noise_multiplier": 1.0,
     "max_grad_norm": 1.0,

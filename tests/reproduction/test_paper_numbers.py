@@ -9,7 +9,6 @@ from pomona.experiments.suite import SIZES
 from pomona.privacy.settings import require_releases
 from pomona.results.comparison import Printed
 from pomona.results.tables.comparison_tables import as_printed
-from representatives import in_turn
 from suites_listed import assert_runs, listed
 
 NUMBERS = sorted((FOLDER / "numbers").glob("*.toml"))
@@ -52,7 +51,8 @@ def test_a_suite_names_its_papers_numbers_and_methods(path):
         assert expected.label == LIBRARIES.get(path.stem, "paper")
 
 
-@in_turn
+@pytest.mark.long
+@pytest.mark.long
 def test_every_suite_is_listed_with_its_runs():
     rows = listed((FOLDER / "README.md").read_text(encoding="utf-8"))
     assert rows.keys() == {path.stem for path in SUITES}

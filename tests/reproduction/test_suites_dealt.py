@@ -14,6 +14,8 @@ from pomona.partition import DATA_KEYS, divide, latent
 from pomona.partition.partition import Partition
 from representatives import representatives
 
+pytestmark = pytest.mark.long
+
 OF_FILES = {"flamby-heart", "flamby-tcga", "real-sites"}  # clients are files, not dealt
 ALL = [*(path for path in SUITES if path.stem not in OF_FILES), *suites().values()]
 ONCE: dict[str, tuple[Partition, Dataset]] = {}

@@ -8,10 +8,10 @@ from pomona.experiments.grid import plan
 from pomona.experiments.suite import SIZES
 from pomona.methods.fedamp import FedAMP, slope, step
 from problems import a_round
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
-@in_turn
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_fedamps_cloud_models_are_convex_combinations_in_every_run(file):
     """Section 4: u_i is a convex combination; sum_j alpha A' <= alpha (N - 1) A'(0), which must not
@@ -117,7 +117,6 @@ def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():
 
 
 @pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
-@in_turn
 def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):

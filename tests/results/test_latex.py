@@ -8,7 +8,6 @@ import pytest
 from pdflatex import compiled
 from pomona.core.table import Table
 from pomona.results.tables.latex import CELL, ROOM, escaped, latex, width
-from representatives import in_turn
 
 NAMES = [
     "CHASE_DB1 & 50 %", r"\input{x} $a^b$ #1 {~}", "[1] *", ("Zürich, Genève, Łódź, Ångström, "
@@ -33,7 +32,7 @@ TABLE = Table(
 )
 
 
-@in_turn
+@pytest.mark.long
 def test_every_sign_becomes_ascii_with_its_braces_closed():
     for sign in map(chr, range(sys.maxunicode)):
         text = escaped(sign)

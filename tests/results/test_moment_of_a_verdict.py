@@ -21,7 +21,8 @@ from pomona.results.text.verdicts import verdicts
 from pomona.results.web.report_page import client_tables
 from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,6 @@ def compared(tmp_path_factory):
     }
 
 
-@in_turn
 def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is_no_difference(
     compared,
 ):

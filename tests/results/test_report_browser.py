@@ -23,6 +23,8 @@ from chromium import screen
 from pomona.record.result import Result
 from pomona.results.web.page_data import LiveProgress
 
+pytestmark = pytest.mark.long
+
 
 def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) -> None:
     choose(page, "run", "FedAvg")

@@ -12,6 +12,8 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results import table
 
+pytestmark = pytest.mark.long
+
 
 def test_choosing_a_method_a_client_and_a_round(page: Any) -> None:
     choose(page, "run", "FedAvg")

@@ -22,7 +22,8 @@ from pomona.results.figures.plot import FORMS, INDEX, ReportFigure, forms, liste
 from pomona.results.figures.sections import distinct
 from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh, write
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 TINY = {
     "data": {"name": "digits", "train_limit": 240, "test_limit": 120, "validation_share": 0.2},
@@ -54,7 +55,6 @@ def stems(folder: Path) -> set[str]:
     return {p.stem for p in (folder / "figures").glob("*.csv")}
 
 
-@in_turn
 def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
     results: dict[str, Result], tmp_path: Path
 ) -> None:

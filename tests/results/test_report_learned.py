@@ -28,7 +28,8 @@ from pomona.results.figures.sections import figures, learned
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import runs
 from pomona.results.wording import slug
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 PARTIAL: list[tuple[int, ...]] = [(0, 2), (1, 2), (0, 1, 2, 3), (0,), (3,)]
 
@@ -329,7 +330,6 @@ def test_figures_of_several_runs_are_named_after_their_methods() -> None:
     assert [p.name for p in learned(runs(several[2:]))] == ["cluster-map", "cluster-norms"]
 
 
-@in_turn
 def test_pictures_fill_their_frame(tmp_path: Path) -> None:
     for picture in [
         *drawn(showing(each_kind(3), PARTIAL[:3])).values(),

@@ -31,7 +31,8 @@ from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
 from pomona.results.wording import size
 from pomona.simulation import run as trained
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 VOID = {
     "meta",
@@ -159,7 +160,6 @@ def table_of(page: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@in_turn
 def test_a_comparison_has_every_figure(report: Path) -> None:
     assert report.name == "report.html"
     page = check(report)

@@ -184,6 +184,7 @@ def learning(method: str, n: int, rounds: int) -> Result:
     return replace(base, config={**base.config, "method": {"name": method}})
 
 
+@pytest.mark.long
 def test_pages_stay_small(tmp_path: Path) -> None:
     # Twelve clients, 160 rounds, six methods of which four show more than any method does.
     several = [

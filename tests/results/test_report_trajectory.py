@@ -13,6 +13,8 @@ from pomona.core.errors import ConfigError
 from pomona.results.figures.trajectory import surface, trace, trajectory
 from pomona.scenario import Scenario
 
+pytestmark = pytest.mark.long
+
 BASE = {
     "data": {"name": "digits", "train_limit": 240, "test_limit": 120},
     "model": {"name": "mlp", "hidden": [8]},

@@ -130,6 +130,7 @@ def second_opinion(name, kind, outputs, y):
 CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if name in task.measures]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
 @pytest.mark.parametrize("n", [40, 300])
 def test_every_metric_agrees_with_scikit_learn(name, kind, n):

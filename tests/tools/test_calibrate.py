@@ -14,6 +14,8 @@ from pomona.core.rng import stream
 from pomona.metrics.influence import Evidence
 from pomona.metrics.intervals import mean_difference
 
+pytestmark = pytest.mark.long
+
 
 def tool(name):
     """Import a file of tools/ as a module."""

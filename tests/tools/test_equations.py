@@ -9,7 +9,6 @@ from matplotlib.mathtext import MathTextParser
 
 from equations import typeset
 from method_pages import pages
-from representatives import in_turn
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_what_is_mathematics_is_typeset_and_prose_is_not(plain, shown):
     assert typeset(plain) == shown
 
 
-@in_turn
+@pytest.mark.long
 def test_all_formulas_of_the_pages_are_tex_that_markdown_leaves_alone():
     formulas = [
         formula for page in pages().values() for formula in re.findall(r"\$([^$]*)\$", page)

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SOURCES = {"pomona": ROOT / "src", "pomona-federation": ROOT / "federation/src"}
 PROJECTS = {

@@ -25,6 +25,8 @@ from worlds import World
 
 from representatives import number
 
+pytestmark = pytest.mark.long
+
 FOUND, ROOT = Path(".hypothesis") / "found", Path(__file__).parents[3]
 CHECKS = list(HealthCheck)
 

@@ -13,6 +13,8 @@ from pomona.core.rng import stream
 from problems import tiny
 from representatives import drawn
 
+pytestmark = pytest.mark.long
+
 
 def trained(folder, **over):
     """The outcome of a small run."""

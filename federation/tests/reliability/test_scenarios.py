@@ -11,6 +11,8 @@ from world import World, files
 
 from representatives import drawn
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def wholes():

@@ -11,7 +11,7 @@ import numpy as np
 
 from pomona.core.errors import ConfigError
 from pomona.experiments import Bench, bench_gains
-from pomona.experiments.bench_gains import Gained
+from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.reference import (
     AVERAGES,
     Average,
@@ -178,7 +178,7 @@ class Comparison:
     count: Average
 
     @cached_property
-    def gained(self) -> list[Gained]:
+    def gained(self) -> list[GainsOrReason]:
         """The gains of each entry over Separate, or why it has none."""
         return bench_gains.gained(self.bench.folder, self.bench.results, ALONE)
 

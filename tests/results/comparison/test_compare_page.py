@@ -36,7 +36,8 @@ from pomona.results.text.cautions import _who, cautions, of_bench
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import _pictures, rank, write
 from pomona.results.wording import size
-from representatives import in_turn
+
+pytestmark = pytest.mark.long
 
 
 def test_the_table_has_the_papers_figures_beside_ours(tiny):
@@ -376,7 +377,6 @@ def doubtful(tmp_path_factory):
     )
 
 
-@in_turn
 def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
     made = comparison(doubtful)
     said = of_bench(made)

@@ -12,6 +12,8 @@ from pomona.core.rng import stream
 from pomona.experiments import load
 from pomona.results.web.comparison_page import write
 
+pytestmark = pytest.mark.long
+
 WRONG = [
     None,
     True,

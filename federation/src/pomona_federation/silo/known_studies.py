@@ -242,8 +242,8 @@ class KnownStudies:
             if policy and now.status != "pending":
                 return now
             made = known.model_copy(update=news)
-            by = {"policy": policy} if policy else {}
-            write_line(self.kit / "state", **made.decision, seal=made.seal, **by)
+            rules = {"policy": policy} if policy else {}
+            write_line(self.kit / "state", **made.decision, seal=made.seal, **rules)
             return self._write(made)
 
     def remark(self, known: KnownStudy, why: str) -> KnownStudy:
