@@ -59,6 +59,7 @@ def test_defaults_follow_from_what_is_said(tmp_path):
     assert load(tmp_path, tree(server="[2001:db8::1]:9000")).bind == "[::]:9000"
 
 
+@pytest.mark.long
 def test_what_is_read_fits_into_messages(tmp_path):
     """Also where nobody looks at section run; the closing visit is a round more, and its task can
     be made.

@@ -264,7 +264,8 @@ def test_the_table_of_events_in_the_documents_is_complete():
     for path in (root / "federation" / "src").rglob("*.py"):
         code = path.read_text()
         for event in re.findall(
-            r"(?:audit\.write|audited)\(\s*(?:silo, )?([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
+            r"(?:audit\.write\(|audited\(|write_line\([^,]+,)\s*(?:silo, )?"
+            r"([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
             code,
         ):
             known = re.search(rf'^{event} = ("\w+")', code, re.MULTILINE)

@@ -352,6 +352,7 @@ def test_methods_say_what_they_cost_and_keep(capsys):
     } <= cards.keys()
 
 
+@pytest.mark.long
 def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
     code, out, _ = call(capsys, "data", "list", "--json")
     assert code == 0

@@ -222,6 +222,7 @@ def test_a_table_without_bounds_is_the_same_whatever_is_said_of_them(tmp_path):
     assert not [note for note in seen[-1].notes if "bounds" in note]
 
 
+@pytest.mark.long
 def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     lines = [f"{40 + k},{'<5' if k % 3 == 0 else k},{k % 2}" for k in range(60)]
     text = "\n".join(["age,crp,died", *lines, ""])

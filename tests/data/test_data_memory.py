@@ -207,6 +207,7 @@ def test_cells_of_a_frame_are_named_by_their_row():
         from_frame(FRAME, resize=4, **COLUMNS)
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(0, 4), min_size=1, max_size=3),

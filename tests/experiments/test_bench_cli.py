@@ -213,6 +213,7 @@ def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path, monkeypatch):
         found("other")
 
 
+@pytest.mark.long
 def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
     """They win over scenario, method, size and search; what they set is not searched."""
     path, out = (

@@ -176,6 +176,7 @@ def test_momentum_keeps_a_share_of_the_mixture_before():
     assert_close(run.model(0, "personal", "trained"), w - 0.1 * (w - centre(problem, 0) + c))
 
 
+@pytest.mark.long
 def test_under_full_coupling_everybody_descends_on_the_sum_of_all_risks():
     """a_ij fixed at 1 / N and mu = N: the fixed point solves grad F_i(w_i) + sum_j grad F_j(w_j) =
     0 for the mean model.

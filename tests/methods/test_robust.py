@@ -368,6 +368,7 @@ def test_a_radius_is_counted_from_the_median_with_the_core_as_trained(budget):
     assert_close(run.state(0).dr[0], p - 0.01 * near @ g)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["paper", "local"])
 def test_a_radius_keeps_apple_from_a_liar_and_changes_nothing_without_one(step):
     lies = {"attack": {"clients": [1], "kind": "scale", "strength": 90.0}, "rounds": 6}

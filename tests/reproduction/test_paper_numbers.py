@@ -60,6 +60,7 @@ def test_every_suite_is_listed_with_its_runs():
         assert_runs(row, suite(name), lambda size, name=name: planned(name, size))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
 def test_every_size_resolves(path):
     known = suite(path.stem)

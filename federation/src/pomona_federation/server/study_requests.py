@@ -161,8 +161,12 @@ class StudyRequests:
             registry.require_signed(place, said.kind, said.statement, signature)
             consents = Consents(study.folder)
             if consents.news(said):
-                event = "accepted" if said.accepted else "declined"
-                write_line(self.kit / "run", event, silo=silo, study=study.name)
+                write_line(
+                    self.kit / "run",
+                    "accepted" if said.accepted else "declined",
+                    silo=silo,
+                    study=study.name,
+                )
                 consents.note(said, signature)
 
     def _seen(self, silo: str) -> None:
