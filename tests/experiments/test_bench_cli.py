@@ -115,6 +115,26 @@ def test_of_a_whole_bench_nothing_is_left(call, whole, tmp_path):
         assert "Still to run" not in text
 
 
+@pytest.mark.long
+def test_one_seed_first_and_the_others_later_in_the_same_folder(call, tmp_path):
+    suite = changed(
+        points=1,
+        seeds=[0, 1],
+        search={},
+        base={"rounds": 1, "lr": 0.1},
+        size={"cpu": {"seeds": [1, 2]}},
+        method={"separate": {}},
+    )
+    words = (suite_file(tmp_path, suite), "--out", tmp_path / "bench")
+    assert call(*words, "--seeds", "2", "rounds=2")[0] == 0
+    first = load(tmp_path / "bench")
+    (folder,) = {cell["folder"] for row in first.results["results"] for cell in row["cells"]}
+    assert folder.startswith("cells/dirichlet/separate/seed-2-")
+    assert call(*words, "rounds=2")[0] == 0
+    cells = load(tmp_path / "bench").results["results"][0]["cells"]
+    assert [(cell["seed"], cell["folder"] == folder) for cell in cells] == [(1, False), (2, True)]
+
+
 def test_a_reason_is_told_once_for_all_its_cells(call, tmp_path):
     # That the digits belong to nobody, only the data show.
     suite = changed(
@@ -155,6 +175,9 @@ def test_a_mistake_is_one_line(call, tmp_path):
             ),
         ),
         (("--methods",), "--methods"),
+        (("--seeds", "x"), "seeds = 'x': input should be a valid integer"),
+        (("--seeds", "-1"), "seeds = '-1': input should be greater than or equal to 0"),
+        (("--seeds", "rounds=1"), "--seeds rounds=1: no name; put one behind --seeds"),
         (("--methods", "rounds=1"), "--methods rounds=1: no name; put one behind --methods"),
     ],
 )

@@ -39,6 +39,9 @@ def bench(
     size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
     scenarios: Annotated[tuple[str, ...], SOME, Parameter(help="run these scenarios only")] = (),
     methods: Annotated[tuple[str, ...], SOME, Parameter(help="run these methods only")] = (),
+    seeds: Annotated[
+        tuple[str, ...], SOME, Parameter(help="run these seeds in place of the suite's")
+    ] = (),
     out: Annotated[
         Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")
     ] = None,
@@ -89,7 +92,9 @@ def bench(
     plan = read_suite(file)
     scenarios, behind_scenarios = _split("--scenarios", scenarios, plan.scenario)
     methods, behind_methods = _split("--methods", methods, plan.method)
-    settings = read_overrides((*words, *behind_scenarios, *behind_methods))
+    seeds, behind_seeds = _split("--seeds", seeds, ())
+    settings = read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds))
+    plan = plan.seeded(seeds) if seeds else plan
     plan = plan.model_copy(update={"settings": merged(plan.settings, settings)})
     part = {"scenarios": scenarios, "methods": methods}
     if explain:

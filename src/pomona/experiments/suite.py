@@ -36,6 +36,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    TypeAdapter,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -70,7 +71,7 @@ Name = Annotated[
     AfterValidator(_as_name),
     WithJsonSchema({"type": "string", "pattern": f"^{NAME}$", "maxLength": 80}),
 ]
-INSTEAD = {"seed": "seeds = [...]", "workers": "--jobs, the number of runs at a time"}
+INSTEAD = {"seed": "seeds = [...], or --seeds", "workers": "--jobs, the number of runs at a time"}
 """Settings of a run that a bench sets itself, and what sets them."""
 MOST_POINTS = 10**4  # tried for a method
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
@@ -205,6 +206,18 @@ class Suite(Settings):
         return part.model_copy(
             update={"seeds": part.seeds or self.seeds, "points": part.points or self.points}
         )
+
+    def seeded(self, seeds: Collection[int] | Collection[str]) -> Self:
+        """Return the suite with these seeds at every size, in place of its own.
+
+        Raises ConfigError for anything but 1 to 1000 integers from 0.
+        """
+        try:
+            own = TypeAdapter(Seeds).validate_python(tuple(dict.fromkeys(seeds)))
+        except ValidationError as fault:
+            raise ConfigError(_explain({**fault.errors()[0], "loc": ("seeds",)})) from None
+        sizes = {name: part.model_copy(update={"seeds": None}) for name, part in self.size.items()}
+        return self.model_copy(update={"seeds": own, "size": sizes})
 
     def pairs(
         self, size: Size, scenarios: Collection[str] = (), methods: Collection[str] = ()
