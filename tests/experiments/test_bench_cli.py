@@ -177,6 +177,7 @@ def test_a_mistake_is_one_line(call, tmp_path):
         (("--methods",), "--methods"),
         (("--seeds", "x"), "seeds = 'x': input should be a valid integer"),
         (("--seeds", "-1"), "seeds = '-1': input should be greater than or equal to 0"),
+        (("--seeds", "0", "00"), "seeds: a seed is given twice"),
         (("--seeds", "rounds=1"), "--seeds rounds=1: no name; put one behind --seeds"),
         (("--methods", "rounds=1"), "--methods rounds=1: no name; put one behind --methods"),
     ],

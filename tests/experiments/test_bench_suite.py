@@ -208,6 +208,7 @@ def test_a_row_may_have_a_name_of_its_own():
         ),
         ({"size": {"cpu": {"search": {"lr": []}}}}, "size.cpu.search"),
         ({"size": {"cpu": {"search": {"method.nu": [1, 2]}}}}, "unknown key 'method.nu'"),
+        ({"seeds": [0, 1, 0]}, "seeds: a seed is given twice"),
         ({"base": {"round": 3}}, "base: unknown key 'round'; did you mean rounds?"),
         ({"base": {"seeds": [0, 1]}}, "base: the key 'seeds' belongs at the top of the suite"),
         ({"base": {"seed": 7}}, "seed is not set in a suite; give seeds = [...]"),

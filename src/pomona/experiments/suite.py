@@ -74,7 +74,20 @@ Name = Annotated[
 INSTEAD = {"seed": "seeds = [...], or --seeds", "workers": "--jobs, the number of runs at a time"}
 """Settings of a run that a bench sets itself, and what sets them."""
 MOST_POINTS = 10**4  # tried for a method
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, max_length=1000)]
+
+
+def _each_once(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """Refuse a seed that is given twice: it would count as two runs, which do not differ."""
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("a seed is given twice")
+    return seeds
+
+
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...],
+    Field(min_length=1, max_length=1000),
+    AfterValidator(_each_once),
+]
 
 
 Space = Annotated[
@@ -210,10 +223,10 @@ class Suite(Settings):
     def seeded(self, seeds: Collection[int] | Collection[str]) -> Self:
         """Return the suite with these seeds at every size, in place of its own.
 
-        Raises ConfigError for anything but 1 to 1000 integers from 0.
+        Raises ConfigError for anything but 1 to 1000 different integers from 0.
         """
         try:
-            own = TypeAdapter(Seeds).validate_python(tuple(dict.fromkeys(seeds)))
+            own = TypeAdapter(Seeds).validate_python(tuple(seeds))
         except ValidationError as fault:
             raise ConfigError(_explain({**fault.errors()[0], "loc": ("seeds",)})) from None
         sizes = {name: part.model_copy(update={"seeds": None}) for name, part in self.size.items()}
