@@ -1,5 +1,5 @@
-"""Representative cases of a matrix run in the gate; the rest are marked slow and run with `make
-test-slow`.
+"""Representative cases of a matrix run in the gate, or, where they are long, are drawn for it; the
+rest are marked slow and run with `make test-slow`.
 """
 
 import hashlib

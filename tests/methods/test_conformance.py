@@ -96,7 +96,7 @@ def checks(table, of=lambda check: True):
 
 
 def marks(name, check):
-    """In the gate a run on a task is once a kind of method."""
+    """What runs on a task is left to slow tests but once a kind of method; the gate draws of it."""
     if check not in RUNS | LONG:
         return []
     slow = name not in KINDS_OF_METHOD if check in RUNS else name in SHARED_HALVES
