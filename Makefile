@@ -47,9 +47,10 @@ test-core: .venv/dev
 test-federation: .venv/dev
 	$(BIN)/pytest --draw -n $(ATONCE) federation/tests
 
+# The second half is run after a failure in the first too
 test-slow: .venv/dev
-	$(BIN)/pytest --draw -n $(ATONCE) -m "slow and long"
-	$(BIN)/pytest --draw -m "slow and not long"
+	$(BIN)/pytest --draw -n $(ATONCE) -m "slow and long"; long=$$?; \
+	$(BIN)/pytest --draw -m "slow and not long" && exit $$long
 
 # New inputs to all that reads what others have made, for MINUTES (60); says how many, keeps what breaks in .hypothesis/found
 fuzz: .venv/dev

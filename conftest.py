@@ -21,7 +21,7 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-TURNS = 5
+TURNS = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -96,10 +96,13 @@ def checks(table, of=lambda check: True):
 
 
 def marks(name, check):
-    """What runs on a task is left to slow tests but once a kind of method; the gate draws of it."""
-    if check not in RUNS | LONG:
+    """The gate runs the short checks of a method of each kind, and draws of all others; what runs on
+    a task is left to slow tests but once a kind.
+    """
+    kind = name in KINDS_OF_METHOD
+    if kind and check not in RUNS | LONG:
         return []
-    slow = name not in KINDS_OF_METHOD if check in RUNS else name in SHARED_HALVES
+    slow = not kind if check in RUNS else check in LONG and name in SHARED_HALVES
     return [pytest.mark.long, *[pytest.mark.slow] * slow]
 
 
