@@ -5,7 +5,6 @@ import shutil
 import sys
 from errno import ENOSPC
 from math import nan
-from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -80,10 +79,10 @@ def test_a_full_disk_at_a_silo_is_told(world):
     federation = world.federation(quorum=2, wait=0.5)
     state = federation.kits / "silo-1" / "state"
 
-    def full(folder, *given):
-        if Path(folder).is_relative_to(state) and (state / "origin.json").exists():
+    def full(path, *given):
+        if path.is_relative_to(state) and (state / "origin.json").exists():
             raise OSError(ENOSPC, "No space left on device")
-        return publish(folder, *given)
+        return publish(path, *given)
 
     world.patch.setattr(json_store, "publish", full)
     federation.run()

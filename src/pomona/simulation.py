@@ -483,5 +483,5 @@ def _bounded(spent: Sequence[float]) -> list[float | None]:
 def _settings(scenario: Scenario, out: Path) -> None:
     """Write the settings and the partition."""
     with writing(out):
-        publish(out, [scenario.config.toml().encode()], lambda _: "config.toml")
-        publish(out, [scenario.partition.text().encode()], lambda _: "partition.json")
+        publish(out / "config.toml", [scenario.config.toml().encode()])
+        publish(out / "partition.json", [scenario.partition.text().encode()])

@@ -196,6 +196,6 @@ def test_a_write_that_fails_names_its_file_and_leaves_none(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as fault:
-        files.publish(tmp_path, [b"x"], lambda _: "new")
+        files.publish(tmp_path / "new", [b"x"])
     assert Path(fault.value.filename).parent == tmp_path
     assert not list(tmp_path.iterdir())

@@ -395,7 +395,7 @@ def test_an_interrupt_while_writing_leaves_no_litter(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        publish(tmp_path, interrupted(), lambda _: "file")
+        publish(tmp_path / "file", interrupted())
     assert list(tmp_path.iterdir()) == []
 
 

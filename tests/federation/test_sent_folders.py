@@ -73,7 +73,7 @@ def test_a_published_file_takes_no_others_place(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / UNFINISHED).symlink_to(tmp_path / "mine")
-    publish(tmp_path / "run", [b"theirs"], lambda _: "page")
+    publish(tmp_path / "run" / "page", [b"theirs"])
     assert (tmp_path / "mine").read_text() == "mine"
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["page"]
 

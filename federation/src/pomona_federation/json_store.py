@@ -38,7 +38,7 @@ def write_json(path: Path, value: BaseModel) -> None:
             f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds "
             "smaller"
         )
-    publish(path.parent, [text.encode()], lambda _: path.name, f".{path.stem}", 0o600)
+    publish(path, [text.encode()], f".{path.stem}", 0o600)
 
 
 def _damaged(path: Path, remedy: str, why: str) -> StorageError:

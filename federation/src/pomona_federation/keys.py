@@ -203,7 +203,7 @@ def replace(path: Path, content: bytes) -> None:
     What a kill leaves half written has another suffix: nobody takes it for a key.
     """
     try:
-        publish(path.parent, [content], lambda _: path.name, f".{path.name}.new", 0o600)
+        publish(path, [content], f".{path.name}.new", 0o600)
     except OSError as fault:
         raise StorageError(
             f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions"

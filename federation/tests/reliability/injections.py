@@ -147,14 +147,14 @@ def full_disk(number):
     """Disk full at the checkpoint of a round."""
 
     def fault(patch):
-        publish = checkpoint.publish
+        publish = checkpoint.publish_by_hash
 
         def publishes(folder, pieces, name):
             if any(p.name.startswith(f"round-{number - 1:06d}") for p in folder.glob("*")):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return publish(folder, pieces, name)
 
-        patch.setattr(checkpoint, "publish", publishes)
+        patch.setattr(checkpoint, "publish_by_hash", publishes)
 
     return fault
 

@@ -146,7 +146,7 @@ class Plan:
 
     def _write(self, number: int, tensors: dict[str, Any]) -> None:
         with writing(self.folder):
-            publish(self.folder, [save(tensors)], lambda _: self.file(number).name, mode=0o600)
+            publish(self.file(number), [save(tensors)], mode=0o600)
 
     def read(self, runs: int) -> Shadows:
         """Return what all runs have seen, in order."""
@@ -217,7 +217,7 @@ def _redrawn(rows: ClientRows, draw: np.random.Generator) -> ClientRows:
 def divided(config: Config, partition: Partition, folder: Path) -> Scenario:
     """Return the scenario of a run with another partition, given by a file as users give one."""
     with writing(folder):
-        path = publish(folder, [partition.text().encode()], lambda _: "partition.json", mode=0o600)
+        path = publish(folder / "partition.json", [partition.text().encode()], mode=0o600)
     return Scenario.prepare(
         config.model_copy(
             update={"partition": FromFile(path=path), "clients": len(partition.clients)}

@@ -81,11 +81,7 @@ def predict(
         talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
     if csv:
         with writing(csv):
-            publish(
-                csv.parent,
-                [csv_text([_flat(row, True) for row in rows]).encode()],
-                lambda _: csv.name,
-            )
+            publish(csv, [csv_text([_flat(row, True) for row in rows]).encode()])
         talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
     if json:
         emit([{"client": client, **row} for row in rows])
@@ -122,7 +118,7 @@ def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
     packed = BytesIO()
     np.savez_compressed(packed, masks=np.stack(maps))
     with writing(path):
-        publish(path.parent, [packed.getvalue()], lambda _: path.name)
+        publish(path, [packed.getvalue()])
 
 
 def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:

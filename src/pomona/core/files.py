@@ -152,18 +152,16 @@ UNFINISHED = ".unfinished"
 
 
 def publish(
-    folder: Path,
+    path: Path,
     pieces: Iterable[bytes | memoryview],
-    name: Callable[[str], str],
     unfinished: str = UNFINISHED,
     mode: int = 0o666,
 ) -> Path:
     """Write a file durably and only then rename it to its final name, replacing any older one.
 
     Args:
-        folder: created if missing.
+        path: the final name; its folder is created if missing.
         pieces: the content, in order.
-        name: creates the file name from the content's SHA-256 in hex.
         unfinished: temporary file name; no other process may use it in this folder.
         mode: permissions of the file from its creation on, less the umask.
 
@@ -173,6 +171,19 @@ def publish(
     Raises:
         OSError: any step failed; it names a file. Before the rename nothing has changed; after it
             the new file is complete.
+    """
+    return publish_by_hash(path.parent, pieces, lambda _: path.name, unfinished, mode)
+
+
+def publish_by_hash(
+    folder: Path,
+    pieces: Iterable[bytes | memoryview],
+    name: Callable[[str], str] = str,
+    unfinished: str = UNFINISHED,
+    mode: int = 0o666,
+) -> Path:
+    """Write a file as ``publish`` does, under the ``name`` made from its content's SHA-256 in hex,
+    the hash itself by default.
     """
     if not folder.is_dir():
         folder.mkdir(parents=True)
@@ -241,7 +252,7 @@ def probe(folder: Path) -> None:
     Raises:
         OSError: writing is not possible.
     """
-    publish(folder, [b"\0" * 4096], lambda _: ".probe").unlink()
+    publish(folder / ".probe", [b"\0" * 4096]).unlink()
 
 
 @contextmanager

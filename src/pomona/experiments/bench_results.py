@@ -6,7 +6,7 @@ table.md, .csv views of it                 timing.json    seconds, which differ 
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -210,11 +210,7 @@ def save(bench: Bench) -> None:
         "table.csv": bench_table.csv(bench.results),
     }
     for name, text in texts.items():
-        publish(bench.folder, [text.encode()], _always(name))
-
-
-def _always(name: str) -> Callable[[str], str]:
-    return lambda _: name
+        publish(bench.folder / name, [text.encode()])
 
 
 def require_same(suite: Suite, out: Path) -> None:

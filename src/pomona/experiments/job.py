@@ -160,7 +160,7 @@ def missing_data(settings: DataSettings) -> str:
 def put_on_file(folder: Path, failure: Failure) -> None:
     """Store a failure for later starts. Raises StorageError."""
     try:
-        publish(folder, [json.dumps(asdict(failure), indent=2).encode() + b"\n"], lambda _: FAILURE)
+        publish(folder / FAILURE, [json.dumps(asdict(failure), indent=2).encode() + b"\n"])
     except OSError as fault:
         raise StorageError(
             f"cannot write {folder / FAILURE} ({fault.strerror}); make room, then start again"

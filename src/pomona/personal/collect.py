@@ -89,11 +89,7 @@ def save_models(
         if headline in models:
             personal.save(model_path(folder, i), models[headline], scenario, i, headline)
         if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
-            _write(folder / "private" / model_path(folder, i).name, own)
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    publish(path.parent, pieces(tensors), lambda _: path.name)
+            publish(folder / "private" / model_path(folder, i).name, pieces(own))
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> None:

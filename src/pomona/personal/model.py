@@ -72,7 +72,7 @@ def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMe
 def save_frozen(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write the frozen tensors once for all models in a folder. Raises OSError."""
     if tensors and not (path := frozen_file(folder, digest(tensors))).exists():
-        publish(folder, pieces(tensors), lambda _: path.name)
+        publish(path, pieces(tensors))
 
 
 @dataclass(frozen=True)

@@ -195,12 +195,7 @@ def write(card: Card, path: Path) -> Path:
     Raises OSError.
     """
     beside = path.with_name(path.stem + SUFFIX)
-    publish(
-        beside.parent,
-        [_template().render(card=card).encode(), _people(beside)],
-        lambda _: beside.name,
-    )
-    return beside
+    return publish(beside, [_template().render(card=card).encode(), _people(beside)])
 
 
 @cache

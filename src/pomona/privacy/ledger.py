@@ -124,7 +124,7 @@ class Ledger:
     def create(cls, path: Path, head: Head) -> None:
         """Write an empty ledger; only another empty one may be replaced."""
         line, _ = chained(START, asdict(head))
-        publish(path.parent, [line], lambda _: path.name, "ledger.unfinished", 0o600)
+        publish(path, [line], "ledger.unfinished", 0o600)
 
     def append(self, entry: LedgerEntry) -> None:
         """Record a release durably before its noise is drawn; known releases cost nothing.

@@ -256,7 +256,7 @@ def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
         else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
     )
     Ledger.create(ledger, Head(client, fingerprint(made), seed))
-    publish(key.parent, [made.hex().encode()], lambda _: key.name, "key.unfinished", 0o600)
+    publish(key, [made.hex().encode()], "key.unfinished", 0o600)
 
 
 def _secret(path: Path) -> bytes:

@@ -36,7 +36,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> No
     """
     tree = about.model_dump(mode="json")
     note = json.dumps({**tree, HASH: seal(tree, tensors)})
-    publish(path.parent, pieces(tensors, note), lambda _: path.name, f"{path.name}.unfinished")
+    publish(path, pieces(tensors, note), f"{path.name}.unfinished")
 
 
 def seal(tree: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

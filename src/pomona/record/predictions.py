@@ -56,7 +56,7 @@ def save(
     }
     arrays |= {f"groups-{i}": numbers for i, numbers in (groups or {}).items()}
     np.savez(packed, allow_pickle=False, **arrays)
-    publish(folder, [packed.getvalue()], lambda _: PREDICTIONS)
+    publish(folder / PREDICTIONS, [packed.getvalue()])
 
 
 class Kept:
@@ -166,7 +166,7 @@ def save_examples(folder: Path, examples: Mapping[int, MaskExamples]) -> None:
         allow_pickle=False,
         **{f"{part}-{i}": getattr(e, part) for i, e in examples.items() for part in _EXAMPLE_PARTS},
     )
-    publish(folder, [packed.getvalue()], lambda _: EXAMPLES)
+    publish(folder / EXAMPLES, [packed.getvalue()])
 
 
 def read_examples(folder: Path, client: int) -> MaskExamples | None:

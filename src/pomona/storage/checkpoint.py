@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pomona.core.errors import CheckpointError, StorageError
-from pomona.core.files import opened, publish, sha256
+from pomona.core.files import opened, publish_by_hash, sha256
 from pomona.core.state import Lazy, Named, forms
 from pomona.storage.mapped_tensor import mapped
 from pomona.storage.run_status import NAME, committed
@@ -72,7 +72,7 @@ def save(
     """
     note = json.dumps({"round": number, "meta": meta}, allow_nan=False)
     try:
-        path = publish(
+        path = publish_by_hash(
             folder,
             pieces(tensors, note),
             lambda content: f"round-{number:06d}-{content}.safetensors",

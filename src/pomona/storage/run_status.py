@@ -129,9 +129,8 @@ def write_status(folder: Path, status: Status) -> None:
     """Replace ``status.json``. Raises StorageError and leaves the old file unchanged."""
     try:
         publish(
-            folder,
+            folder / STATUS,
             [status.model_dump_json(indent=2).encode() + b"\n"],
-            lambda _: STATUS,
             f".status-{os.getpid()}",
         )
     except OSError as fault:

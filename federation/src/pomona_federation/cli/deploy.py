@@ -131,7 +131,7 @@ def task(
 
     tree = {"task": of_files(Scenario.prepare(config_of(words)).dataset)}
     with writing(out):
-        publish(out.parent, [tomli_w.dumps(tree).encode("utf-8")], lambda _: out.name)
+        publish(out, [tomli_w.dumps(tree).encode("utf-8")])
     emit({**tree, "written": out}) if json else print(out)
 
 

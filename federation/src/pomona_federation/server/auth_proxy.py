@@ -262,7 +262,7 @@ def again(messages: list[Message], receive: Receive) -> Receive:
 def announce(run: Path, size: int) -> None:
     """Publish the maximum uplink size for the gate process."""
     if announced(run) != size:
-        publish(run, [b"%d\n" % size], lambda _: UPLINK, ".uplink")
+        publish(run / UPLINK, [b"%d\n" % size], ".uplink")
 
 
 def announced(run: Path) -> int:

@@ -252,7 +252,7 @@ class StudyQueue:
         try:
             place = weights_file(self.kit, sha256)
             with opened(given) as file:
-                publish(place.parent, blocks(file), lambda _: place.name, f".{place.stem}")
+                publish(place, blocks(file), f".{place.stem}")
         except OSError as fault:
             raise StorageError(
                 f"{given} cannot be copied into the kit ({fault.strerror}); make room"

@@ -164,9 +164,7 @@ class SiloPolicy:
             return
         self._written = news
         with suppress(OSError):
-            publish(
-                self.state / "node", [news.model_dump_json().encode()], lambda _: NODE, UNFINISHED
-            )
+            publish(self.state / "node" / NODE, [news.model_dump_json().encode()], UNFINISHED)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _seal(home: Path) -> str:
 def _write(home: Path, value: str) -> None:
     with writing(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(home, [value.encode()], lambda _: SEAL, f".{SEAL}", 0o600)
+        publish(home / SEAL, [value.encode()], f".{SEAL}", 0o600)
 
 
 class Restored(Settings):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pomona.core.bounds import DIGEST, Sha256
 from pomona.core.errors import CheckpointError, ProtocolError
-from pomona.core.files import WEIGHTS, content, publish
+from pomona.core.files import WEIGHTS, content, publish_by_hash
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 from pomona.federation.client import ClientRuntime
@@ -168,7 +168,7 @@ class RowCache:
         for digest in set(self.held) - set(rows):
             self._path(digest).unlink()
         for digest in set(rows) - set(self.held):
-            publish(self._folder, [rows[digest]], lambda content: content)
+            publish_by_hash(self._folder, [rows[digest]])
 
     def _row(self, digest: str) -> bytes:
         data = content(self._path(digest), WEIGHTS)

@@ -141,7 +141,7 @@ def report(
     made = Report(*about, own, alone, tables, numbers)
     page = state / "report.md"
     with writing(page):
-        publish(state, [made.markdown().encode()], lambda _: page.name, ".report")
+        publish(page, [made.markdown().encode()], ".report")
     return made, page
 
 

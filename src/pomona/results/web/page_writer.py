@@ -74,8 +74,4 @@ def write_page(
     with writing(out):
         if figures and forms:
             save(figures, out / FIGURES, forms)
-        return [_publish(out / name, text) for name, text in texts.items()][-1]
-
-
-def _publish(path: Path, text: str) -> Path:
-    return publish(path.parent, [text.encode("utf-8")], lambda _: path.name)
+        return [publish(out / name, [text.encode()]) for name, text in texts.items()][-1]
