@@ -40,7 +40,9 @@ class CrossEvaluation(base.MethodSettings):
         """The two halves."""
         if not self.places:
             return base.Method(
-                base.no_server(), base.Client(start, judge_given), replace(CARD, models=(GIVEN,))
+                base.no_server(),
+                base.Client(base.model_state, judge_given),
+                replace(CARD, models=(GIVEN,)),
             )
         card = replace(
             CARD,
@@ -52,7 +54,9 @@ class CrossEvaluation(base.MethodSettings):
             models=tuple(map(name, self.places)),
         )
         return base.Method(
-            server(frozenset(self.places)), base.Client(start, judge_all(self.places)), card
+            server(frozenset(self.places)),
+            base.Client(base.model_state, judge_all(self.places)),
+            card,
         )
 
 
@@ -97,24 +101,14 @@ def server(places: frozenset[int]) -> base.Server:
             sent.there.index_fill(0, who, True),
         )
 
-    def welcome(sent: Sent, ids: tuple[int, ...], roster: base.Roster) -> tuple[Sent, None]:
-        return sent, None
-
     return base.Server(
         begin,
         down,
         aggregate,
-        welcome,
+        base.welcome_initial,
         lambda sent: {"model": sent.models[0]},
         relays={"models": "model"},
     )
-
-
-def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Tensor:
-    """Each client's model (n, d): its own from the evaluated study, in place of the initial
-    model.
-    """
-    return initial().repeat(len(ids), 1)
 
 
 def judge_all(places: tuple[int, ...]) -> Any:

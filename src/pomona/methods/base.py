@@ -86,6 +86,8 @@ __all__ = [
     "replace_rows",
     "sgd",
     "weighted_mean",
+    "welcome_initial",
+    "welcome_model",
 ]
 
 
@@ -154,6 +156,20 @@ def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: in
     common one.
     """
     return initial().repeat(len(ids), 1)
+
+
+def welcome_initial(state: State, ids: tuple[int, ...], roster: Roster) -> tuple[State, None]:
+    """Return the state as it is: the ``welcome`` of a server half whose newcomers start from the
+    run's initial model.
+    """
+    return state, None
+
+
+def welcome_model(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, Tensor]:
+    """Return the state as it is, and its ``model`` (d,): the ``welcome`` of a server half whose
+    newcomers start from the global model.
+    """
+    return state, state.model
 
 
 def linear_head(row: Initial | LocalTraining) -> Head:
@@ -396,6 +412,6 @@ def no_server() -> Server:
         no_state,
         down=lambda *_: {},
         aggregate=no_state,
-        welcome=lambda *_: (None, None),
+        welcome=welcome_initial,
         expects=lambda _: {},
     )

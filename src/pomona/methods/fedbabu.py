@@ -21,6 +21,7 @@ and every model is evaluated with statistics of the client's own training data.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -45,20 +46,17 @@ class FedBABU(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         tuning = base.Gradients(purpose="finetuning", epochs=self.finetune_epochs, evaluates=True)
-        body = partly_shared.server(self.head)
+        head = partial(partly_shared.head, shared=self.shared)
+        body = partly_shared.server(head)
         server = replace(body, global_model=True)  # the head is also shared
         return base.Method(
             server,
-            client(self),
+            client(self, head),
             replace(CARD, privacy=replace(CARD.privacy, gradients=(base.Gradients(), tuning))),
         )
 
-    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
-        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
-        return partly_shared.head(row, self.shared)
 
-
-def client(settings: FedBABU) -> base.Client:
+def client(settings: FedBABU, head: partly_shared.Kept) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
     def train(
@@ -67,7 +65,7 @@ def client(settings: FedBABU) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[KeptState]:
-        top = settings.head(training)
+        top = head(training)
         W = insert_columns(received["model"], state.kept, *top)
         body, whole = gaps(top, W.shape[1]), (slice(0, W.shape[1]),)
         training.observe("global", W, "received")
@@ -80,7 +78,7 @@ def client(settings: FedBABU) -> base.Client:
         training.observe("local", W, "trained")
         return state, {"model": drop_columns(W, *top)}, {}
 
-    return base.Client(partly_shared.client(settings.head).start, train, constant=True)
+    return base.Client(partly_shared.client(head).start, train, constant=True)
 
 
 CARD = base.Card(

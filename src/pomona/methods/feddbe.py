@@ -98,15 +98,10 @@ def server() -> base.Server:
         mean = base.weighted_mean(uplink["mean_feature"], roster.weights(ids))
         return MeanFeature(w, state.mean.where(state.known, mean), torch.ones_like(state.known))
 
-    def welcome(
-        state: MeanFeature, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[MeanFeature, Tensor]:
-        return state, state.model
-
     def expects(state: MeanFeature) -> base.Uplink:
         return {"model": state.model, "mean_feature": state.mean}
 
-    return base.Server(start, down, aggregate, welcome, expects, global_model=True)
+    return base.Server(start, down, aggregate, base.welcome_model, expects, global_model=True)
 
 
 @dataclass(frozen=True)

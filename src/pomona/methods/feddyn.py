@@ -77,13 +77,10 @@ def server(alpha: float) -> base.Server:
         h = base.chunked(linear)[roster.known].mean(0)
         return Cloud(w + moved.mean(0) - h / alpha, linear)
 
-    def welcome(state: Cloud, ids: tuple[int, ...], roster: base.Roster) -> tuple[Cloud, Tensor]:
-        return state, state.model
-
     def expects(state: Cloud) -> base.Uplink:
         return {"model": state.model}
 
-    return base.Server(begin, down, aggregate, welcome, expects, global_model=True)
+    return base.Server(begin, down, aggregate, base.welcome_model, expects, global_model=True)
 
 
 @dataclass(frozen=True)

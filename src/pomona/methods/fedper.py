@@ -16,6 +16,7 @@ Differs from the paper: all heads start from the run's initial model; in the pap
 The numbers are those of ``partialfed`` with ``rule = "lower-shared"``, which sends all layers.
 """
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -36,11 +37,8 @@ class FedPer(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = partly_shared.by_name(CARD, self.shared)
-        return base.Method(partly_shared.server(self.head), partly_shared.client(self.head), card)
-
-    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
-        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
-        return partly_shared.head(row, self.shared)
+        head = partial(partly_shared.head, shared=self.shared)
+        return base.Method(partly_shared.server(head), partly_shared.client(head), card)
 
 
 CARD = base.Card(

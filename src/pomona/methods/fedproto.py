@@ -78,12 +78,9 @@ def server(settings: FedProto) -> base.Server:
     ) -> ClassMeans:
         return class_means.pooled(state, uplink, ids, roster, settings.weigh == "clients")
 
-    def welcome(
-        state: ClassMeans, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[ClassMeans, None]:
-        return state, None
-
-    return base.Server(start, down, aggregate, welcome, class_means.expects, flaw=class_means.flaw)
+    return base.Server(
+        start, down, aggregate, base.welcome_initial, class_means.expects, flaw=class_means.flaw
+    )
 
 
 def client(settings: FedProto) -> base.Client:

@@ -18,6 +18,7 @@ one of the shared layers, here one of each.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -52,19 +53,16 @@ class FedRep(base.MethodSettings):
         """Return the method: both halves and its card."""
         head_only = base.Gradients(purpose="head", epochs=self.head_epochs, evaluates=True)
         cost = replace(CARD.privacy, gradients=(base.Gradients(), head_only))
+        head = partial(partly_shared.head, shared=self.shared)
         return base.Method(
-            partly_shared.server(self.head),
-            client(self),
+            partly_shared.server(head),
+            client(head, self.head_epochs),
             replace(partly_shared.by_name(CARD, self.shared), privacy=cost),
         )
 
-    def head(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
-        """Return what stays with a client. Raises as ``partly_shared.head`` does."""
-        return partly_shared.head(row, self.shared)
 
-
-def client(settings: FedRep) -> base.Client:
-    """Fit the head, then train the shared layers under it."""
+def client(head: partly_shared.Kept, epochs: int) -> base.Client:
+    """Fit the head for some epochs, then train the shared layers under it."""
 
     def train(
         state: KeptState,
@@ -72,15 +70,15 @@ def client(settings: FedRep) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[KeptState]:
-        parts = settings.head(training)
+        parts = head(training)
         W = insert_columns(received["model"], state.kept, *parts)
-        partly_shared.sgd(training, W, round_, parts, settings.head_epochs, "head")
+        partly_shared.sgd(training, W, round_, parts, epochs, "head")
         training.observe("personal", W, "received")
         partly_shared.sgd(training, W, round_, gaps(parts, W.shape[1]))
         training.observe("personal", W, "trained")
         return KeptState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
 
-    return replace(partly_shared.client(settings.head), train=train)
+    return replace(partly_shared.client(head), train=train)
 
 
 CARD = base.Card(

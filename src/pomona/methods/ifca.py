@@ -89,14 +89,11 @@ def server(K: int) -> base.Server:
             models[k] = base.weighted_mean(base.chunked(W)[mine], p)
         return Models(models, base.replace_rows(state.labels, ids, chosen.unsqueeze(1)))
 
-    def welcome(state: Models, ids: tuple[int, ...], roster: base.Roster) -> tuple[Models, None]:
-        return state, None
-
     def expects(state: Models) -> base.Uplink:
         # One-hot: any uplink names one of the models.
         return {"model": state.models[0], "cluster": torch.zeros(K, dtype=torch.bool)}
 
-    return base.Server(start, down, aggregate, welcome, expects, closing=unused)
+    return base.Server(start, down, aggregate, base.welcome_initial, expects, closing=unused)
 
 
 def entry(k: int) -> str:

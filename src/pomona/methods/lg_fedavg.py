@@ -16,6 +16,7 @@ its CIFAR network lists the layers in an order that shares the convolutions and 
 layers, against the paper.
 """
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -34,11 +35,8 @@ class LGFedAvg(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         card = partly_shared.by_name(CARD, self.shared)
-        return base.Method(partly_shared.server(self.foot), partly_shared.client(self.foot), card)
-
-    def foot(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
-        """Return what stays with a client. Raises as ``partly_shared.foot`` does."""
-        return partly_shared.foot(row, self.shared)
+        foot = partial(partly_shared.foot, shared=self.shared)
+        return base.Method(partly_shared.server(foot), partly_shared.client(foot), card)
 
 
 CARD = base.Card(

@@ -121,11 +121,6 @@ def server() -> base.Server:
             mean(uplink["covariance"]).view_as(state.covariance),
         )
 
-    def welcome(
-        state: BodyAndGaussians, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[BodyAndGaussians, None]:
-        return state, None
-
     def expects(state: BodyAndGaussians) -> base.Uplink:
         return {
             "model": state.body,
@@ -133,7 +128,7 @@ def server() -> base.Server:
             "covariance": state.covariance.flatten(),
         }
 
-    return base.Server(start, down, aggregate, welcome, expects, flaw=flaw)
+    return base.Server(start, down, aggregate, base.welcome_initial, expects, flaw=flaw)
 
 
 def flaw(uplink: base.Uplink) -> str | None:

@@ -86,10 +86,7 @@ def server(settings: SCAFFOLD) -> base.Server:
     def expects(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
 
-    def welcome(state: Center, ids: tuple[int, ...], roster: base.Roster) -> tuple[Center, Tensor]:
-        return state, state.model
-
-    return base.Server(begin, down, aggregate, welcome, expects, global_model=True)
+    return base.Server(begin, down, aggregate, base.welcome_model, expects, global_model=True)
 
 
 @dataclass(frozen=True)
