@@ -324,7 +324,7 @@ def test_arrays_that_share_bytes_are_refused(tmp_path):
     place = raw.rindex(y.header_offset.to_bytes(4, "little") + b"y.npy")
     path.write_bytes(raw[:place] + bytes(4) + raw[place + 4 :])
     with pytest.raises(DataError, match="arrays that share bytes"):
-        npz.names(path)
+        npz.index(path)
 
 
 def test_an_array_that_is_encrypted_is_refused(tmp_path):

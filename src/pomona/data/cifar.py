@@ -122,8 +122,9 @@ def _records(where: str, size: int, record: np.dtype[Any], source: Any) -> Store
 
 
 def _compact(path: Path, settings: PublicImages) -> Dataset:
-    residuals = [npz.stored(path, f"x_{part}_res") for part in ("train", "test")]
-    labels = [npz.stored(path, f"y_{part}") for part in ("train", "test")]
+    known = npz.index(path)
+    residuals = [npz.stored(path, f"x_{part}_res", known) for part in ("train", "test")]
+    labels = [npz.stored(path, f"y_{part}", known) for part in ("train", "test")]
     for part, y in zip(residuals, labels, strict=True):
         if part.dtype != np.uint8 or part.shape != (3, len(y), SIDE, SIDE):
             raise DataError(
@@ -136,16 +137,14 @@ def _compact(path: Path, settings: PublicImages) -> Dataset:
         part.into(images.transpose(3, 0, 1, 2))  # residuals are read into the memory of the images
         restore(images)
     dataset = _dataset(settings.name, x, [(y.where, y.load()) for y in labels], len(labels[0]))
-    return replace(dataset, name=dataset.name + _inexact(path))
+    return replace(dataset, name=dataset.name + _inexact(path, known))
 
 
-def _inexact(path: Path) -> str:
+def _inexact(path: Path, known: npz.Index) -> str:
     """Return a suffix for the name if some images of a compact archive come from JPEG (members
     ``lossy_*``).
     """
-    count = sum(
-        len(npz.stored(path, name)) for name in npz.names(path) if name.startswith("lossy_")
-    )
+    count = sum(len(npz.stored(path, name, known)) for name in known if name.startswith("lossy_"))
     return f" ({count} images from JPEG copies)" if count else ""
 
 

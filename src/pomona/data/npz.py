@@ -49,11 +49,6 @@ def index(path: Path) -> Index:
     return {info.filename.removesuffix(".npy"): info for info in members}
 
 
-def names(path: Path) -> tuple[str, ...]:
-    """Return the names of an archive's arrays. Raises as ``index`` does."""
-    return tuple(index(path))
-
-
 def stored(path: Path, name: str, known: Index | None = None) -> StoredArray:
     """Open an array of an archive by its header; ``known`` is the archive's index, if available.
 
@@ -122,9 +117,9 @@ def _body(path: Path, info: zipfile.ZipInfo, skip: int) -> Iterator[IO[bytes]]:
 
 def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
     """Return the arrays of the first of the name pairs that exists."""
-    known = names(path)
+    known = index(path)
     x, y = next((c for c in candidates if c[0] in known), candidates[0])
-    return paired(stored(path, x), stored(path, y))
+    return paired(stored(path, x, known), stored(path, y, known))
 
 
 def read(settings: NpzArrays) -> Dataset:
@@ -136,7 +131,7 @@ def read(settings: NpzArrays) -> Dataset:
     (a patient), as numbers or text; ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
-    files = [(path, ""), (path, "_test")] if "x_test" in names(path) else [(path, "")]
+    files = [(path, ""), (path, "_test")] if "x_test" in index(path) else [(path, "")]
     dataset, counts = _joined(str(path), files, 1, settings)
     owners = _named("client", files, counts)
     if owners is None:
@@ -155,15 +150,15 @@ def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) 
     row.
     """
     found: list[str] = []
-    there = [what + end in names(path) for path, end in files]
-    if not any(there):
+    indices = [index(path) for path, _ in files]
+    if not any(what + end in known for (_, end), known in zip(files, indices, strict=True)):
         return None
-    for (path, end), has, count in zip(files, there, counts, strict=True):
-        if not has:
+    for (path, end), known, count in zip(files, indices, counts, strict=True):
+        if what + end not in known:
             raise DataError(
                 f"{path} has no array {what + end!r}, others have; give every part one, or none"
             )
-        values = stored(path, what + end)
+        values = stored(path, what + end, known)
         if values.shape != (count,) or values.dtype.kind not in "biuU":
             raise DataError(
                 f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or "
@@ -219,9 +214,9 @@ def grouped(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
 
 def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:
     """Return the class names from the settings, else from the archive, else none."""
-    if settings.classes or settings.targets not in NAMED or "classes" not in names(path):
+    if settings.classes or settings.targets not in NAMED or "classes" not in (known := index(path)):
         return settings.classes
-    return tuple(map(str, stored(path, "classes").load()))
+    return tuple(map(str, stored(path, "classes", known).load()))
 
 
 def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:

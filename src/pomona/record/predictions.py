@@ -174,9 +174,11 @@ def read_examples(folder: Path, client: int) -> MaskExamples | None:
     from pomona.data import npz  # imported late: it loads the image readers
 
     path = folder / EXAMPLES
-    if not path.exists() or f"image-{client}" not in npz.names(path):
+    known = npz.index(path) if path.exists() else {}
+    if f"image-{client}" not in known:
         return None
-    found = MaskExamples(*(npz.stored(path, f"{part}-{client}").load() for part in _EXAMPLE_PARTS))
+    arrays = (npz.stored(path, f"{part}-{client}", known) for part in _EXAMPLE_PARTS)
+    found = MaskExamples(*(array.load() for array in arrays))
     if not _fit(found):
         raise DataError(f"{path} has no examples of client {client}; run the federation again")
     return found
