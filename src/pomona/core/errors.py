@@ -60,6 +60,12 @@ def worded(fault: BaseException) -> str:
     return f"{kind}: {text}" if text else kind
 
 
+def stated(fault: BaseException) -> str:
+    """Return one of our own messages as it is, any other with its type; in one line."""
+    text = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
+    return " ".join(text.split())
+
+
 def with_extra(name: str) -> str:
     """Return the remedy for a missing library that an extra of the package installs
     (``pyproject.toml``).

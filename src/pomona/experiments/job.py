@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pomona.config import Config, fitted, resolve
 from pomona.core.bounds import parse
-from pomona.core.errors import DataError, PomonaError, StorageError
+from pomona.core.errors import DataError, StorageError, stated
 from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
 from pomona.data import data_settings, read
@@ -52,9 +52,8 @@ class Failure:
 
     @classmethod
     def of(cls, fault: BaseException) -> "Failure":
-        """Create a failure from an exception, in one line."""
-        text = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
-        return cls(exit_code(fault), " ".join(text.split()), isinstance(fault, StorageError))
+        """Create a failure from an exception."""
+        return cls(exit_code(fault), stated(fault), isinstance(fault, StorageError))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pomona.core.bounds import Number, Sha256, Within, plain
-from pomona.core.errors import PomonaError, StorageError
+from pomona.core.errors import PomonaError, StorageError, stated
 from pomona.core.files import content, publish, sha256
 
 LEFT = (  # derived files can be regenerated, and model cards are edited by people
@@ -112,7 +112,7 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
     hashes.
     """
     code = exit_code(fault)
-    if code == 0:
+    if fault is None or code == 0:
         return Status(state="finished", round=round_, code=0, sha256=sha256 or {})
     if code in {130, 143}:
         return Status(
@@ -121,8 +121,7 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
             code=code,
             reason="stopped before the end; resume to continue",
         )
-    reason = str(fault) if isinstance(fault, PomonaError) else f"{type(fault).__name__}: {fault}"
-    return Status(state="failed", round=round_, code=code, reason=" ".join(reason.split()))
+    return Status(state="failed", round=round_, code=code, reason=stated(fault))
 
 
 def write_status(folder: Path, status: Status) -> None:
