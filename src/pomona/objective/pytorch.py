@@ -135,16 +135,6 @@ class TorchObjective(Objective):
         """Apply a function to each batch's outputs (b, *S) and targets, on all of a client's
         split.
         """
-        return self._batchwise(row, client, split, of)
-
-    def _batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
-    ) -> tuple[Tensor, ...]:
-        """Compute ``batchwise`` with PyTorch, whatever a subclass does."""
         self._evaluable(row, client)
         self._module.eval()
         index = self.data.rows[split][client]
@@ -162,8 +152,11 @@ class TorchObjective(Objective):
                 "features of whole images are asked for, the network sees patches; take "
                 "model.patch out"
             )
-        with self._seeing_features() as seen, torch.no_grad():
-            found = self._batchwise(row, client, split, lambda outputs, _: (outputs,))
+        with self._seeing_features() as seen:
+            # PyTorch's own passes, whatever a subclass does: the module has the hook
+            found = TorchObjective.batchwise(
+                self, row, client, split, lambda outputs, _: (outputs,)
+            )
         # Estimating statistics runs on the training data first; the split comes last.
         return torch.cat(seen)[-len(found[0]) :] if found else torch.empty(0)
 
