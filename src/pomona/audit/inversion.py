@@ -24,12 +24,8 @@ def first_linear(
     """Return the places of weight (o, width) and bias (o,) in a row, of a network that begins with
     a linear layer on the whole input; None for others.
     """
-    path = layers(module)[0][0]
-    first, prefix = module.get_submodule(path), f"{path}." if path else ""
-    places = {e.name: slice(e.start, e.stop) for e in space.parameters}
-    names = f"{prefix}weight", f"{prefix}bias"
-    fits = type(first) is nn.Linear and first.in_features == width
-    return (places[names[0]], places[names[1]]) if fits and {*names} <= places.keys() else None
+    first = space.linear(module, layers(module)[0][0])
+    return (first.weight, first.bias) if first and first.features == width else None
 
 
 def closed_form(weight: Tensor, bias: Tensor) -> Tensor:

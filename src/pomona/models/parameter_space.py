@@ -42,8 +42,8 @@ class ParameterSlice:
 
 @dataclass(frozen=True)
 class Head:
-    """A linear last layer in a row: of features (b, f) the outputs (b, K) are features @ weight.T +
-    bias.
+    """A linear layer in a row, most often the last: of features (b, f) the outputs (b, K) are
+    features @ weight.T + bias.
 
     Attributes:
         weight, bias: slices of a row, with K f and K elements.
@@ -93,7 +93,7 @@ class ParameterSpace:
         self.layers = self._slices(module)
         self.norms = self._norms(module)
         self.padding = self._padding(module)
-        self.head = self._head(module)
+        self.head = self.linear(module, layers(module)[-1][0])
         self.has_statistics = bool(moving)
         if not self.trained:
             raise ConfigError(
@@ -131,15 +131,17 @@ class ParameterSpace:
             slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths
         )
 
-    def _head(self, module: nn.Module) -> Head | None:
-        path = layers(module)[-1][0]
-        last, prefix = module.get_submodule(path), f"{path}." if path else ""
+    def linear(self, module: nn.Module, path: str) -> Head | None:
+        """Return the place of a layer of the module; None unless it is linear, with a bias, and
+        trained.
+        """
+        layer, prefix = module.get_submodule(path), f"{path}." if path else ""
         places = {e.name: slice(e.start, e.stop) for e in self.parameters}
         names = f"{prefix}weight", f"{prefix}bias"
-        if type(last) is not nn.Linear or not all(name in places for name in names):
+        if type(layer) is not nn.Linear or not all(name in places for name in names):
             return None
         weight, bias = (places[name] for name in names)
-        return Head(weight, bias, last.out_features, last.in_features)
+        return Head(weight, bias, layer.out_features, layer.in_features)
 
     @property
     def variances(self) -> tuple[slice, ...]:
