@@ -1,6 +1,7 @@
 """Suites: reading, precedence of layers, and error messages."""
 
 import math
+from typing import get_args
 
 import pytest
 from bench_suites import SUITE, changed
@@ -11,12 +12,12 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.experiments.bench_results import _settings
 from pomona.experiments.grid import choose, digest, plan, points
-from pomona.experiments.suite import SIZES, SizePart, read_suite, suites
+from pomona.experiments.suite import Size, SizePart, read_suite, suites
 
 SUITES = list(suites().values())
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", get_args(Size))
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_every_suite_of_the_package_can_be_planned(file, size):
     suite = read_suite(file)
@@ -139,7 +140,7 @@ def test_a_size_has_its_own_grid_in_place_of_the_suites_and_of_a_methods():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", get_args(Size))
 @pytest.mark.parametrize("file", SUITES, ids=lambda p: p.stem)
 def test_a_size_without_a_grid_tries_what_the_suite_and_its_rows_say(file, size):
     """Its cells are those of a suite whose size repeats these grids: none has another folder for

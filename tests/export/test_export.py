@@ -3,6 +3,7 @@
 import copy
 import json
 from collections import OrderedDict
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from pomona.cli.predict import client_place
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.personal import PersonalModel
-from pomona.personal.export import FORMATS, NEEDED, export
+from pomona.personal.export import NEEDED, To, export
 from pomona.record import model_file
 from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
@@ -97,7 +98,7 @@ def exported(request, tmp_path_factory):
     scenario = Scenario.prepare(config)
     pomona.run(config, folder / "run")
     own = ["--own-code"] if request.param == "batch normalisation" else []
-    for to in FORMATS:
+    for to in get_args(To):
         assert command("export", folder / "run", "--client", "0", "--to", to, *own) == 0
     x = scenario.dataset.x[scenario.partition.clients[0].test][:7]
     assert len(x) == 7
@@ -150,7 +151,7 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
         )
         if net.about.kind == "table":
             assert json.loads(text)["features"] == ["age", "dose"]
-    for to in FORMATS:
+    for to in get_args(To):
         held = path.with_suffix(f".{to}").read_bytes()
         assert b"site-packages" not in held, to
         assert b"export.py" not in held, to

@@ -2,12 +2,14 @@
 
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 from pomona.experiments.grid import plan
-from pomona.experiments.suite import read_suite
+from pomona.experiments.suite import Size, read_suite
 
 FOLDER = Path(__file__).parents[2] / "reproduction"
 SUITES = sorted(FOLDER.glob("*.toml"))
+SIZES = get_args(Size)
 
 
 @cache

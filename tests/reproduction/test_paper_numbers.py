@@ -1,11 +1,10 @@
 """The papers' numbers have a suite, and every number of a table its run."""
 
 import pytest
-from paper_suites import FOLDER, SUITES, planned, suite
+from paper_suites import FOLDER, SIZES, SUITES, planned, suite
 
 from pomona.core.toml import flat
 from pomona.experiments.reference import AVERAGES, read_reference
-from pomona.experiments.suite import SIZES
 from pomona.privacy.settings import require_releases
 from pomona.results.comparison import Printed
 from pomona.results.tables.comparison_tables import as_printed

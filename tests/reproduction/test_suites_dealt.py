@@ -5,11 +5,11 @@ counts alone.
 import numpy as np
 import pytest
 from class_counts import COUNTS, rows
-from paper_suites import SUITES
+from paper_suites import SIZES, SUITES
 
 from pomona.config import Config
 from pomona.data.dataset import Dataset
-from pomona.experiments.suite import SIZES, read_suite, suites
+from pomona.experiments.suite import read_suite, suites
 from pomona.partition import DATA_KEYS, divide, latent
 from pomona.partition.partition import Partition
 from representatives import representatives

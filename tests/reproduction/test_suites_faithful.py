@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from paper_suites import SUITES, cells, planned, suite
+from paper_suites import SIZES, SUITES, cells, planned, suite
 
 from pomona.experiments.grid import plan
-from pomona.experiments.suite import SIZES
 from pomona.methods.fedamp import FedAMP, slope, step
 from problems import a_round
 

@@ -39,11 +39,6 @@ from pomona.simulation import simulate
 from pomona.storage.run_status import last_round
 from pomona.tasks import TASKS
 
-Words = Annotated[
-    tuple[str, ...],
-    Parameter(help="TOML files and key=value settings, e.g. rounds=10 method.mu=0.1"),
-]
-
 DEMO: dict[str, Any] = {
     "data": {"name": "digits"},
     "partition": {"name": "dirichlet", "beta": 1.0, "turn_groups": 4},

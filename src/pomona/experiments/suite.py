@@ -30,7 +30,7 @@ import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -52,7 +52,6 @@ from pomona.experiments.reference import Reference, read_reference
 from pomona.methods import METHODS, is_known
 
 Size = Literal["smoke", "cpu", "full"]
-SIZES: tuple[Size, ...] = get_args(Size)
 Point = Mapping[str, Any]  # dotted key of a run -> value
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.,=+-]*"

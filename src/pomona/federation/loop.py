@@ -413,7 +413,7 @@ class Loop:
                 uplink = stack([reply], lambda r: r.uplink)
                 state = self.server.aggregate(state, uplink, (client,), roster, round_)
         for evaluation in self._scores.unseen(last, reply):
-            self.record.unseen(evaluation)
+            self.record.evaluation(evaluation, "unseen")
 
     def _note(self, number: int, asked: tuple[int, ...], replies: Sequence[Reply]) -> None:
         """Keep the scores of a round's replies, and report those that have become undefined."""

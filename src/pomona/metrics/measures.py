@@ -120,11 +120,6 @@ def class_brier(p: Array, labels: Labels) -> Array:
     return whole
 
 
-def flag_brier(p: Array, flags: Array) -> Array:
-    """Return the squared distance of the probability from the flag, averaged over labels."""
-    return row_means((p - flags) ** 2)
-
-
 def squared_error(predicted: Array, truth: Array) -> Array:
     """Return the squared difference, averaged over targets."""
     return row_means((predicted - truth) ** 2)

@@ -6,16 +6,12 @@ so this scales a sample's loss in every engine. With privacy, this precedes clip
 gradient.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError
 from pomona.models.settings import ModelSettings
-
-Kinds = Literal["none", "balanced"]
 
 
 def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: bool) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from pomona.record import model_file
 from pomona.tasks import TASKS
 
 To = Literal["safetensors", "pt2", "onnx"]
-FORMATS: tuple[To, ...] = get_args(To)
 NEEDED = ("onnx", "onnxscript")
 
 

@@ -155,10 +155,6 @@ class RunRecord:
             **{key: value for key, value in vars(evaluation).items() if key != "interval" or value},
         )
 
-    def unseen(self, evaluation: Evaluation) -> None:
-        """Append the evaluation of a client that did not train."""
-        self.evaluation(evaluation, "unseen")
-
     def round(self, row: RoundRow) -> None:
         """Append a round."""
         for name, values in row.info.items():

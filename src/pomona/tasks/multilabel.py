@@ -81,7 +81,7 @@ TASK = Task(
         "macro_f1": m.flags_f1,
         "auroc": m.AUROC_LABELS,
         "auprc": m.AUPRC_LABELS,
-        "brier": m.flag_brier,
+        "brier": m.squared_error,
         "subset_accuracy": m.every_flag,
         "loss": m.flag_surprise,
     },

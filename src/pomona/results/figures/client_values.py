@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.metrics.nan_safe import defined
 from pomona.record.presentation import Quantity
 from pomona.record.rows import RoundRow
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure
-from pomona.results.figures.series import Series, Values, number
+from pomona.results.figures.series import Series, Values
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
@@ -264,7 +265,7 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
                 "round": int(r),
                 "client": i,
                 "name": run.client(i),
-                **{column: number(series.values[t, i, j]) for j, column in enumerate(columns)},
+                **{column: defined(series.values[t, i, j]) for j, column in enumerate(columns)},
             }
             for t, r in enumerate(series.rounds)
             for i in range(series.n)

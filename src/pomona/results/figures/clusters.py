@@ -4,9 +4,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pomona.metrics.nan_safe import defined
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
-from pomona.results.figures.series import Series, number
+from pomona.results.figures.series import Series
 from pomona.results.run_numbers import Run
 
 NAMED = 45
@@ -246,7 +247,7 @@ def _norm_rows(updates: Series, measured: dict[int, list[Norm]]) -> Rows:
             "of": of,
             "number": k,
             "quantity": name,
-            "norm": number(norm),
+            "norm": defined(norm),
         }
         for r, of, k, name, norm in clients + clusters
     ]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pomona.metrics.nan_safe import defined
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
-from pomona.results.figures.series import Series, Values, blocks, number, order
+from pomona.results.figures.series import Series, Values, blocks, order
 from pomona.results.wording import slug
 
 PANELS = 12
@@ -192,7 +193,7 @@ def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Row
             "client": i,
             "name": series.run.client(i),
             **{
-                f"{column}_{series.run.client(j)}": number(series.values[t, i, j])
+                f"{column}_{series.run.client(j)}": defined(series.values[t, i, j])
                 for j in range(series.n)
             },
         }
@@ -400,7 +401,7 @@ def diagonal(series: Series) -> ReportFigure:
             {
                 "run": series.run.label,
                 "round": int(r),
-                **{f"{column}_{series.run.client(i)}": number(own[t, i]) for i in range(n)},
+                **{f"{column}_{series.run.client(i)}": defined(own[t, i]) for i in range(n)},
             }
             for t, r in enumerate(rounds)
         ],

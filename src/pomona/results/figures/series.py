@@ -181,8 +181,3 @@ def blocks(order: Sequence[int], groups: Sequence[int]) -> list[tuple[int, int]]
     return (
         list(zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True)) if lengths else []
     )
-
-
-def number(value: float) -> float | None:
-    """Return a number for a CSV; None if undefined."""
-    return None if np.isnan(value) else float(value)
