@@ -23,7 +23,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pomona.methods import base, partly_shared
+from pomona.methods import base, fedper, partly_shared
 from pomona.methods.partly_shared import (
     KeptState,
     drop_columns,
@@ -81,20 +81,13 @@ def client(head: partly_shared.Kept, epochs: int) -> base.Client:
     return replace(partly_shared.client(head), train=train)
 
 
-CARD = base.Card(
+CARD = replace(
+    fedper.CARD,
     presentation=base.Presentation("FedRep"),
     paper="Collins et al., ICML 2021, Algorithm 1",
     summary="lower layers shared, a head for each client",
-    exchange=base.Exchange(
-        down="share of the lower layers",
-        up="share of the lower layers",
-        private="the head",
-        keeps="its head",
-    ),
-    headline=("personal", "received"),
     joining=(
         "a newcomer's head starts from the initial one; an unseen client fits it to the final "
         "shared layers"
     ),
-    privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
 )
