@@ -15,12 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save as library_save
 
+import problems
 from pomona.core.errors import ProtocolError
 from pomona.federation import admission
 from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
+from pomona.methods import METHODS
 from pomona.storage.safetensors_stream import DTYPES, digest, header, pieces
 from pomona.storage.tensor_validation import decode, largest, non_finite
+from pomona.testing import Federation
+from pomona.testing.problems import class_points
+from problems import passes
 
 SPEC = {
     "core": torch.zeros(3, 2, device="meta"),
@@ -202,6 +207,28 @@ def test_a_huge_core_is_refused_in_the_first_round_too_where_others_are_more(mon
     assert accepted(judged(*arrivals[1:4])) == [1, 2, 3]  # three norms make no median
     monkeypatch.setattr(admission, "ENOUGH", 3)
     assert accepted(judged(*arrivals[1:4])) == [1, 3]
+
+
+def test_counts_and_losses_may_be_a_million_times_the_median():
+    spec = {"model": torch.zeros(1), "risk": torch.zeros(1)}
+    expected = replace(ROUND, spec=spec, beside={"risk"})
+    history = History(norms={"model": (1.0,) * 5, "risk": (1.0,) * 5})
+
+    def taken(model, risk):
+        tensors = {"model": torch.tensor([model]), "risk": torch.tensor([risk])}
+        return bool(admit([arrival(0, tensors)], expected, history).accepted)
+
+    assert taken(99.0, 9.9e5)
+    assert not taken(99.0, 1.1e6)
+    assert not taken(101.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["fednova", "fedproto", "fedpac"])
+def test_a_client_with_a_hundred_times_the_samples_of_the_others_is_no_outlier(name):
+    """Its steps and counts of classes are over 100 times the median."""
+    run = Federation(METHODS[name]().method(), class_points(*5 * [12], 2000))
+    run.round(passes(name))
+    assert problems.judged(run).rejected == ()
 
 
 def test_zeros_are_valid_and_bound_nobody():

@@ -3,11 +3,12 @@
 Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its
 number of samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and
 integers are client ids; the method's own check; and each float tensor's L2 norm, which may be at
-most ``FACTOR`` times the median of those accepted before. The norm is the tensor's own, not its
+most ``FACTOR`` times the median of those accepted before. The norm is a model's own, not its
 distance from an earlier one: that distance grows with a client's data and with every missed round,
-and shrinks towards the optimum, so that a bound on it would refuse honest clients. Admission
-rejects numbers far outside the usual range; it does not protect against a client that poisons
-within it.
+and shrinks towards the optimum, so that the same bound on it would refuse honest clients. So it is
+with counts, losses and changes that some methods send beside models: for them the factor is
+``FACTOR_BESIDE``. Admission rejects numbers far outside the usual range; it does not protect
+against a client that poisons within it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,7 +27,11 @@ from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, st
 
 UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms, it excludes infinities
 FACTOR = 100.0
-"""Maximum ratio of a norm to the median of those accepted before."""
+"""Maximum ratio of a model's norm to the median of those accepted before."""
+FACTOR_BESIDE = 1e6
+"""The same for what is sent beside a model. An honest client may have a thousand times the samples
+of the others, or the loss of one who joins where the others have none left.
+"""
 ENOUGH = 5
 """Number of norms needed for a median. Until as many were accepted, the round's own uplinks count
 as well, and while they are still too few, norms are only checked to be finite.
@@ -48,6 +53,7 @@ class Expected:
         spec: example tensors by name, on any device, e.g. "meta"; names, shapes and dtypes count.
         members: number of clients in the federation; integers in an uplink are their ids.
         flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
+        beside: names of tensors that are not models, as ``Exchange.tells``.
     """
 
     run: str
@@ -56,6 +62,7 @@ class Expected:
     spec: Mapping[str, Tensor]
     members: int
     flaw: Callable[[dict[str, Tensor]], str | None] = lambda _: None
+    beside: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,11 @@ def admit(
     sound, rejected = _sound(arrivals, expected, history)
     norms = {client: _norms(sound[client].reply.uplink) for client in sorted(sound)}
     bounds = {
-        name: _bound(history.norms.get(name, ()), [n[name] for n in norms.values()])
+        name: _bound(
+            history.norms.get(name, ()),
+            [n[name] for n in norms.values()],
+            FACTOR_BESIDE if name in expected.beside else FACTOR,
+        )
         for name, example in expected.spec.items()
         if example.is_floating_point()
     }
@@ -262,13 +273,13 @@ def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
-def _bound(history: Sequence[float], candidates: Sequence[float]) -> float:
+def _bound(history: Sequence[float], candidates: Sequence[float], factor: float) -> float:
     """Return the largest norm to accept; the largest float, which excludes infinities, if there are
     too few norms.
     """
     known = [*history] if len(history) >= ENOUGH else [*history, *candidates]
     middle = median(known) if len(known) >= ENOUGH else 0.0
-    top = FACTOR * middle
+    top = factor * middle
     return top if middle > 0 and isfinite(top) else UNBOUNDED
 
 

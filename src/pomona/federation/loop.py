@@ -307,9 +307,14 @@ class Loop:
         """
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
-        sizes = {i: visit.roster.sizes[i] for i in visit.ids}
         expected = Expected(
-            self.transport.run, number, sizes, spec, len(visit.roster), self.server.flaw
+            self.transport.run,
+            number,
+            {i: visit.roster.sizes[i] for i in visit.ids},
+            spec,
+            len(visit.roster),
+            self.server.flaw,
+            self.config.method.method().card.exchange.tells,
         )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
