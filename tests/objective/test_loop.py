@@ -14,7 +14,7 @@ from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import in_step, shuffled
-from pomona.objective.dataset import DeviceDataset
+from pomona.objective.dataset import DeviceDataset, statistics_batches
 from pomona.objective.pytorch import TorchObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.tasks import TASKS
@@ -106,20 +106,26 @@ def test_bf16_is_close_and_leaves_rows_in_float32():
     assert cosine > 0.97
 
 
-def test_local_statistics_belong_to_the_model_and_the_clients_own_data():
-    """BatchNorm after one layer sees, in evaluation, exactly the mean and variance of the client's
-    training samples.
+class Normed(nn.Module):
+    """BatchNorm of the pixels, and a linear head."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(256, affine=True)
+        self.head = nn.Linear(256, 5)
+
+    def forward(self, x):
+        return self.head(self.norm(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("most", "parts"), [(512, [slice(0, 15)]), (12, [slice(0, 8), slice(8, 15)])]
+)
+def test_local_statistics_belong_to_the_model_and_the_clients_own_data(monkeypatch, most, parts):
+    """BatchNorm before any layer sees, in evaluation, exactly the mean and variance of the client's
+    training samples, or of nearly equal parts of them if they are more than one batch.
     """
-
-    class Normed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(256, affine=True)
-            self.head = nn.Linear(256, 5)
-
-        def forward(self, x):
-            return self.head(self.norm(x.flatten(1)))
-
+    monkeypatch.setattr("pomona.objective.pytorch.EVALUATION_BATCH", most)
     objective, _ = problem()
     module = Normed()
     space = ParameterSpace(module)
@@ -128,8 +134,19 @@ def test_local_statistics_belong_to_the_model_and_the_clients_own_data():
     assert space.size == space.trained == 2 * 256 + 256 * 5 + 5
     outputs, _ = local.outputs(row, 0, "test")
     x = (torch.from_numpy(IMAGES[:20]).float().flatten(1) - 127.5) / 127.5
-    normal = (x[18:] - x[:15].mean(0)) / torch.sqrt(x[:15].var(0) + 1e-5)
+    mean = torch.stack([x[part].mean(0) for part in parts]).mean(0)
+    variance = torch.stack([x[part].var(0) for part in parts]).mean(0)
+    normal = (x[18:] - mean) / torch.sqrt(variance + 1e-5)
     assert_close(outputs, normal @ space.parameters[2].view(row).T + space.parameters[3].view(row))
+
+
+@given(st.integers(0, 40), st.integers(2, 20))
+def test_batches_of_statistics_are_nearly_equal_and_none_has_one_sample(count, most):
+    parts = statistics_batches(torch.arange(count), most)
+    lengths = [len(part) for part in parts]
+    assert all(1 < length <= most for length in lengths)
+    assert not lengths or max(lengths) - min(lengths) <= 1
+    assert count - sum(lengths) <= (most == 2 or count == 1)
 
 
 def test_averaged_statistics_travel_in_the_row():

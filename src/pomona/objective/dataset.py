@@ -297,6 +297,15 @@ def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[T
         raise WorkerError("a process that computed features was lost; run again with fewer workers")
 
 
+def statistics_batches(rows: Tensor, most: int) -> list[Tensor]:
+    """Split samples (n,) into the fewest batches of at most ``most``, nearly equal, for BatchNorm's
+    cumulative average, in which a batch counts like any other. A single sample has no variance and
+    is left out.
+    """
+    parts = rows.tensor_split(max(1, -(-len(rows) // most)))
+    return [part for part in parts if len(part) > 1]
+
+
 def batches(data: DeviceDataset) -> Iterator[Tensor]:
     """Yield each client's samples in batches; shared samples belong to the first client that has
     them.

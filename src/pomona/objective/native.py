@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pomona.core.round import Round
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import View, Views
-from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
+from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision, statistics_batches
 from pomona.objective.native_network import NativeNetwork, Prepared, prepared
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
 from pomona.objective.pytorch import Estimates, TorchObjective
@@ -168,8 +168,8 @@ class NativeObjective(TorchObjective):
         if (known := self._with_statistics.of(row, client)) is None:
             entries = self.space.buffers or ParameterSpace(self._module, "average").buffers
             whole = torch.cat([row, torch.zeros(entries[-1].stop - len(row))])
-            parts = self.data.rows["train"][client].split(min(EVALUATION_BATCH, self._network.most))
-            self._network.measure(whole, [part for part in parts if len(part) > 1])
+            most = min(EVALUATION_BATCH, self._network.most)
+            self._network.measure(whole, statistics_batches(self.data.rows["train"][client], most))
             self._with_statistics.keep(row, client, known := [whole])
         return known[0]
 

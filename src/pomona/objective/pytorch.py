@@ -17,7 +17,7 @@ from pomona.models.layers import active, frozen, layers, training_mode
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.segmentation import whole
 from pomona.objective.batches import View, Views
-from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision
+from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision, statistics_batches
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
 
 # pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
@@ -290,10 +290,9 @@ class TorchObjective(Objective):
             View(client, 0, 0, "statistics", 0),
         )
         pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
-        for part in self.data.rows["train"][client].split(self._at_once(pixels)):
-            if len(part) > 1:
-                with self._autocast():
-                    self._module(plain.seen(part, view)[0])
+        for part in statistics_batches(self.data.rows["train"][client], self._at_once(pixels)):
+            with self._autocast():
+                self._module(plain.seen(part, view)[0])
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum
 
