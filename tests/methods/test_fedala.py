@@ -13,6 +13,7 @@ from pomona.methods.base import Method
 from pomona.methods.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.separate import Separate
+from pomona.objective.training import LocalTraining
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 
@@ -184,6 +185,21 @@ def test_before_its_start_round_it_is_fedavg():
     assert torch.equal(late.server, avg.server)
     late.round(a_round(3))
     assert all(info(late, i, "ala_epochs") >= 11 for i in range(3))
+
+
+def test_who_is_only_evaluated_does_not_begin():
+    """The stage would take its gradients again in each evaluated round, and spend privacy."""
+    run = Federation(FedALA().method(), quadratics(3))
+    run.round(a_round(1), ids=(0, 1))
+    for trains in (False, True):
+        training = LocalTraining(
+            run.problem, (2,), run.roster, a_round(2), trains, watched=frozenset({"received"})
+        )
+        w = run.server.unsqueeze(0)
+        _, _, info = run.method.client.train(run.state(2), {"model": w}, training, a_round(2))
+        assert (info["ala_epochs"] >= 11) == trains
+        assert (info["ala_epochs"] == 0) != trains
+        assert trains or torch.equal(training.observed["personal", "received"], w)
 
 
 def test_a_late_client_begins_at_its_first_visit():

@@ -19,7 +19,7 @@ passes on what was received, unchanged, and adds received["start"]; a proximal c
 received model.
 
 The initial stage is the first participation in which the received model differs from the client's
-own (the paper's second iteration). It ends for a client when the standard deviation of the last ten
+own (the paper's second iteration); until then a client is evaluated with W_i = 1. It ends for a client when the standard deviation of the last ten
 epochs' losses, each that of the epoch's last batch, falls below 0.01, after eleven epochs at the
 least (published code), or at ``stage_epochs``; the paper's time for the stage, 7 minutes at 0.34 an
 epoch, makes about 20 on average.
@@ -134,6 +134,7 @@ def adaptive(
     ) -> base.Trained[FedALAState]:
         w, parts = received[model], weighed(training, settings)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
+        begins &= training.trains  # the result of a look is dropped: it would begin in each anew
         epochs, losses = learn(settings, state, begins, w, parts, training, round_)
         mixture = mixed(w, state.last, state.weights, parts)
         if personal:
