@@ -102,6 +102,17 @@ def test_the_only_better_model_is_taken_over():
     assert_close(shown(run, 0, "weights"), values(0, 1, 0))
 
 
+def test_a_model_without_a_loss_counts_for_nothing():
+    """Client 2's square overflows; the others learn from each other as if it had not come."""
+    models = values(1.0, 0.5, 1e200).unsqueeze(1)
+    run = rigged(FedFomo(), line(0.0, 0.0, 0.0), models, values(2.0, 2.0, 2.0).unsqueeze(1))
+    run.round(a_round(lr=0.0))
+    for i in (0, 1):
+        assert shown(run, i, "weights")[2] == 0
+        assert shown(run, i, "weights").sum() == pytest.approx(1)
+        assert shown(run, i, "affinity").isfinite().all()
+
+
 def test_without_a_better_model_the_one_before_training_stays_to_the_bit():
     """Even the own trained model is worse: early stopping.
 

@@ -1,5 +1,6 @@
 """IFCA: FedAvg with one model, the groups with two, and a model that no client chose."""
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -78,6 +79,14 @@ def test_a_leavers_choice_says_nothing_about_the_members():
     run.only(0, 1)
     run.round(a_round(2))
     assert "all clients chose one" in run.method.server.closing(run.server, run.roster, a_round(2))
+
+
+def test_a_model_without_a_loss_is_nobodys_choice():
+    run = Federation(IFCA(clusters=2).method(), quadratics(3))
+    run.server.models[0] = math.nan
+    run.round(a_round())
+    assert run.server.labels.squeeze(1).tolist() == [1, 1, 1]
+    assert all(reply.uplink["model"].isfinite().all() for reply in run.replies)
 
 
 @pytest.mark.parametrize("clusters", [0, 1001])

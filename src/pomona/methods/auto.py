@@ -159,7 +159,8 @@ def client(halves: Mapping[str, base.Client]) -> base.Client:
         training.observed, training.watched = {}, watched
         losses = torch.stack([on_validation(training, W) for W in models.values()], 1)
         each = torch.stack([*models.values()], 1)
-        training.observe("personal", each[torch.arange(len(each)), losses.argmin(1)], "trained")
+        chosen = each[torch.arange(len(each)), base.least(losses)]
+        training.observe("personal", chosen, "trained")
         for name, W in models.items():
             training.observe(name, W, "trained")
         return Four(**states), entries(sent), {**info, "losses": losses}
