@@ -93,6 +93,13 @@ def test_head_weights_are_the_best_of_the_simplex(n, m, seed, scale):
     assert slope.min() >= a @ slope * (1 - 1e-6)  # the condition of Karush, Kuhn and Tucker
 
 
+@pytest.mark.parametrize("huge", [1e12, 1e18, 1e30, 1e300])
+def test_one_huge_variance_takes_no_weight_and_leaves_those_of_the_others(huge):
+    V = torch.tensor([1.0, 2.0, 4.0, huge], dtype=torch.float64)
+    a = mixture(V, torch.zeros(4, 5, dtype=torch.float64))
+    assert_close(a, V.new_tensor([4, 2, 1, 0]) / 7)
+
+
 def test_equal_features_weigh_by_variance_and_certain_ones_take_their_own():
     V = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     assert_close(mixture(V, torch.zeros(3, 5, dtype=torch.float64)), V.new_tensor([4, 2, 1]) / 7)

@@ -53,7 +53,7 @@ class Expected:
         spec: example tensors by name, on any device, e.g. "meta"; names, shapes and dtypes count.
         members: number of clients in the federation; integers in an uplink are their ids.
         flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
-        beside: names of tensors that are not models, as ``Exchange.tells``.
+        beside: names of tensors that are not models, as ``Exchange.beside``.
     """
 
     run: str

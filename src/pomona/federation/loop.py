@@ -314,7 +314,7 @@ class Loop:
             spec,
             len(visit.roster),
             self.server.flaw,
-            self.config.method.method().card.exchange.tells,
+            self.config.method.method().card.exchange.beside(),
         )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:

@@ -62,7 +62,7 @@ class Auto(base.MethodSettings):
         exchange = replace(
             CARD.exchange,
             tells={**CARD.exchange.tells, **tells},
-            down_models=lambda clients: clients,
+            down_models=lambda clients: clients + 1,
         )
         card = replace(CARD, privacy=base.PrivacyCost(gradients=gradients), exchange=exchange)
         servers = {name: m.server for name, m in methods.items()}

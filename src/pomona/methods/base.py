@@ -269,6 +269,17 @@ class Client:
     sends_step: bool = False
 
 
+MODELS = frozenset({"model", "core", "head"})
+"""Names of a message's entry with the client's model, or a part of it."""
+
+
+def is_model(entry: str) -> bool:
+    """Return whether an entry of a message has a model, also of one of several methods
+    ("average_model").
+    """
+    return entry.rpartition("_")[2] in MODELS
+
+
 @dataclass(frozen=True)
 class Exchange:
     """What a client receives, sends and keeps: for pages, and for consent.
@@ -289,6 +300,10 @@ class Exchange:
     keeps: str
     tells: Mapping[str, str] = field(default_factory=dict)
     down_models: Callable[[int], int] | None = None
+
+    def beside(self) -> frozenset[str]:
+        """Return the entries of an uplink that are not models: counts, losses, changes."""
+        return frozenset(name for name in self.tells if not is_model(name))
 
 
 @dataclass(frozen=True)

@@ -146,11 +146,13 @@ def mixture(V: Tensor, D: Tensor) -> Tensor:
     from scipy.optimize import nnls  # imported late, for silo processes
 
     Q = (V.diag() + D @ D.T).numpy()
-    values, vectors = np.linalg.eigh(Q / max(float(Q.trace()) / len(Q), TINY))
+    # in units of each client's own, so that a huge one leaves those of the others above rounding
+    units = np.sqrt(Q.diagonal().clip(min=TINY))
+    values, vectors = np.linalg.eigh(Q / np.outer(units, units))
     root = np.sqrt(values.clip(min=0))[:, None] * vectors.T
-    ones = np.ones(len(Q))
-    x, _ = nnls(np.vstack([root, ones]), np.append(np.zeros(len(Q)), 1.0))
-    return torch.from_numpy(x / x.sum())
+    sizes = units.min() / units
+    x, _ = nnls(np.vstack([root, sizes]), np.append(np.zeros(len(Q)), 1.0))
+    return torch.from_numpy(x * sizes / (x @ sizes))
 
 
 def client(settings: FedPAC) -> base.Client:

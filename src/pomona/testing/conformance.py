@@ -12,15 +12,12 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
-from pomona.methods.base import MethodSettings
+from pomona.methods.base import MODELS, MethodSettings, is_model
 from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
 from pomona.testing.problems import Federation, passes, quadratics, same, states, suited
 from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
-
-MODELS = {"model", "core", "head"}
-"""Names of the uplink's entry with the client's model, or a part of it."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +178,7 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
 
 
 def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) -> None:
-    """Check that the card's number is the maximum of model-length rows that a client receives in
+    """Check that the card's number is the maximum of models, rounded up, that a client receives in
     three full rounds.
 
     A card may have none if a part of a model is sent.
@@ -192,10 +189,12 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
     for number in (1, 2, 3):
         down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
         models = {
-            name: rows for name, rows in down.items() if rows.bank.shape[1] == run.problem.size
+            name: rows
+            for name, rows in down.items()
+            if rows.bank.shape[1] == run.problem.size or is_model(name)
         }
         most = max(
-            most, *(size // run.initial().nbytes for size in received_bytes(models, run.ids))
+            most, *(-(-size // run.initial().nbytes) for size in received_bytes(models, run.ids))
         )
         run.round(passes(settings, number))
     if card.exchange.down_models or card.exchange.down.isdigit():
