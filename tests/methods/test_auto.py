@@ -25,6 +25,15 @@ def test_each_of_the_four_is_what_it_is_alone_to_the_bit(name):
             assert torch.equal(ours, theirs)
 
 
+def test_the_others_get_the_core_that_a_newcomer_has():
+    run = Federation(Auto().method(), uneven(5, 3, 2))
+    run.only(0, 1)
+    run.round(a_round(1, **PASSES))
+    run.only(0, 1, 2)
+    assert torch.equal(run.server.mixed.cores[2], run.state(2).mixed.core[0])
+    assert torch.equal(run.server.mixed.cores[2], run.initial())
+
+
 def test_the_least_loss_on_validation_samples_decides():
     problem = class_points(5, 4, 3)
     run = Federation(Auto().method(), problem)

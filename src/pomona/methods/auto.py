@@ -99,10 +99,11 @@ def all_four(of: Callable[[str], Any]) -> Four:
 
 
 def server(servers: Mapping[str, base.Server]) -> base.Server:
-    """Run the four servers."""
+    """Run the four servers; training alone has none, and in its place the initial model is kept."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Four:
-        return all_four(lambda name: servers[name].start(initial, roster, seed))
+        own = all_four(lambda name: servers[name].start(initial, roster, seed))
+        return replace(own, alone=initial())
 
     def down(
         state: Four, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
@@ -121,16 +122,18 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> Four:
-        return all_four(
+        own = all_four(
             lambda name: servers[name].aggregate(
                 getattr(state, name), part(uplink, name), ids, roster, round_
             )
         )
+        return replace(own, alone=state.alone)
 
     def welcome(state: Four, ids: tuple[int, ...], roster: base.Roster) -> tuple[Four, None]:
-        return all_four(
-            lambda name: servers[name].welcome(getattr(state, name), ids, roster)[0]
-        ), None
+        own = all_four(lambda name: servers[name].welcome(getattr(state, name), ids, roster)[0])
+        # where APPLE's own newcomers start from the mean, whose core the others would get
+        cores = base.replace_rows(own.mixed.cores, ids, state.alone)
+        return replace(own, alone=state.alone, mixed=replace(own.mixed, cores=cores)), None
 
     def expects(state: Four) -> base.Uplink:
         return entries({name: own.expects(getattr(state, name)) for name, own in servers.items()})
