@@ -133,7 +133,7 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         own = all_four(lambda name: servers[name].welcome(getattr(state, name), ids, roster)[0])
         # where APPLE's own newcomers start from the mean, whose core the others would get
         cores = base.replace_rows(own.mixed.cores, ids, state.alone)
-        return replace(own, alone=state.alone, mixed=replace(own.mixed, cores=cores)), None
+        return replace(own, mixed=replace(own.mixed, cores=cores)), None
 
     def expects(state: Four) -> base.Uplink:
         return entries({name: own.expects(getattr(state, name)) for name, own in servers.items()})

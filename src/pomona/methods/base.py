@@ -170,6 +170,8 @@ def welcome_model(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any
     newcomers start from the global model.
     """
     return state, state.model
+
+
 def least(losses: Tensor) -> Tensor:
     """Return the place (n,) of the smallest number in each row (n, M); NaN, the loss of a model
     whose outputs overflow, is never it unless all are.
