@@ -17,7 +17,7 @@ from pomona.core.bounds import PLACES, Name
 from pomona.core.errors import ConfigError, near
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, read_file, validated
+from pomona.core.toml import Tree, named_file, read_file, validated
 from pomona.core.training_settings import LEAST_IN_A_SUM
 from pomona_federation import certificates
 from pomona_federation.address import Address, HostPort
@@ -167,10 +167,9 @@ class Federation(Settings):
 
         Raises ConfigError naming the file and every bad key or value.
         """
-        try:
-            federation = cls.of(read_file(path))
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
+        tree = read_file(path)
+        with named_file(path):
+            federation = cls.of(tree)
         study = federation.study
         return (
             federation.model_copy(update={"study": study.beside(path.parent)})
@@ -185,11 +184,9 @@ class Federation(Settings):
         Raises ConfigError as ``read`` does, and for section run.
         """
         federation = cls.read(path)
-        try:
+        with named_file(path):
             if federation.own:
                 federation.own.require_computable()
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
         return federation
 
     @cached_property

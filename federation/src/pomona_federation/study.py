@@ -26,7 +26,7 @@ from pydantic import (
 from pomona.core.bounds import DIGEST, PLACES, ROUNDS, Name, NameOrNone, Place, Sha256, first, parse
 from pomona.core.errors import ConfigError, ProtocolError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, leaves, read_file, validated
+from pomona.core.toml import Tree, leaves, named_file, read_file, validated
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 
@@ -366,14 +366,13 @@ def read_study(path: Path) -> RunStudy | SurveyStudy:
 
     Raises ConfigError with the file.
     """
-    try:
-        study = study_of(read_file(path))
+    tree = read_file(path)
+    with named_file(path):
+        study = study_of(tree)
         if study.name == KIT:
             raise ConfigError(
                 f"name = {KIT!r} is the study that the kits came with; choose another"
             )
-    except ConfigError as fault:
-        raise ConfigError(f"{path}: {fault}") from None
     return study if isinstance(study, SurveyStudy) else study.beside(path.parent)
 
 

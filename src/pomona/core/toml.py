@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -39,6 +40,15 @@ def read_file(path: Path) -> Tree:
             f"cannot read {path} ({fault.strerror}); give a TOML file that this account may read"
         ) from None
     except (ValueError, ConfigError) as fault:
+        raise ConfigError(f"{path}: {fault}") from None
+
+
+@contextmanager
+def named_file(path: Path) -> Iterator[None]:
+    """Name the file in the block's ConfigErrors; ``read_file`` does so itself."""
+    try:
+        yield
+    except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
 
 

@@ -22,9 +22,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pomona.core.bounds import Line, Measured
-from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
-from pomona.core.toml import leaves, read_file, validated
+from pomona.core.toml import leaves, named_file, read_file, validated
 from pomona.metrics.metric import METRICS, is_own
 
 MOST = 10**4  # scenarios, and methods of each
@@ -152,7 +151,5 @@ class Reference(Settings):
 def read_reference(path: Path) -> Reference:
     """Read a file of reference numbers. Raises ConfigError with the file and every bad key."""
     tree = read_file(path)
-    try:
+    with named_file(path):
         return validated(Reference, tree)
-    except ConfigError as fault:
-        raise ConfigError(f"{path}: {fault}") from None

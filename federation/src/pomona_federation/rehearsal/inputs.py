@@ -17,7 +17,7 @@ from pomona.config import Config, resolve
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.core.toml import Tree, read_file
+from pomona.core.toml import Tree, named_file, read_file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import DataSettings
 from pomona.partition.partition import ClientRows
@@ -150,7 +150,7 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
     """
     study = Federation.load(path).study if "silo" in read_file(path) else read_study(path)
-    try:
+    with named_file(path):
         if not isinstance(study, TrainingStudy):
             lacking = (
                 f"kind = {study.kind!r} trains no model" if study else "section task is missing"
@@ -160,8 +160,6 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
             )
         task = study.task
         agreed = resolved(study, task, 1, SHARE, insecure=False)
-    except ConfigError as fault:
-        raise ConfigError(f"{path}: {fault}") from None
 
     def prepare(config: Config) -> Scenario:
         if "data" not in config.model_fields_set:

@@ -19,7 +19,7 @@ from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, near
 from pomona.core.files import blocks, opened, publish
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree
+from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
@@ -210,24 +210,20 @@ class StudyQueue:
 
     def _taken(self, path: Path, study: Study) -> SubmittedStudy:
         federation, taken = self.federation, self.all
-        try:
+        with named_file(path):
             study = self._completed(study)
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
-        if study.name in {other.name for other in taken}:
-            raise ConfigError(
-                f"{path}: there is a study {study.name!r} already; give this one another name"
-            )
+            if study.name in {other.name for other in taken}:
+                raise ConfigError(
+                    f"there is a study {study.name!r} already; give this one another name"
+                )
         number = 1 + max((other.known.number for other in taken if other.known), default=0)
         agreed = federation.under(study)
-        try:
+        with named_file(path):
             agreed.require_computable()
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
-        if len(study.text.encode()) > LONGEST:
-            raise ConfigError(
-                f"{path}: more than {LONGEST} bytes, which no silo reads; shorten classes or words"
-            )
+            if len(study.text.encode()) > LONGEST:
+                raise ConfigError(
+                    f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"
+                )
         if study.weights and not isinstance(study, SurveyStudy):
             study = self._keep_weights(study, study.weights, str(agreed.config.model.init_sha256))
         known = SubmittedStudy(

@@ -12,7 +12,7 @@ from pomona.core.bounds import PLACES, ROUNDS, Finite, NameOrNone, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
-from pomona.core.toml import read_file, validated
+from pomona.core.toml import named_file, read_file, validated
 from pomona_federation.study import DAY, Kind
 
 CLOCK = "(([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -158,10 +158,9 @@ class ConsentPolicy(ConsentTerms):
         path = kit / FILE
         if not path.exists():
             return None
-        try:
-            return validated(cls, read_file(path))
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
+        tree = read_file(path)
+        with named_file(path):
+            return validated(cls, tree)
 
     @property
     def terms(self) -> ConsentTerms:

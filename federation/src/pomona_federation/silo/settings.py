@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
-from pomona.core.toml import named, read_file, validated
+from pomona.core.toml import named, named_file, read_file, validated
 from pomona.data.section import CHOICES, Data
 from pomona.data.settings import FilesByClient
 from pomona_federation.address import Address
@@ -141,10 +141,8 @@ class SiloFile(Settings):
         Raises ConfigError naming the file and every bad key or value.
         """
         tree = named(read_file(path))
-        try:
+        with named_file(path):
             return validated(cls, _anchored(tree, path.parent), CHOICES)
-        except ConfigError as fault:
-            raise ConfigError(f"{path}: {fault}") from None
 
 
 def _anchored(data: Any, folder: Path) -> Any:
