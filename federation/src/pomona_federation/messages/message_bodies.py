@@ -56,6 +56,11 @@ class Body(Settings):
         content: dict[str, Any] = json.loads(self.model_dump_json())
         return content
 
+    @property
+    def digest(self) -> str:
+        """Hash of what is asked, which an answer names."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
 
 class RowOrigin(Settings):
     """The origin of a row: the silo, round and tensor that it comes from, with that silo's
@@ -149,11 +154,6 @@ class Task(Body):
     renewals: Annotated[tuple[Renewal, ...], Field(max_length=PLACES), FailFast()] = ()
 
     @property
-    def digest(self) -> str:
-        """Hash of the task; independent of which rows are enclosed."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
-
-    @property
     def question(self) -> str:
         """Hash of the task without newcomers and renewals: the answer stays the same after someone
         has joined.
@@ -204,11 +204,6 @@ class SumRequest(Body):
     def number(self) -> int:
         """The round."""
         return self.task.number
-
-    @property
-    def digest(self) -> str:
-        """Hash of the request."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def context(self) -> str:

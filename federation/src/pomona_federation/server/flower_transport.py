@@ -73,13 +73,12 @@ class FlowerTransport:
     _sums: MaskedSums | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        relays = tuple(self.server.relays.values())
-        self._reader = AnswerReader(self.agreed, self.run, self.registry, relays)
         self.exchange = MessageExchange(
             self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
         )
+        self._reader = AnswerReader(self.exchange, tuple(self.server.relays.values()))
         if terms := self.agreed.config.secure_aggregation:
-            self._sums = MaskedSums(terms, self.exchange, self._reader, self.audit, self._encoding)
+            self._sums = MaskedSums(terms, self.exchange, self._reader, self._encoding)
         # left by a server that was killed at the wrong moment
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()

@@ -22,7 +22,6 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.secure_sum import excess, mean, received
 from pomona.methods.base import Downlink
-from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SumRequest, Token
 from pomona_federation.messages.message_bus import Message, untrusted
@@ -45,22 +44,13 @@ class SettledSum(Settings):
 class OutgoingRequest(OutgoingMessage):
     """One silo's request for its masked part; ``bytes_up``: of its answer."""
 
-    request: SumRequest
+    body: SumRequest
     bytes_up: int = 0
-
-    @property
-    def digest(self) -> str:
-        """Hash of the request."""
-        return self.request.digest
 
     @property
     def about(self) -> Mapping[str, object]:
         """Its round, and its hash."""
-        return {"round": self.request.number, "task": self.digest}
-
-    def message(self) -> Message:
-        """The request."""
-        return Message.of(self.request)
+        return {"round": self.body.number, "task": self.body.digest}
 
 
 @dataclass
@@ -74,7 +64,6 @@ class MaskedSums:
     terms: SecureAggregation
     exchange: MessageExchange
     reader: AnswerReader
-    audit: Audit
     encoding: Encoding
     absent: dict[str, str] = field(default_factory=dict)
 
@@ -107,9 +96,9 @@ class MaskedSums:
             return {}
         if why := excess(total, len(places), self.terms):
             self.absent |= {tasks[i].silo: why for i in places}
-            self.audit.write("refused", silo="all", round=number, reason=why)
+            self.exchange.audit.write("refused", silo="all", round=number, reason=why)
             return {}
-        self.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
+        self.exchange.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
         uplink = self._mean(total, places[0], request, down)
         apart = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
         return apart | {i: _summed(arrivals[i], uplink, sent[i].bytes_up) for i in places}
@@ -129,7 +118,7 @@ class MaskedSums:
         registry = self.exchange.registry
         path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
         known = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
-        if known and (known.run, known.number) == (self.reader.run, number):
+        if known and (known.run, known.number) == (self.exchange.run, number):
             for place in sorted(set(known.places) - set(ready)):
                 self.absent[names[place]] = (
                     f"round {number} is summed over it too, and it does not answer: have it started"
@@ -141,7 +130,7 @@ class MaskedSums:
             why = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
             self.absent |= {names[place]: why for place in ready}
             return ()
-        write_json(path, SettledSum(run=self.reader.run, number=number, places=ready))
+        write_json(path, SettledSum(run=self.exchange.run, number=number, places=ready))
         return ready
 
     def _parts(
@@ -153,7 +142,7 @@ class MaskedSums:
         keys = {i: mask for i in places if (mask := tasks[i].mask)}
         total, added = np.zeros(numbers, word(self.terms)), set[int]()
         sent = {
-            i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].task, keys=keys))
+            i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].body, keys=keys))
             for i in places
         }
 
@@ -164,14 +153,14 @@ class MaskedSums:
                     part = self._part(place, one, message, numbers)
             except ProtocolError as fault:
                 one.fail(str(fault))
-                self.audit.write("refused", silo=one.silo, **one.about, reason=one.reason)
+                self.exchange.audit.write("refused", silo=one.silo, **one.about, reason=one.reason)
                 return
             one.done = one.answered = True
             if part is not None and place not in added:
                 added.add(place)
                 np.add(total, part, out=total)
 
-        stage = f"sum of round {tasks[places[0]].task.number}"
+        stage = f"sum of round {tasks[places[0]].body.number}"
         self.absent |= self.exchange.send_all(stage, sent, hear)
         self.absent |= {one.silo: one.reason for i, one in sent.items() if i not in added}
         return sent, total if added == set(places) else None
@@ -187,7 +176,7 @@ class MaskedSums:
         if len(uplink) != numbers * word(self.terms).itemsize:
             raise ProtocolError(f"a part of {len(uplink)} bytes, of {numbers} numbers")
         fields = {"uplink": answer.uplink, "bytes": message.size}
-        self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
+        self.exchange.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         part: Words = np.frombuffer(uplink, word(self.terms))
         return part
 

@@ -15,6 +15,7 @@ from pomona_federation import versions
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
+from pomona_federation.messages.message_bodies import B, Body, Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
 from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.member_registry import MemberRegistry
@@ -67,6 +68,7 @@ class OutgoingMessage(ABC):
 
     Attributes:
         silo: its name.
+        body: what is asked.
         attempts: how often it was sent.
         done: nothing more is expected.
         answered: there is an answer, which may be unusable.
@@ -74,6 +76,7 @@ class OutgoingMessage(ABC):
     """
 
     silo: str
+    body: Body
     attempts: int = field(default=0, init=False)
     done: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
@@ -81,17 +84,12 @@ class OutgoingMessage(ABC):
 
     @property
     @abstractmethod
-    def digest(self) -> str:
-        """The hash of what is asked, which an answer names."""
-
-    @property
-    @abstractmethod
     def about(self) -> Mapping[str, object]:
         """Its fields in the audit log."""
 
-    @abstractmethod
     def message(self) -> Message:
         """The message of the current attempt."""
+        return Message.of(self.body)
 
     def fail(self, reason: str, again: bool = False) -> None:
         """Record why there is no answer; ``again``: it may be sent once more, while attempts are
@@ -225,6 +223,15 @@ class MessageExchange:
             messages[place].done = True
         self.waiting.tell(*progress(messages, ()))
         return turned_away
+
+    def verified(
+        self, place: int, sent: OutgoingMessage, kind: type[B], message: Message
+    ) -> B | Refusal:
+        """The body of an answer, signed by the silo of a place. Raises ProtocolError."""
+        body = message.read(kind, Refusal)
+        self.registry.require_signed(place, body.kind, body.statement, message.signature)
+        versions.note(self.registry.path.parent, sent.silo, message.versions)
+        return body
 
     def _take(
         self,

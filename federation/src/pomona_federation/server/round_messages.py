@@ -30,9 +30,8 @@ from pomona_federation.messages.message_bodies import (
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, form_of, sha256
 from pomona_federation.server.member_registry import MemberRegistry, RegisteredMember
-from pomona_federation.server.message_exchange import OutgoingMessage
+from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.study import TrainingStudy
-from pomona_federation.versions import note
 
 
 @dataclass
@@ -46,7 +45,7 @@ class OutgoingTask(OutgoingMessage):
         mask: the silo's key for the round's sum, once it has answered, with secure aggregation.
     """
 
-    task: Task
+    body: Task
     rows: Mapping[str, memoryview]
     held: frozenset[str] = frozenset()
     bytes_down: int = 0
@@ -54,21 +53,16 @@ class OutgoingTask(OutgoingMessage):
     mask: MaskKey | None = None
 
     @property
-    def digest(self) -> str:
-        """Hash of the task."""
-        return self.task.digest
-
-    @property
     def about(self) -> Mapping[str, object]:
         """Its round, and its hash."""
-        return {"round": self.task.number, "task": self.digest}
+        return {"round": self.body.number, "task": self.body.digest}
 
     def message(self) -> Message:
         """The task, with its rows; only the first attempt omits those that the silo presumably
         holds.
         """
-        absent = self.task.needs - self.held if self.attempts == 1 else self.task.needs
-        message = Message.of(self.task, enclosed={digest: self.rows[digest] for digest in absent})
+        absent = self.body.needs - self.held if self.attempts == 1 else self.body.needs
+        message = Message.of(self.body, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
         return message
 
@@ -168,9 +162,7 @@ class AnswerReader:
         relays: the tensors of an uplink that are passed on to other silos unchanged.
     """
 
-    agreed: StudyAgreement
-    run: str
-    registry: MemberRegistry
+    exchange: MessageExchange
     relays: Collection[str]
 
     def verified(self, place: int, sent: OutgoingMessage, message: Message) -> Answer | Refusal:
@@ -178,10 +170,8 @@ class AnswerReader:
 
         Raises ProtocolError, also for an answer to another task.
         """
-        body: Answer | Refusal = message.read(Answer, Refusal)
-        self.registry.require_signed(place, body.kind, body.statement, message.signature)
-        note(self.registry.path.parent, sent.silo, message.versions)
-        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.digest):
+        body = self.exchange.verified(place, sent, Answer, message)
+        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.body.digest):
             raise ProtocolError("an answer to another task")
         return body
 
@@ -193,19 +183,20 @@ class AnswerReader:
         Raises ProtocolError.
         """
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
-        scores = checked_scores(answer, request.watched, self.agreed)
+        agreed = self.exchange.agreed
+        scores = checked_scores(answer, request.watched, agreed)
         reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
         arrival = Arrival(
             reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up
         )
         if fault or not request.trains:
             return arrival, []
-        if self.agreed.config.secure_aggregation:
+        if agreed.config.secure_aggregation:
             sent.mask = self._key(place, sent, answer)
             return arrival, []
         if sha256(uplink) != answer.uplink:
             raise ProtocolError("the uplink is not the one that was signed")
-        encoding = Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
+        encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
         origins = [
             self._origin(place, sent, answer, name, encoding.pack(tensors[name]))
@@ -219,14 +210,14 @@ class AnswerReader:
 
         Raises ProtocolError for anything that would spoil the sum for all.
         """
-        task = sent.task
+        task = sent.body
         known = (task.run, task.number, task.sizes[place])
         if (answer.run, answer.number, answer.samples) != known:
             raise ProtocolError("an answer of another run or round, or with other sample counts")
         if answer.mask is None:
             raise ProtocolError("an answer without a key for the sum of the round")
         said = mask_statement(task, answer.silo, answer.mask.key)
-        self.registry.require_signed(place, "mask", said, answer.mask.signature)
+        self.exchange.registry.require_signed(place, "mask", said, answer.mask.signature)
         require_key(answer.mask.key)
         return answer.mask
 
@@ -241,11 +232,11 @@ class AnswerReader:
         """
         signature, digest = answer.rows.get(tensor, ""), sha256(row)
         origin = RowOrigin(
-            silo=answer.silo, round=sent.task.number, tensor=tensor, signature=signature
+            silo=answer.silo, round=sent.body.number, tensor=tensor, signature=signature
         )
         try:
-            statement = row_statement(sent.task.agreement, self.run, origin, digest)
-            self.registry.require_signed(place, "row", statement, signature)
+            statement = row_statement(sent.body.agreement, self.exchange.run, origin, digest)
+            self.exchange.registry.require_signed(place, "row", statement, signature)
         except ProtocolError as fault:
             raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
         return digest, origin

@@ -24,7 +24,6 @@ from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
 from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult
-from pomona_federation.versions import note
 
 FIRST = "columns.json"
 logger = logging.getLogger("pomona")
@@ -38,21 +37,12 @@ Judge = Callable[[SurveyAnswer], None]
 class OutgoingQuestion(OutgoingMessage):
     """One silo's question in transit."""
 
-    question: SurveyQuestion
-
-    @property
-    def digest(self) -> str:
-        """Hash of the question."""
-        return self.question.digest
+    body: SurveyQuestion
 
     @property
     def about(self) -> Mapping[str, object]:
         """Its hash."""
-        return {"question": self.digest}
-
-    def message(self) -> Message:
-        """The question."""
-        return Message.of(self.question)
+        return {"question": self.body.digest}
 
 
 @dataclass
@@ -83,7 +73,7 @@ class Inquiry:
             sent = questions[place]
             try:
                 with untrusted():
-                    answers[sent.silo] = self._verified(sent.silo, place, question, message, judge)
+                    answers[sent.silo] = self._verified(place, sent, message, judge)
                 sent.answered = sent.done = True
             except ProtocolError as fault:
                 sent.fail(str(fault))
@@ -95,24 +85,21 @@ class Inquiry:
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(
-        self, name: str, place: int, asked: SurveyQuestion, message: Message, judge: Judge
+        self, place: int, sent: OutgoingQuestion, message: Message, judge: Judge
     ) -> SurveyAnswer:
         """An answer signed by the silo of a place. Raises ProtocolError."""
-        body: SurveyAnswer | Refusal = message.read(SurveyAnswer, Refusal)
-        registry = self.exchange.registry
-        registry.require_signed(place, body.kind, body.statement, message.signature)
-        note(registry.path.parent, name, message.versions)
+        body, asked = self.exchange.verified(place, sent, SurveyAnswer, message), sent.body
         if isinstance(body, Refusal):
             raise ProtocolError(body.fault)
         if (body.silo, body.agreement, body.run, body.question) != (
-            name,
+            sent.silo,
             asked.agreement,
             asked.run,
             asked.digest,
         ):
             raise ProtocolError("an answer to another question")
         judge(body)
-        self.exchange.audit.write("received", silo=name, question=asked.digest, bytes=message.size)
+        self.exchange.audit.write("received", silo=sent.silo, **sent.about, bytes=message.size)
         return body
 
 
