@@ -61,7 +61,7 @@ class ClientApp:
 
     @property
     def _policy(self) -> TaskPolicy:
-        return TaskPolicy.of(self.silo)
+        return TaskPolicy(self.silo)
 
     @property
     def _rounds(self) -> RoundStore:
@@ -184,7 +184,7 @@ class ClientApp:
 
     @property
     def _provenance(self) -> Provenance:
-        return Provenance(self.silo.folder, self.silo.state, self.silo.agreed)
+        return Provenance(self.silo)
 
     def _uplink(self, reply: Reply) -> bytes:
         """The bytes of an uplink. Raises ConfigError for more than this silo sends."""

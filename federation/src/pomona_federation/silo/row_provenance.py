@@ -27,6 +27,7 @@ from pomona_federation.messages.message_bodies import (
     mask_statement,
     row_statement,
 )
+from pomona_federation.silo.silo_in_study import Silo
 
 
 class NewestKeys(Settings):
@@ -163,15 +164,10 @@ class PeerHistory(Settings):
 class Provenance:
     """Verifies newcomers and signed rows, against the kit and earlier tasks.
 
-    Attributes:
-        folder: the silo's kit.
-        state: of the study; its ``seen.json`` records what was seen of each peer.
-        agreed: the agreement.
+    ``seen.json`` in the study's state records what was seen of each peer.
     """
 
-    folder: Path
-    state: Path
-    agreed: StudyAgreement
+    silo: Silo
 
     def require_newcomers(self, task: Task) -> None:
         """Raise ProtocolError for a newcomer, or a renewed key, that the authority has not
@@ -179,11 +175,11 @@ class Provenance:
 
         The same applies to a newcomer at another silo's place.
         """
-        taken, founders = self._seen(task).places, len(self.agreed.federation.silo)
+        taken, founders = self._seen(task).places, len(self.silo.agreed.federation.silo)
         whose = {name: place for place, name in taken.items()}
-        known = {silo.name for silo in self.agreed.federation.silo}
+        known = {silo.name for silo in self.silo.agreed.federation.silo}
         for i in task.newcomers:
-            if i.silo in known or not founders <= i.place < self.agreed.federation.places:
+            if i.silo in known or not founders <= i.place < self.silo.agreed.federation.places:
                 raise ProtocolError(
                     f"{i.silo} is introduced at place {i.place}, which is not free; ask the "
                     "operator"
@@ -195,7 +191,7 @@ class Provenance:
                 raise ProtocolError(
                     f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator"
                 )
-            if not self.agreed.federation.insecure and not self._keys.certified(
+            if not self.silo.agreed.federation.insecure and not self._keys.certified(
                 i.silo, i.key, i.certificate
             ):
                 raise ProtocolError(
@@ -203,7 +199,7 @@ class Provenance:
                     "server's operator"
                 )
             known.add(i.silo)
-        if not self.agreed.federation.insecure:
+        if not self.silo.agreed.federation.insecure:
             self._keys.require(task)
 
     def require(
@@ -224,9 +220,9 @@ class Provenance:
             initial: for an entry and a place, the initial row, which every member can compute and
                 none signs.
         """
-        if self.agreed.federation.insecure:
+        if self.silo.agreed.federation.insecure:
             return
-        peers, seen = names(self.agreed, task), self._seen(task)
+        peers, seen = names(self.silo.agreed, task), self._seen(task)
         self._note_members(task, peers, seen)
         for key, tensor in relays.items():
             for j, digest in task.downlink[key].rows.items():
@@ -246,12 +242,12 @@ class Provenance:
         """Raise ProtocolError for a key of a sum that its silo has not signed, by place; the task's
         newcomers and renewals have been verified.
         """
-        peers = names(self.agreed, task)
+        peers = names(self.silo.agreed, task)
         if strangers := sorted(set(shown) - {i for i in peers if task.sizes[i]}):
             raise ProtocolError(
                 f"a sum with place {strangers[0]}, which has no member; ask the server's operator"
             )
-        for place, mask in () if self.agreed.federation.insecure else shown.items():
+        for place, mask in () if self.silo.agreed.federation.insecure else shown.items():
             said = mask_statement(task, peers[place], mask.key)
             if not signed(self._keys.newest(peers[place], task), "mask", said, mask.signature):
                 raise ProtocolError(
@@ -292,7 +288,7 @@ class Provenance:
 
     @cached_property
     def _keys(self) -> PeerKeys:
-        return PeerKeys(self.folder, self.agreed)
+        return PeerKeys(self.silo.folder, self.silo.agreed)
 
     def _seen(self, task: Task) -> PeerHistory:
         """Peers as seen in the task's run so far, for the caller to add to."""
@@ -305,7 +301,7 @@ class Provenance:
 
     @property
     def _path(self) -> Path:
-        return self.state / "seen.json"
+        return self.silo.state / "seen.json"
 
 
 def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:

@@ -81,7 +81,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion | SumRequest) -> Bo
         raise ProtocolError(
             "the server's request is not of the kind of study that this silo agreed to"
         )
-    TaskPolicy.of(silo).require_agreed(body.agreement, body.run)
+    TaskPolicy(silo).require_agreed(body.agreement, body.run)
     silo.require_affordable(body.run)
     if isinstance(body, Hello):
         rows = answers.columns(survey, silo.file.data).rows

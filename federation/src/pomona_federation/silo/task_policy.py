@@ -8,7 +8,7 @@ the same answer.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,6 @@ from pydantic import Field
 from pomona.core.bounds import Number, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
-from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
@@ -26,7 +25,7 @@ from pomona_federation.messages.message_bodies import (
     Task,
     Token,
 )
-from pomona_federation.silo.consent_rules import ConsentTerms, local_now
+from pomona_federation.silo.consent_rules import local_now
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import InitialDownlink
@@ -38,30 +37,15 @@ START_OVER = "if that is meant, remove state/agreement.json"
 
 @dataclass(frozen=True)
 class TaskPolicy:
-    """Accepts or refuses tasks by the agreement and what was pinned.
+    """Accepts or refuses tasks by the agreement and what was pinned."""
 
-    Attributes:
-        state: the silo's folder for what changes.
-        agreed: the agreement.
-        silo: the silo's name.
-        terms: under which the study was accepted.
-    """
-
-    state: Path
-    agreed: StudyAgreement
-    silo: str
-    terms: ConsentTerms = field(default_factory=ConsentTerms)
-
-    @classmethod
-    def of(cls, silo: Silo) -> "TaskPolicy":
-        """The policy of a silo in a study."""
-        return cls(silo.state, silo.agreed, silo.file.name, silo.terms)
+    silo: Silo
 
     def require_agreed(self, agreement: str, run: str) -> None:
         """Raise ProtocolError unless agreement and run are the agreed ones and the time is within
         the silo's hours.
         """
-        self.terms.require_time(local_now())
+        self.silo.terms.require_time(local_now())
         mine = self._agreement()
         pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
         require_begun(pinned.begun, "this silo's part in the study")
@@ -88,7 +72,7 @@ class TaskPolicy:
         Raises ProtocolError if it cannot be computed here because custom code is missing.
         """
         try:
-            return self.agreed.agreement
+            return self.silo.agreed.agreement
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
@@ -104,8 +88,9 @@ class TaskPolicy:
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
         self._require_own(task, samples)
-        self.terms.require_members(sum(task.sizes[place] > 0 for place in names(self.agreed, task)))
-        last = self.agreed.config.rounds + (not task.trains)  # the closing visit evaluates
+        agreed = self.silo.agreed
+        self.silo.terms.require_members(sum(task.sizes[place] > 0 for place in names(agreed, task)))
+        last = agreed.config.rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(
                 f"round {task.number} after round {task.settled}, but {last} is the last of the "
@@ -155,10 +140,10 @@ class TaskPolicy:
 
     def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
         """Require that the place is this silo's, with its actual number of samples."""
-        who = names(self.agreed, task).get(task.place, "nobody")
-        if who != self.silo:
+        me, who = self.silo.file.name, names(self.silo.agreed, task).get(task.place, "nobody")
+        if who != me:
             raise ProtocolError(
-                f"a task for place {task.place}, which is {who}'s; this silo is {self.silo}"
+                f"a task for place {task.place}, which is {who}'s; this silo is {me}"
             )
         known = self._pinned()
         if known and known.place not in {None, task.place}:
@@ -166,7 +151,7 @@ class TaskPolicy:
                 f"a task for place {task.place}, but this silo has place {known.place}; "
                 f"{START_OVER}"
             )
-        if len(task.sizes) != (places := self.agreed.federation.places):
+        if len(task.sizes) != (places := self.silo.agreed.federation.places):
             raise ProtocolError(
                 f"a task with {len(task.sizes)} places, the agreement says {places}"
             )
@@ -186,7 +171,7 @@ class TaskPolicy:
         others = [j for j in entry.index if j != task.place]
         if set(others) != set(entry.rows) or len(others) != len(set(others)):
             raise ProtocolError(f"{key} names rows that do not exist; check the server's version")
-        members = {j for j in names(self.agreed, task) if task.sizes[j]}
+        members = {j for j in names(self.silo.agreed, task) if task.sizes[j]}
         if strangers := sorted(set(others) - members):
             raise ProtocolError(
                 f"{key}: a row for place {strangers[0]}, which has no member; ask the server's "
@@ -194,10 +179,10 @@ class TaskPolicy:
             )
 
     def _pinned(self) -> PinnedAgreement | None:
-        return read_json(PinnedAgreement, self.state / PINNED)
+        return read_json(PinnedAgreement, self.silo.state / PINNED)
 
     def _pin(self, said: PinnedAgreement) -> PinnedAgreement:
-        write_json(self.state / PINNED, said)
+        write_json(self.silo.state / PINNED, said)
         return said
 
 
