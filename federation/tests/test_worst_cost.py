@@ -14,7 +14,7 @@ from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
 from pomona.privacy.settings import RELEASES, Privacy, Release
 from pomona_federation.silo import preflight
-from pomona_federation.silo.noise_stores import Restored, lost
+from pomona_federation.silo.noise_stores import PrivateRun, Restored
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import worst_cost
@@ -187,9 +187,8 @@ def test_what_a_backup_does_not_know_is_all_that_a_server_can_have_asked():
         Gradients(purpose="finetuning", epochs=1, evaluates=True),
     )
     n, size, epochs, rounds = 40, 10, 2, 4
-    made = list(
-        lost(Restored(token="ab", after=2), SETTINGS, asked, n, size, Passes(epochs), rounds)
-    )
+    run = PrivateRun(SETTINGS, asked, n, size, Passes(epochs), rounds)
+    made = list(run.lost(Restored(token="ab", after=2)))
     steps = n // size
     count = {
         (r, p): sum(e.draw.round == r and e.draw.purpose == p for e in made)

@@ -11,7 +11,8 @@ addresses, before any other is made: two of one batch then count as two of one b
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.bounds import Number
@@ -115,44 +116,26 @@ def charge(
     for path in sorted(stores.glob("restored-*.json")):
         if restored := read_json(Restored, path):
             store, config = objective.key_store(place), scenario.config
-            n, asked = (
-                len(scenario.partition.clients[place].train),
-                config.method.method().card.privacy.gradients,
-            )
-            about = (
+            run = PrivateRun(
                 store.settings,
-                asked,
-                n,
+                config.method.method().card.privacy.gradients,
+                len(scenario.partition.clients[place].train),
                 config.batch_size,
                 config.passes,
                 config.rounds,
             )
-            for entry in lost(restored, *about):
+            for entry in run.lost(restored):
                 store.ledger.append(entry)
-            reserve(
-                restored.token,
-                epsilon(store.settings, store.ledger.planned(to_come(restored, *about))),
-            )
+            may_come = store.ledger.planned(run.to_come(restored))
+            reserve(restored.token, epsilon(store.settings, may_come))
         path.unlink()
 
 
-def lost(
-    restored: Restored,
-    settings: Privacy,
-    asked: Iterable[Gradients],
-    n: int,
-    size: int,
-    passes: Passes,
-    rounds: int,
-) -> Iterator[LedgerEntry]:
-    """The largest possible releases in the rounds lost by a restore; the last visit is one more
-    round.
+@dataclass(frozen=True)
+class PrivateRun:
+    """The releases that a run can ask of a silo.
 
-    A server may ask in every round, if it lets them begin at the same state, for what a method asks
-    once in a run; and a round may be evaluated with its training and once more.
-
-    Args:
-        restored: which rounds.
+    Attributes:
         settings: the run's privacy.
         asked: the gradients that the method asks for.
         n: training samples.
@@ -160,52 +143,47 @@ def lost(
         passes: over the data in a round.
         rounds: of the run.
     """
-    last = rounds + 1 if restored.until is None else min(restored.until, rounds + 1)
-    for number in range(restored.after + 1, last + 1) if n else ():
-        for kind, gradients in enumerate(asked):
-            if number <= rounds or gradients.evaluates:
-                times = 2 if gradients.evaluates and number <= rounds else 1
-                yield from _round(
-                    f"{restored.token} {kind}", number, gradients, settings, n, size, passes, times
-                )
 
+    settings: Privacy
+    asked: Sequence[Gradients]
+    n: int
+    size: int
+    passes: Passes
+    rounds: int
 
-def to_come(
-    restored: Restored,
-    settings: Privacy,
-    asked: Iterable[Gradients],
-    n: int,
-    size: int,
-    passes: Passes,
-    rounds: int,
-) -> Iterator[LedgerEntry]:
-    """Releases that an honest server may still ask for after a restore; the arguments are those of
-    ``lost``.
-    """
-    for number in range(restored.after + 1, rounds + 2) if n else ():
-        for kind, gradients in enumerate(asked):
-            if (number <= rounds or gradients.evaluates) and (
-                number == restored.after + 1 or not gradients.once
-            ):
-                yield from _round(
-                    f"{restored.token} to come {kind}", number, gradients, settings, n, size, passes
-                )
+    def lost(self, restored: Restored) -> Iterator[LedgerEntry]:
+        """The largest possible releases in the rounds lost by a restore.
 
+        A server may ask in every round, if it lets them begin at the same state, for what a method
+        asks once in a run; and a round may be evaluated with its training and once more.
+        """
+        for number, kind, gradients in self._visits(restored.after, restored.until):
+            times = 2 if gradients.evaluates and number <= self.rounds else 1
+            yield from self._releases(f"{restored.token} {kind}", number, gradients, times)
 
-def _round(
-    name: str,
-    number: int,
-    gradients: Gradients,
-    settings: Privacy,
-    n: int,
-    size: int,
-    passes: Passes,
-    times: int = 1,
-) -> Iterator[LedgerEntry]:
-    """The releases of one kind in a round, each under its own name."""
-    for step in range(gradients.batches(passes, steps(n, size))):
-        draw = Draw(number, gradients.purpose, step, n, size)
-        for k in range(times * gradients.per_batch):
-            release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
-            sigma = settings.noise_multiplier if gradients.noised else 0.0
-            yield LedgerEntry(draw, sigma, release, settings.counted(draw.purpose))
+    def to_come(self, restored: Restored) -> Iterator[LedgerEntry]:
+        """Releases that an honest server may still ask for after a restore."""
+        for number, kind, gradients in self._visits(restored.after):
+            if number == restored.after + 1 or not gradients.once:
+                yield from self._releases(f"{restored.token} to come {kind}", number, gradients)
+
+    def _visits(self, after: int, until: int | None = None) -> Iterator[tuple[int, int, Gradients]]:
+        """The rounds after one, up to another, each with the number and kind of its gradients; the
+        last visit is one more round.
+        """
+        last = self.rounds + 1 if until is None else min(until, self.rounds + 1)
+        for number in range(after + 1, last + 1) if self.n else ():
+            for kind, gradients in enumerate(self.asked):
+                if number <= self.rounds or gradients.evaluates:
+                    yield number, kind, gradients
+
+    def _releases(
+        self, name: str, number: int, gradients: Gradients, times: int = 1
+    ) -> Iterator[LedgerEntry]:
+        """The releases of one kind in a round, each under its own name."""
+        for step in range(gradients.batches(self.passes, steps(self.n, self.size))):
+            draw = Draw(number, gradients.purpose, step, self.n, self.size)
+            for k in range(times * gradients.per_batch):
+                release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
+                sigma = self.settings.noise_multiplier if gradients.noised else 0.0
+                yield LedgerEntry(draw, sigma, release, self.settings.counted(draw.purpose))
