@@ -25,14 +25,13 @@ from agreement_file import agreement
 from pomona_federation import certificates, keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import superlink
 from pomona_federation.server.auth_proxy import (
     ANSWERS,
     BODY,
-    MEMBERSHIP,
     PIECE,
-    STUDIES,
     TRIES,
     Gate,
     RequestLimits,
@@ -42,7 +41,6 @@ from pomona_federation.server.auth_proxy import (
 )
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
-from pomona_federation.silo import server_requests
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.supervision.processes import environment
@@ -155,7 +153,6 @@ def test_a_body_is_as_long_as_allowed(path, chunks, headers, status, read):
 def test_the_gate_itself_tells_how_a_silo_stands_and_reads_no_body():
     behind = Behind()
     behind.gate.membership = lambda _: "revoked"
-    assert server_requests.MEMBERSHIP == MEMBERSHIP
     assert asyncio.run(behind.ask(MEMBERSHIP, b"x" * 100)) == 200
     assert behind.read == 0
 

@@ -20,9 +20,10 @@ from pomona.core.errors import ConfigError
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import Shown, client_context
+from pomona_federation.messages.message_bodies import MEMBERSHIP
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server import superlink
-from pomona_federation.server.auth_proxy import MEMBERSHIP, Gate
+from pomona_federation.server.auth_proxy import Gate
 from pomona_federation.server.registry_admin import admit, dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client

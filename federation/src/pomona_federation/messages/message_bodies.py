@@ -352,7 +352,9 @@ class SurveyAnswer(Body):
     figures: FiguresReply | None = None
 
 
-STUDIES = "/v1/fleet/pomona/studies"
+# paths that the server's gate itself answers
+MEMBERSHIP = "/v1/fleet/pomona/membership"  # whether a silo is a member
+STUDIES = "/v1/fleet/pomona/studies"  # requests about studies
 STUDY_VERSIONS = f"{STUDIES}/versions"
 MOST_DECISIONS = 1000  # most decisions in a visit, and most studies in an answer
 

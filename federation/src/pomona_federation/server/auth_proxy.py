@@ -23,6 +23,7 @@ from typing import Any
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
 from pomona.core.files import LONG, content, publish
+from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 UID, INODE = 6, 8  # columns, counted from the local address
@@ -102,8 +103,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
-MEMBERSHIP = f"{OPEN}pomona/membership"  # answered by the gate itself: whether a silo is a member
-STUDIES = f"{OPEN}pomona/studies"  # also answered by the gate: requests about studies
 # in a request's state: whether its connection belongs to the server's own account
 OURS = "pomona.ours"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}

@@ -41,6 +41,14 @@ def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
     return MemberRegistry(study, federation, members=registry).entries
 
 
+def written(folder: Path) -> int:
+    """When the registry, which defines the members, was last written; 0 if there is none."""
+    try:
+        return (folder / "run" / ROSTER).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def members(folder: Path) -> dict[str, bytes]:
     """Public keys (PEM) by silo of those that may connect now; starts the registry if there is
     none.

@@ -39,10 +39,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
+from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server.auth_proxy import (
-    MEMBERSHIP,
     OURS,
-    STUDIES,
     Gate,
     Headers,
     RequestLimits,
@@ -53,8 +52,7 @@ from pomona_federation.server.auth_proxy import (
     ours,
 )
 from pomona_federation.server.held_requests import Hold, Notifier, notify
-from pomona_federation.server.member_registry import ROSTER
-from pomona_federation.server.registry_admin import keys_of
+from pomona_federation.server.registry_admin import keys_of, written
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
@@ -191,16 +189,11 @@ class RequestAuth:
 
     def _known(self) -> Mapping[bytes, tuple[str, bool]]:
         """Silos by public key (PEM), reloaded whenever the registry has been written."""
-        try:
-            written = (self._folder / "run" / ROSTER).stat().st_mtime_ns
-        except OSError:
-            written = 0
-        if written != self._read:
+        now = written(self._folder)
+        if now != self._read:
             found = keys_of(self._folder).items()
-            self._keys, self._read = (
-                {key: (name, revoked) for name, (key, revoked) in found},
-                written,
-            )
+            self._keys = {key: (name, revoked) for name, (key, revoked) in found}
+            self._read = now
         return self._keys
 
 

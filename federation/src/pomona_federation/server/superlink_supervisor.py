@@ -18,6 +18,7 @@ from typing import Literal
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
 from pomona_federation.audit_log import Audit
+from pomona_federation.server.registry_admin import written
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
@@ -322,15 +323,9 @@ class ServerPolicy:
                 raise
 
     def _changed(self) -> bool:
-        """Return whether ``run/roster.json``, which defines the members, has been written since the
-        last call.
-        """
-        try:
-            now = (self.folder / "run" / "roster.json").stat().st_mtime_ns
-        except OSError:
-            now = 0
-        before, self._roster = self._roster, now
-        return now != before
+        """Return whether the registry has been written since the last call."""
+        before, self._roster = self._roster, written(self.folder)
+        return self._roster != before
 
     def _give_up_run(self) -> None:
         """Tell SuperLink that a run has ended whose ServerApp it still waits for."""

@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona_federation import keys
+from pomona_federation.messages.message_bodies import MEMBERSHIP
 from pomona_federation.silo.http_client import ServerRoute
 
 SHORT = 100  # bytes of an answer that are read
@@ -242,7 +243,6 @@ def _until(link: Any) -> datetime | None:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
 
 
-MEMBERSHIP = "/v1/fleet/pomona/membership"
 REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
 Membership = Literal["member", "revoked", "unknown", "unsaid"]
 

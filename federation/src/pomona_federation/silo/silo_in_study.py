@@ -76,16 +76,9 @@ class Silo:
         """A kit's silo in the study with this name or first digits of its hash; None for the kit's
         own.
 
-        Raises ConfigError if there is none.
+        Raises ConfigError if there is none of that name.
         """
-        if which is not None:
-            return cls(folder, KnownStudies(folder).named(which))
-        silo = cls(folder)
-        if not silo.studying:
-            raise ConfigError(
-                "this kit came without a study; name one of `pomona silo studies` with --study"
-            )
-        return silo
+        return cls(folder, None if which is None else KnownStudies(folder).named(which))
 
     @cached_property
     def federation(self) -> Federation:

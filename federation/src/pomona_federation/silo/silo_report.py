@@ -128,7 +128,7 @@ def report(
     """
     importable(folder)
     silo = Silo.in_study(folder, study)
-    one, agreed, state = silo.file, silo.agreed, silo.state
+    agreed, one, state = silo.agreed, silo.file, silo.state
     seen, _ = history.read(state)
     method = agreed.config.method.method()
     own = judged(history.counted(seen), method.card.headline)
