@@ -3,7 +3,6 @@
 import os
 import socket
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 import tomli_w
@@ -103,12 +102,7 @@ def _served(
 ) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
     with Audit(state / "audit.jsonl") as audit:
-        own = LogFile(state / "logs" / SUPERVISOR)
-
-        def tell(text: str) -> None:
-            own.write(text)
-            say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
-
+        tell = LogFile(state / "logs" / SUPERVISOR).telling(say)
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
             tell(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))

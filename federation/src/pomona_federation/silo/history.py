@@ -8,7 +8,6 @@ silo.
 import json
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pomona.core.files import LONG, content
 from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
 from pomona_federation.json_store import read_json, write_json
+from pomona_federation.supervision.process_logs import clock
 
 FILE = "rounds.jsonl"
 FAULT = "fault.json"
@@ -112,9 +112,8 @@ class LastFault(Settings):
 
 def note_fault(state: Path, fault: Exception) -> None:
     """Record a fault as the study's last one. Raises OSError."""
-    when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_json(state / FAULT, LastFault(when=when, fault=plain(worded(fault), 400)))
+    write_json(state / FAULT, LastFault(when=clock(), fault=plain(worded(fault), 400)))
 
 
 def clear_fault(state: Path) -> None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.history import FILE as HISTORY
 from pomona_federation.silo.own_state import begin, seal
 from pomona_federation.study import MOST_TRIALS, TRIALS, Study
+from pomona_federation.supervision.process_logs import clock
 
 STUDIES, FILE = "studies", "study.json"
 ANSWERS = "survey.json"  # a survey's answers, in its study's folder
@@ -236,7 +236,7 @@ class KnownStudies:
         """
         status: Status = "accepted" if accepted else "declined"
         by, why = plain(by), plain(why)  # as it will be read back
-        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
+        when = clock()
         news = {"status": status, "by": by, "when": when, "why": why, "sent": False, "terms": terms}
         with self._changing(known) as now:
             if policy and now.status != "pending":

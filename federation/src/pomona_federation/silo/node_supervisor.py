@@ -272,13 +272,8 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
             home.mkdir(mode=0o700, exist_ok=True)
             way = ServerRoute.of(folder, silo, federation)
             client(way).close()  # raises here for unusable files, instead of repeatedly in the node
-
             own = LogFile(state / "logs" / SUPERVISOR)
-
-            def tell(text: str) -> None:
-                own.write(text)
-                say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z {text}")
-
+            tell = own.telling(say)
             tell(f"{silo.name} attends {federation.name} at {federation.server}")
             for line in holding:
                 tell(f"warning: {line.text}" if line.foreign else line.text)

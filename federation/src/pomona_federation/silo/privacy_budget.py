@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +37,7 @@ from pomona_federation.silo.data_sources import (
     with_names,
 )
 from pomona_federation.silo.own_state import seal
+from pomona_federation.supervision.process_logs import clock
 
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
@@ -273,9 +273,8 @@ class PrivacyBudget:
         }
         about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
         write_line(self.kit / "state", RESERVED, **about)
-        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
         spent = 0.0 if data else about["epsilon"]
-        self._write((*known, Reservation(**about, spent=spent, when=when, data=data)))
+        self._write((*known, Reservation(**about, spent=spent, when=clock(), data=data)))
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
         """Record the epsilon in the study's ledger after a task of a run."""

@@ -7,7 +7,7 @@ A line: ``2026-11-22T06:42:04.123Z INFO     [round 3] text``. At ``LIMIT`` bytes
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -124,6 +124,20 @@ class LogFile:
                 os.write(handle, data)
             finally:
                 os.close(handle)
+
+    def telling(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """A function that writes text here, and says it with the time."""
+
+        def tell(text: str) -> None:
+            self.write(text)
+            say(f"{clock()} {text}")
+
+        return tell
+
+
+def clock() -> str:
+    """The time now, in UTC, for people."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def plain_line(text: str) -> str:
