@@ -184,26 +184,25 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
         ) from None
     if public != own.public_key():
         raise ConfigError(f"{path} does not belong to {key.name}; copy both from the same kit")
-    left(own.not_valid_before_utc, own.not_valid_after_utc, path)
+    _require_current(own, path)
     return own.not_valid_after_utc
 
 
-def left(begin: datetime, end: datetime, path: Path, now: datetime | None = None) -> timedelta:
-    """Return the remaining time of a certificate. Raises ConfigError if it is not valid now."""
-    now = now or datetime.now(UTC)
-    if not begin <= now <= end:
+def _require_current(shown: x509.Certificate, path: Path) -> None:
+    """Raise ConfigError unless a certificate is valid now."""
+    begin, end = shown.not_valid_before_utc, shown.not_valid_after_utc
+    if not begin <= datetime.now(UTC) <= end:
         raise ConfigError(
             f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
             "`pomona deploy renew`: or is this clock wrong?"
         )
-    return end - now
 
 
-def valid(path: Path, now: datetime | None = None) -> datetime:
+def valid(path: Path) -> datetime:
     """Return the end (UTC) of a certificate file. Raises ConfigError if it is not valid now."""
-    until = expires(path)
-    left(x509.load_pem_x509_certificate(files.content(path)).not_valid_before_utc, until, path, now)
-    return until
+    shown = x509.load_pem_x509_certificate(content(path))
+    _require_current(shown, path)
+    return shown.not_valid_after_utc
 
 
 def warning(until: datetime, now: datetime | None = None) -> str:
