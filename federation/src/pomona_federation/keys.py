@@ -274,9 +274,7 @@ def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str)
     line).
     """
     try:
-        key = load_ssh_public_key(public.encode())
-        if not isinstance(key, EllipticCurvePublicKey):
-            return False
+        key = load_public(public.encode())
         key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
     except (InvalidSignature, *UNREADABLE):
         return False
