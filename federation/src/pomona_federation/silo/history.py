@@ -93,6 +93,12 @@ def counted(seen: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     return kept
 
 
+def last_info(seen: Sequence[HistoryEntry]) -> dict[str, list[float]]:
+    """The method's own quantities of the last visit that has some."""
+    info = next((visit.info for visit in reversed(seen) if visit.info), {})
+    return {name: value if isinstance(value, list) else [value] for name, value in info.items()}
+
+
 def _visit(line: bytes) -> HistoryEntry | None:
     try:
         return HistoryEntry.model_validate_json(line)

@@ -168,11 +168,9 @@ def _metrics(
 
 def _sources(state: Path, scenario: Scenario, agreed: StudyAgreement, task: Task) -> Sources:
     seen, _ = history.read(state)
-    info = next((visit.info for visit in reversed(seen) if visit.info), {})
-    lists = {name: value if isinstance(value, list) else [value] for name, value in info.items()}
     shown = scenario.config.method.method().card.presentation
     return Sources(
         received=any(visit.bytes_down for visit in seen),
         members=[name for _, name in sorted(names(agreed, task).items())],
-        weights=model_card.relationships(lists, scenario.names, shown),
+        weights=model_card.relationships(history.last_info(seen), scenario.names, shown),
     )

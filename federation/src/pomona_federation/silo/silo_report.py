@@ -136,7 +136,7 @@ def report(
     own["round"] = min(own["round"], agreed.config.rounds)
     alone = _alone(state, one, agreed, own["round"], watch)
     names = peers(agreed, seen[-1].names)
-    tables, numbers = helpers(_last_info(seen), names, one.name, method.card.presentation)
+    tables, numbers = helpers(history.last_info(seen), names, one.name, method.card.presentation)
     about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
     made = Report(*about, own, alone, tables, numbers)
     page = state / "report.md"
@@ -176,13 +176,12 @@ def peers(agreed: StudyAgreement, told: Mapping[str, str]) -> list[str]:
 
 
 def helpers(
-    info: Mapping[str, Any], names: Sequence[str], own: str, shown: Presentation
+    info: Mapping[str, list[float]], names: Sequence[str], own: str, shown: Presentation
 ) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[tuple[str, list[float]]]]:
     """The tables and numbers of a visit's info; a value for each place describes the silo there."""
     tables: list[tuple[str, list[dict[str, Any]]]] = []
     others: list[tuple[str, list[float]]] = []
-    for name, value in info.items():
-        values = [float(v) for v in (value if isinstance(value, list) else [value])]
+    for name, values in info.items():
         words = shown.quantity(name, len(values), len(names))
         if words.kind == "matrix" and len(values) == len(names):
             rows = [
@@ -194,10 +193,6 @@ def helpers(
         else:
             others.append((words.title, values))
     return tables, others
-
-
-def _last_info(seen: Sequence[HistoryEntry]) -> Mapping[str, Any]:
-    return next((visit.info for visit in reversed(seen) if visit.info), {})
 
 
 def _alone(
