@@ -11,7 +11,7 @@ from safetensors.numpy import load
 from pomona.core.errors import QuorumError
 from pomona.federation.admission import FACTOR
 from pomona.record.run_folder import load as load_run
-from pomona_federation.audit_log import read, verify
+from pomona_federation.audit_log import verify, whole
 from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
 from test_hostile_members import forged
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 def decisions(federation):
     path = federation.server / "run" / "audit.jsonl"
     assert verify(path) is None
-    return [e for e in read(path) if e["event"] == "admission"]
+    return [e for e in whole(path) if e["event"] == "admission"]
 
 
 def sent(patch):

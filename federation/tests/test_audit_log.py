@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
 from pomona_federation import audit_log
-from pomona_federation.audit_log import Audit, read, verify
+from pomona_federation.audit_log import Audit, verify, whole
 
 
 def written(path, events):
@@ -35,8 +36,8 @@ def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
         chain = hashlib.sha256(f"{chain}\n{{{rest}".encode()).hexdigest()
         assert claimed == chain
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [r["event"] for r in read(path)] == ["start", "join"]
-    assert read(path)[0]["time"].endswith("+00:00")
+    assert [r["event"] for r in whole(path)] == ["start", "join"]
+    assert next(whole(path))["time"].endswith("+00:00")
     assert verify(path) is None
 
 
@@ -72,15 +73,15 @@ def test_another_spelling_a_missing_and_a_swapped_line_show(tmp_path):
 @given(st.data())
 def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("audit") / "audit.jsonl"
-    whole = written(path, [("a", {"k": "ä"}), ("b", {})])
-    cut = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:cut])
-    ends = [k for k, byte in enumerate(whole) if byte == ord("\n")]
+    text = written(path, [("a", {"k": "ä"}), ("b", {})])
+    cut = data.draw(st.integers(0, len(text)))
+    path.write_bytes(text[:cut])
+    ends = [k for k, byte in enumerate(text) if byte == ord("\n")]
     kept = sum(cut >= end for end in ends)  # whole, perhaps but for its newline
-    piece = 0 if cut in ends else cut - whole[:cut].rfind(b"\n") - 1
+    piece = 0 if cut in ends else cut - text[:cut].rfind(b"\n") - 1
     written(path, [("c", {})])
     assert verify(path) is None
-    events = [(r["event"], r.get("bytes")) for r in read(path)]
+    events = [(r["event"], r.get("bytes")) for r in whole(path)]
     assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [
         ("c", None)
     ]
@@ -88,10 +89,10 @@ def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
 
 def test_a_piece_that_nobody_owns_up_to_is_broken(tmp_path):
     path = tmp_path / "audit.jsonl"
-    whole = written(path, [("a", {}), ("b", {})])
-    path.write_bytes(whole[:-6])
+    text = written(path, [("a", {}), ("b", {})])
+    path.write_bytes(text[:-6])
     assert verify(path) == 2
-    path.write_bytes(whole[:-6] + b"\n" + whole)
+    path.write_bytes(text[:-6] + b"\n" + text)
     assert verify(path) == 2
 
 
@@ -103,7 +104,7 @@ def test_two_writers_share_one_chain(tmp_path):
             other.write("other", number=n)
             other.write("other", number=n)
     assert verify(path) is None
-    assert len(read(path)) == 9
+    assert len(list(whole(path))) == 9
 
 
 def test_what_the_disk_refuses_is_said(tmp_path):
@@ -119,7 +120,7 @@ def test_what_the_disk_refuses_is_said(tmp_path):
 def test_values_must_be_plain(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit, pytest.raises(ValueError, match="JSON"):
         audit.write("a", loss=float("nan"))
-    assert json.loads("[]") == read(tmp_path / "audit.jsonl")
+    assert json.loads("[]") == list(whole(tmp_path / "audit.jsonl"))
 
 
 ODD = {
@@ -138,7 +139,7 @@ def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path)
     path.write_bytes(path.read_bytes() + ODD[what] + b"\n")
     with Audit(path) as log:
         log.write("last")
-    assert [line["event"] for line in read(path)] == ["first", "last"]
+    assert [line["event"] for line in whole(path)] == ["first", "last"]
     assert verify(path) == 2
 
 
@@ -162,19 +163,19 @@ def test_the_end_of_a_file_is_enough_to_go_on(tmp_path, monkeypatch):
 def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypatch, block, tail):
     monkeypatch.setattr(audit_log, "BLOCK", block)
     path = tmp_path / "audit.jsonl"
-    whole = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
-    path.write_bytes(whole + tail)
+    text = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
+    path.write_bytes(text + tail)
     written(path, [("c", {})])
-    events = [line["event"] for line in read(path)]
+    events = [line["event"] for line in whole(path)]
     assert events == ["a", "b", *(["torn"] if tail and not tail.endswith(b"\n") else []), "c"]
-    chains = [line["chain"] for line in read(path)]
-    path.write_bytes(whole + path.read_bytes()[len(whole) + len(tail) :].lstrip(b"\n"))
-    assert [line["chain"] for line in read(path)] == chains
+    chains = [line["chain"] for line in whole(path)]
+    path.write_bytes(text + path.read_bytes()[len(text) + len(tail) :].lstrip(b"\n"))
+    assert [line["chain"] for line in whole(path)] == chains
     if b"torn" not in path.read_bytes():
         assert verify(path) is None
     path.write_bytes(tail)
     written(path, [("c", {})])
-    assert read(path)[-1]["event"] == "c"
+    assert list(whole(path))[-1]["event"] == "c"
 
 
 def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypatch):
@@ -187,19 +188,19 @@ def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypa
         ("accepted", {"agreement": other}),
         ("round", {"agreement": one}),
     ]
-    whole = written(path, late)
+    text = written(path, late)
     monkeypatch.setattr(
         audit_log.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
     )
     assert audit_log.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
-    assert sum(read_bytes) <= audit_log.BLOCK < len(whole)
+    assert sum(read_bytes) <= audit_log.BLOCK < len(text)
     assert audit_log.last_line(path, {"accepted"}, one)["agreement"] == one, (
         "the first line of all follows nothing"
     )
     assert audit_log.last_line(path, {"accepted"}, "3" * 64) is None
-    path.write_bytes(whole[len(first) :])
+    path.write_bytes(text[len(first) :])
     assert audit_log.last_line(path, {"declined"}, one)["event"] == "declined"
-    lines = whole.splitlines(keepends=True)
+    lines = text.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
     assert audit_log.last_line(path, {"declined"}, one) is None, (
         "it does not follow what stands before it now"
@@ -211,7 +212,8 @@ def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
     written(path, [("accepted", {"agreement": "1" * 64})])
     os.truncate(path, 2**40)
     tracemalloc.start()
-    for reader in (read, verify, lambda path: audit_log.last_line(path, {"accepted"}, "1" * 64)):
+    last = partial(audit_log.last_line, events={"accepted"}, agreement="1" * 64)
+    for reader in (lambda path: list(whole(path)), verify, last):
         with pytest.raises(StorageError, match="has a line of more than 1048576 bytes"):
             reader(path)
     with Audit(path) as log, pytest.raises(StorageError, match="has a line of more than"):
@@ -230,7 +232,7 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     for number in range(10 * audit_log.REFUSALS):
         audit_log.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
     audit_log.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
-    lines = read(path)
+    lines = list(whole(path))
     assert [line["event"] for line in lines] == [
         "answered",
         *["refused"] * audit_log.REFUSALS,
@@ -242,12 +244,12 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     ]
     for number in range(2 * audit_log.REMEMBERED):
         audit_log.write_limited(tmp_path / "state", "answered", round=number + 3)
-    assert len(read(path)) == len(lines) + 2 * audit_log.REMEMBERED
+    assert len(list(whole(path))) == len(lines) + 2 * audit_log.REMEMBERED
     now[0] += audit_log.HOUR
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
     (tmp_path / "state" / "node" / audit_log.LIMITED).write_text("{")
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
-    assert [line["reason"] for line in read(path)[-2:]] == ["no 0"] * 2
+    assert [line["reason"] for line in list(whole(path))[-2:]] == ["no 0"] * 2
     assert verify(path) is None
 
 
@@ -284,5 +286,5 @@ def test_a_file_that_is_cut_under_its_writer_goes_on_and_shows_where(left, tmp_p
         os.truncate(path, {"nothing": 0, "a line": line, "a line and a half": line * 3 // 2}[left])
         audit.write("c")
         audit.write("d")
-    assert [r["event"] for r in read(path)][-2:] == ["c", "d"]
+    assert [r["event"] for r in whole(path)][-2:] == ["c", "d"]
     assert verify(path) == (1 if left == "nothing" else 2 if left == "a line" else 3)

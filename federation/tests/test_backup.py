@@ -29,8 +29,7 @@ from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
-from pomona_federation.audit_log import Audit, verify
-from pomona_federation.audit_log import read as audit_lines
+from pomona_federation.audit_log import Audit, verify, whole
 from pomona_federation.installation import backup as module
 from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona_federation.installation.restore import Restoring, needs_key, restore
@@ -91,9 +90,7 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
     assert same(deployed(federation), world.simulated(federation))
     audit = kit / "state" / "audit.jsonl"
     assert verify(audit) is None
-    assert [line["made"] for line in audit_lines(audit) if line["event"] == "restored"] == [
-        told.made
-    ]
+    assert [line["made"] for line in whole(audit) if line["event"] == "restored"] == [told.made]
 
 
 def moments(kit, number, taken, monkeypatch):
@@ -229,7 +226,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     stopped_after(federation, monkeypatch, 3)
     reasons = [
         line["reason"]
-        for line in audit_lines(copy / "state" / "audit.jsonl")
+        for line in whole(copy / "state" / "audit.jsonl")
         if line["event"] == "refused"
     ]
     assert any("this silo's round 2, which is not in" in reason for reason in reasons)
@@ -360,7 +357,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     if not enough:
         refusals = [
             line["reason"]
-            for line in audit_lines(kit / "state" / "audit.jsonl")
+            for line in whole(kit / "state" / "audit.jsonl")
             if line["event"] == "refused"
         ]
         assert refusals[0].startswith("PRIVACY")

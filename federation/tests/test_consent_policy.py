@@ -199,7 +199,7 @@ def known(federation, name="second", silo="silo-0"):
 def lines(federation, event, silo="silo-0"):
     return [
         line
-        for line in audit_log.read(federation.kits / silo / "state/audit.jsonl")
+        for line in audit_log.whole(federation.kits / silo / "state/audit.jsonl")
         if line["event"] == event
     ]
 

@@ -20,7 +20,7 @@ from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, Qu
 from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
-from pomona_federation.audit_log import read
+from pomona_federation.audit_log import whole
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
@@ -79,7 +79,7 @@ UPLINKS = {
 
 def reasons(federation):
     """All reasons in the server's audit log."""
-    lines = read(federation.server / "run" / "audit.jsonl")
+    lines = list(whole(federation.server / "run" / "audit.jsonl"))
     return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
 
 

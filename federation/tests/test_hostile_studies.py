@@ -256,7 +256,7 @@ def raising(fault):
 
 def noted(federation):
     """The decisions in the server's audit log."""
-    lines = audit_log.read(federation.server / "run/audit.jsonl")
+    lines = list(audit_log.whole(federation.server / "run/audit.jsonl"))
     return [line["event"] for line in lines if line["event"] in {"accepted", "declined"}]
 
 

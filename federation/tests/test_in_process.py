@@ -22,7 +22,7 @@ from pomona.methods import METHODS
 from pomona.record.run_folder import load
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit, read, verify
+from pomona_federation.audit_log import Audit, verify, whole
 from pomona_federation.flower_apps import LONGEST, ending_after, time_for
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.inputs import federation_file, of_study
@@ -241,7 +241,7 @@ def test_audit_logs_are_whole_and_name_everybody(world):
     federation.run()
     log = federation.server / "run" / "audit.jsonl"
     assert verify(log) is None
-    events = read(log)
+    events = list(whole(log))
     assert {e["silo"] for e in events if e["event"] == "received"} == set(federation.names)
     assert verify(federation.kits / "silo-0" / "state" / "audit.jsonl") is None
 

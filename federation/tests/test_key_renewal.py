@@ -16,7 +16,7 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit, read
+from pomona_federation.audit_log import Audit, whole
 from pomona_federation.installation.key_renewal import begin, certify, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.provision.provision import add
@@ -116,7 +116,7 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     assert cohorts == {1: everybody, 2: others, 3: others, 4: everybody, 5: everybody}
     assert same(deployed(federation), world.simulated(federation, {(2, 0), (3, 0)}))
     refused = [
-        r for r in read(federation.server / "run" / "audit.jsonl") if r["event"] == "refused"
+        r for r in whole(federation.server / "run" / "audit.jsonl") if r["event"] == "refused"
     ]
     assert {r["silo"] for r in refused} <= {"silo-0", "node 10"}
     assert refused
@@ -318,9 +318,9 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     lines = {line.check: line for line in preflight.run(north)[0]}
     assert lines["key"].result == "ok"
     assert (north / "keys" / "silo.key").stat().st_mode & 0o077 == 0
-    assert [r["key"] for r in read(north / "state" / "audit.jsonl") if r["event"] == "renewed"] == [
-        fingerprint
-    ]
+    assert [
+        r["key"] for r in whole(north / "state" / "audit.jsonl") if r["event"] == "renewed"
+    ] == [fingerprint]
     own_state.begin(north)  # the state is the silo's own, which never started
 
 
@@ -353,7 +353,7 @@ def test_a_renewal_that_is_killed_at_its_end_goes_on_and_is_in_the_log(kits, mon
             use(north, came, known)
     assert use(north, came, known) == fingerprint
     audit = north / "state" / "audit.jsonl"
-    assert {r["key"] for r in read(audit) if r["event"] == "renewed"} == {fingerprint}
+    assert {r["key"] for r in whole(audit) if r["event"] == "renewed"} == {fingerprint}
     renewed(kits, "silo-0")
     assert keys.fingerprint(keys.public(north / "keys" / "silo.pub")) != fingerprint
 

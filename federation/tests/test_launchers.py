@@ -15,16 +15,13 @@ from agreement_file import TASK
 from pomona.config import resolve  # noqa: F401  settings must be importable without Flower
 from pomona.core.errors import ConfigError
 from pomona_federation import flower_internals
-from pomona_federation.agreement import PROTOCOL, Federation
+from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import auth_proxy, launcher, superlink, superlink_client
 from pomona_federation.server.superlink import anonymous
 from pomona_federation.supervision.processes import QUIET, environment
 
 pytestmark = pytest.mark.long
-
-VERSION = f"{PROTOCOL}.0.0"
-
 
 TREE = {
     "name": "try",

@@ -22,7 +22,7 @@ from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
 from pomona_federation import certificates
-from pomona_federation.audit_log import Audit, read
+from pomona_federation.audit_log import Audit, whole
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
@@ -33,7 +33,7 @@ from pomona_federation.monitoring.prometheus_text import (
     rendered,
     together,
 )
-from pomona_federation.monitoring.watched_server import AuditedServer, Followed
+from pomona_federation.monitoring.watched_server import AuditedServer, Followed, moment
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from test_preflight import kit
 
@@ -114,7 +114,7 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
         for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()
     ]
     rounds = [e for e in events if e["event"] == "round"]
-    audit = read(ran / "server" / "run" / "audit.jsonl")
+    audit = list(whole(ran / "server" / "run" / "audit.jsonl"))
     for way in ("down", "up"):
         total = sum(sum(e[f"bytes_{way}"]) for e in rounds)
         assert of(samples, "pomona_server_bytes_total", direction=way) == total
@@ -124,9 +124,9 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="refused") == 1
     assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
     (committed,) = [e["time"] for e in audit if e["event"] == "round"][-1:]
-    moment = datetime.fromisoformat(committed).timestamp()
+    when = datetime.fromisoformat(committed).timestamp()
     assert of(samples, "pomona_server_last_round_timestamp_seconds") == pytest.approx(
-        moment, abs=1e-3
+        when, abs=1e-3
     )
     heard = [e["time"] for e in audit if e["event"] == "received" and e["silo"] == "silo-0"][-1]
     assert of(
@@ -382,5 +382,5 @@ def test_the_rules_pass_prometheus_own_check():
 
 
 def test_a_day_is_one_in_utc():
-    assert metrics.day("2026-11-23") == datetime(2026, 11, 23, tzinfo=UTC).timestamp()
-    assert metrics.day(None) is None
+    assert moment("2026-11-23") == datetime(2026, 11, 23, tzinfo=UTC).timestamp()
+    assert moment("") is None

@@ -82,7 +82,7 @@ def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
         budget.reserve(claim(run="cd"), data, Most(1.5))
     budget.reserve(claim(run="cd"), data, Most(2.0))
     assert budget.total(data).epsilon == 2.0
-    assert [line["event"] for line in audit_log.read(budget.kit / "state/audit.jsonl")] == [
+    assert [line["event"] for line in audit_log.whole(budget.kit / "state/audit.jsonl")] == [
         "reserved"
     ] * 2
     assert audit_log.verify(budget.kit / "state/audit.jsonl") is None
@@ -346,7 +346,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     assert len(PrivacyBudget(kits[0]).reservations) == 3
     refused = [
         r["reason"]
-        for r in audit_log.read(kits[1] / "state/audit.jsonl")
+        for r in audit_log.whole(kits[1] / "state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any(reason.startswith("PRIVACY") for reason in refused)
@@ -361,14 +361,14 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):
     federation.run()
     refused = [
         r["reason"]
-        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any(reason.startswith("PRIVACY") for reason in refused)
     assert "without bound" in caplog.text
     reserved = [
         r
-        for r in audit_log.read(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.whole(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "reserved"
     ]
     assert [r["epsilon"] for r in reserved] == [None]

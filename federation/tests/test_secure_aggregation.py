@@ -19,7 +19,7 @@ from pomona.methods import METHODS
 from pomona.scenario import Scenario
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
-from pomona_federation.audit_log import read
+from pomona_federation.audit_log import whole
 from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256
@@ -39,7 +39,7 @@ RUN = {"run": {"secure_aggregation": TERMS}}
 
 
 def events(federation, name):
-    lines = read(federation.server / "run" / "audit.jsonl")
+    lines = list(whole(federation.server / "run" / "audit.jsonl"))
     return [line for line in lines if line["event"] == name]
 
 
@@ -56,7 +56,7 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
-    own = read(federation.kits / "silo-0" / "state" / "audit.jsonl")
+    own = list(whole(federation.kits / "silo-0" / "state" / "audit.jsonl"))
     assert [e["silos"] for e in own if e["event"] == "sum"] == [federation.names] * 3
     assert not any(reply.enclosed for kind, reply in sent if kind == "task")
     for reply in (r for kind, r in sent if kind == "sum-request"):

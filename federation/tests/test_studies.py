@@ -106,7 +106,7 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert same(own_models(federation, "second"), simulated)
     line = next(
         r
-        for r in audit_log.read(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.whole(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "accepted"
     )
     assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
@@ -125,7 +125,7 @@ def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
     assert own_models(federation, "second") == {}
     reasons = [
         r["reason"]
-        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert reasons
@@ -144,7 +144,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     assert set(models) == {"silo-0", "silo-2"}
     names = {
         r.get("silo")
-        for r in audit_log.read(federation.server / "run/audit.jsonl")
+        for r in audit_log.whole(federation.server / "run/audit.jsonl")
         if r["event"] == "sent"
     }
     assert names == {"silo-0", "silo-2"}
@@ -194,7 +194,7 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     key = federation.server / "keys" / "late.pub"
     with pytest.raises(SystemExit, match="0"):
         main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
-    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["silo"]) == ("added", "late")
     queue = StudyQueue(federation.server)
     assert queue.state(queue.named("second")) == "proposed"
@@ -243,7 +243,7 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     queue.abort("one")
     assert queue.next().name == "two"
     queue.resume("one")
-    told = audit_log.read(federation.server / "run" / "audit.jsonl")[-2:]
+    told = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-2:]
     assert [(line["event"], line["study"]) for line in told] == [
         ("aborted", "one"),
         ("resumed", "one"),
@@ -456,7 +456,7 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     decided(federation, "silo-1", "second")
     assert queue.state(queue.named("second")) == "proposed"
     assert queue.begin("second") == ("silo-2",)
-    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["study"]) == ("begun", "second")
     assert queue.state(queue.named("second")) == "ready"
     with pytest.raises(ConfigError, match="is ready; only a study that waits"):
@@ -474,7 +474,7 @@ def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second")
     dismiss(federation.server, "silo-1")
-    last = audit_log.read(federation.server / "run" / "audit.jsonl")[-1]
+    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["silo"]) == ("revoked", "silo-1")
     (row,) = [row for row in overview(federation.server) if row["study"] == "second"]
     assert row["accepted"] == "silo-1"

@@ -185,7 +185,7 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     assert found["absent"] == ["silo-1"]
     refused = [
         r["reason"]
-        for r in audit_log.read(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any("not what its model was trained on" in reason for reason in refused)
@@ -302,11 +302,9 @@ def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
     own = next(row for row in at_silo["studies"] if row["study"] == "tune")
     assert own["round"] >= 3
-    view = next(
-        v for v in WatchedServer.of(federation.server).studies() if v.now["study"] == "tune"
-    )
+    view = next(v for v in WatchedServer(federation.server).studies() if v.now["study"] == "tune")
     assert view.recorded.up > 0
-    samples = rendered(WatchedSilo.of(federation.kits / "silo-0").look()[1])
+    samples = rendered(WatchedSilo(federation.kits / "silo-0").look()[1])
     assert 'pomona_silo_bytes_total{study="tune",direction="up"} 0' not in samples
 
 

@@ -24,7 +24,7 @@ from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import versions
-from pomona_federation.audit_log import Audit, read, verify
+from pomona_federation.audit_log import Audit, verify, whole
 from pomona_federation.server import superlink_supervisor as server_supervisor
 from pomona_federation.server.superlink_client import Node
 from pomona_federation.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
@@ -176,7 +176,7 @@ def test_a_run_that_finishes(tmp_path, quick):
     assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
     assert link.keys == {"north": b"N"}
     assert link.submitted[0][1] == b"app"
-    assert [r["event"] for r in read(tmp_path / "run" / "audit.jsonl")] == [
+    assert [r["event"] for r in whole(tmp_path / "run" / "audit.jsonl")] == [
         "superlink",
         "registered",
         "submitted",
@@ -196,7 +196,7 @@ def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path,
     assert finish(made, policy, link).state == "finished"
     assert order == [[7, 8]]
     assert [
-        r["run"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"
+        r["run"] for r in whole(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"
     ] == ["7", "8"]
 
 
@@ -213,7 +213,7 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
     assert link.stopped == [1, 2]
     assert sum("it restarts" in line for line in said) == 2
     assert [
-        r["process"] for r in read(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"
+        r["process"] for r in whole(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"
     ] == ["ServerApp"] * 2
 
 

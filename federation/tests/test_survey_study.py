@@ -148,7 +148,7 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
         ),
     )
     assert read_status(standing.out("learn")).state == "finished"
-    lines = audit_log.read(standing.kits / "north/state/audit.jsonl")
+    lines = list(audit_log.whole(standing.kits / "north/state/audit.jsonl"))
     assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [
         "columns",
         "figures",
@@ -520,7 +520,7 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
     assert SurveyQuestion.model_validate_json(question).members == 2
     refused = [
         r
-        for r in audit_log.read(standing.kits / "south/state/audit.jsonl")
+        for r in audit_log.whole(standing.kits / "south/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert (

@@ -62,7 +62,7 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     federation.run()
     said = [
         line
-        for line in audit_log.read(federation.server / "run/audit.jsonl")
+        for line in audit_log.whole(federation.server / "run/audit.jsonl")
         if line["event"] == "refused"
     ]
     assert {line["silo"]: line["reason"] for line in said} == {
@@ -88,7 +88,7 @@ def test_a_full_disk_at_a_silo_is_told(world):
     federation.run()
     said = [
         line
-        for line in audit_log.read(federation.server / "run/audit.jsonl")
+        for line in audit_log.whole(federation.server / "run/audit.jsonl")
         if line["event"] == "refused"
     ]
     assert {line["silo"]: line["reason"] for line in said} == {

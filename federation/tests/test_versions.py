@@ -11,7 +11,7 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation import status, versions
-from pomona_federation.audit_log import read
+from pomona_federation.audit_log import whole
 from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
@@ -105,7 +105,7 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
     refused = [
         line["reason"]
-        for line in read(federation.server / "run" / "audit.jsonl")
+        for line in whole(federation.server / "run" / "audit.jsonl")
         if line["event"] == "refused"
     ]
     assert any(f"the sender has {own()}, the receiver Pomona 0.2.0" in reason for reason in refused)

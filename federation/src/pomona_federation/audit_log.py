@@ -124,13 +124,8 @@ def write_line(state: Path, event: str, **fields: Any) -> None:
         audit.write(event, **fields)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """All complete lines, unverified. Raises StorageError if there is no such file."""
-    return list(whole(path))
-
-
 def whole(path: Path) -> Iterator[dict[str, Any]]:
-    """Iterate over the complete lines, like ``read``, for long logs."""
+    """All complete lines, unverified. Raises StorageError if there is no such file."""
     with _reading(path) as file:
         yield from (line for _, line in _lines(file, path) if line is not None)
 

@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -175,14 +174,9 @@ def _machine(study: StudyView) -> list[Family]:
         gauge(
             f"{SERVER}_certificate_expiry_timestamp_seconds",
             "When the certificate ends.",
-            day(now["certificate"]),
+            moment(now["certificate"] or ""),
         ),
     ]
-
-
-def day(text: str | None) -> float | None:
-    """The start of a day in UTC, as seconds since 1970."""
-    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 NODE_STATES = (
@@ -207,11 +201,9 @@ class WatchedSilo:
 
     kit: Path
 
-    @classmethod
-    def of(cls, kit: Path) -> "WatchedSilo":
-        """The silo of a kit. Raises ConfigError for a folder that is not a kit."""
-        Federation.read(kit / "federation.toml")
-        return cls(kit)
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a folder that is not a kit."""
+        Federation.read(self.kit / "federation.toml")
 
     def look(self) -> tuple[dict[str, Any], list[Family]]:
         """The status, as returned by ``status.silo``, and all metrics.
@@ -283,7 +275,7 @@ class WatchedSilo:
             gauge(
                 f"{SILO}_authority_expiry_timestamp_seconds",
                 ("When the authority's certificate ends."),
-                day(now["authority"]),
+                moment(now["authority"] or ""),
             ),
             gauge(
                 f"{SILO}_disk_free_bytes",

@@ -89,7 +89,7 @@ def of_server(kit: Path) -> Callable[[], Report]:
 
     Raises ConfigError for a folder that is not a kit.
     """
-    server = WatchedServer.of(kit)
+    server = WatchedServer(kit)
 
     def report() -> Report:
         found = {str(study.now["study"] or ""): study for study in server.studies()}
@@ -107,7 +107,7 @@ def of_silo(kit: Path) -> Callable[[], Report]:
 
     Raises ConfigError for a folder that is not a kit.
     """
-    silo = WatchedSilo.of(kit)
+    silo = WatchedSilo(kit)
 
     def report() -> Report:
         now, families = silo.look()

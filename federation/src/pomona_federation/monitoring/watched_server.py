@@ -298,13 +298,9 @@ class WatchedServer:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
+        """Raise ConfigError for a folder that is not a kit."""
+        Federation.read(self.kit / "federation.toml")
         self._audit = Followed(self.kit / "run" / AUDIT, AuditedServer)
-
-    @classmethod
-    def of(cls, kit: Path) -> "WatchedServer":
-        """The server of a kit. Raises ConfigError for a folder that is not a kit."""
-        Federation.read(kit / "federation.toml")
-        return cls(kit)
 
     def studies(self) -> list[StudyView]:
         """The unfinished studies, and the last one that ran. Raises StorageError, ConfigError."""

@@ -93,18 +93,13 @@ class MemberRegistry:
             members: the registry in ``run/``, for the registry of a further study.
             share: largest share of one silo in a mean.
         """
-        self._path, self._places, self._greet = folder / ROSTER, federation.places, greet
+        self.path, self._places, self._greet = folder / ROSTER, federation.places, greet
         self.share, self._most = share, federation.most_samples
         self._insecure, self._members = federation.insecure, members
-        if not self._path.exists():
+        if not self.path.exists():
             with self._changing():
-                if not self._path.exists():
+                if not self.path.exists():
                     self._write([] if members else _founders(folder.parent / "keys", federation), 0)
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-        return self._path
 
     @property
     def entries(self) -> list[RegisteredMember]:
@@ -229,7 +224,7 @@ class MemberRegistry:
 
     def _audited(self, event: str, name: str) -> None:
         """Record what the operator does to a silo, before it counts."""
-        write_line(self._path.parent, event, silo=name)
+        write_line(self.path.parent, event, silo=name)
 
     def _change(self, place: int, **fields: Any) -> None:
         with self._changing():
@@ -238,9 +233,9 @@ class MemberRegistry:
             self._write(entries, settled)
 
     def _read(self) -> tuple[list[RegisteredMember], int]:
-        page = read_json(RegistryFile, self._path)
+        page = read_json(RegistryFile, self.path)
         if page is None:
-            raise StorageError(f"{self._path} is missing; restore it from a backup")
+            raise StorageError(f"{self.path} is missing; restore it from a backup")
         if self._members is None:
             return list(page.silos), page.settled
         own = {entry.name: entry for entry in page.silos}
@@ -250,17 +245,17 @@ class MemberRegistry:
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
         try:
-            write_json(self._path, RegistryFile(settled=settled, silos=tuple(entries)))
+            write_json(self.path, RegistryFile(settled=settled, silos=tuple(entries)))
         except OSError as fault:
             raise StorageError(
-                f"{self._path} cannot be written ({fault.strerror}); make room"
+                f"{self.path} cannot be written ({fault.strerror}); make room"
             ) from fault
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the file's lock against the other process that writes it."""
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with waiting_lock(self._path.parent / ".roster.lock"):
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with waiting_lock(self.path.parent / ".roster.lock"):
             yield
 
 
