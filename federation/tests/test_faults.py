@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from federation_in_process import deployed, lost, same
+from federation_in_process import deployed, lost, same, stopped_after
 from pomona.core.errors import CheckpointError, DivergedError, ProtocolError, QuorumError
+from pomona.core.membership import Membership
 from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
@@ -190,6 +191,29 @@ def test_of_two_answers_the_first_counts(second, world):
     federation.grid.faults.append(on_answer(lambda m, reply: [reply, repacked(second)(m, reply)]))
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_silo_begins_from_the_members_of_when_it_joined(stopped, world):
+    """silo-2 comes with round 2; the answers of silo-1, which was there before, are lost in rounds 1
+    and 2. APPLE's relationships start from the shares of the members.
+    """
+    federation = world.federation(run={"rounds": 4}, quorum=1)
+    late = federation.grid.folders.pop(12)
+    federation.grid.faults += [on_answer(lambda m, _: lost(m), number) for number in (1, 2)]
+    round_ = ServerStatusFile.round
+
+    def rounds(news, row, evaluations):
+        round_(news, row, evaluations)
+        federation.grid.folders[12] = late
+
+    world.patch.setattr(ServerStatusFile, "round", rounds)
+    if stopped:
+        stopped_after(federation, world.patch, 2)
+    federation.run()
+    joins = Membership(joins={2: 2})
+    expected = world.simulated(federation, absent={(1, 1), (2, 1)}, membership=joins)
+    assert same(deployed(federation), expected)
 
 
 @pytest.mark.parametrize("back", [None, 3], ids=["for good", "until round 3"])

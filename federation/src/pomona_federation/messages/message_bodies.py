@@ -134,6 +134,8 @@ class Task(Body):
         sizes: samples of every place, 0 for a place without a current member.
         settled: the last round of this silo that the federation has used, 0 for none: the state to
             continue from.
+        joined: the sizes when this silo became a member, if no round of it is settled and they are
+            others now: those that it starts from.
         start: hash of the model that a newcomer starts from; None for the run's initial model.
     """
 
@@ -148,6 +150,7 @@ class Task(Body):
     watched: tuple[Literal["received", "trained"], ...] = Field(max_length=2)
     sizes: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()]
     settled: Number
+    joined: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()] = ()
     start: Sha256 | None = None
     downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()

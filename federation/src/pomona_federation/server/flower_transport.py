@@ -64,6 +64,7 @@ class FlowerTransport:
     _held: dict[int, frozenset[str]] = field(default_factory=dict)
     _settled: dict[int, int] = field(default_factory=dict)
     _starts: dict[int, Tensor] = field(default_factory=dict)
+    _joined: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sizes, until settled
     _origins: dict[str, RowOrigin] = field(default_factory=dict)  # of rows in the bank, by hash
     _fresh: dict[int, Origins] = field(default_factory=dict)
     _round: int = 0
@@ -90,8 +91,9 @@ class FlowerTransport:
 
     # Implementation of the round loop's Transport.
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:  # noqa: ARG002 - a Transport
+    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Remember what newcomers start from; they create their states themselves."""
+        self._joined |= dict.fromkeys(ids, roster.sizes)
         if row is not None:
             self._starts |= dict.fromkeys(ids, row)
 
@@ -157,16 +159,21 @@ class FlowerTransport:
             }
             self._origins = others | dict(self._fresh.get(place, []))
             self._starts.pop(place, None)
+            self._joined.pop(place, None)
 
     def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
-        """State for the checkpoint: each silo's committed round, origins of rows, and newcomers'
-        initial models.
+        """State for the checkpoint: each silo's committed round, origins of rows, and what silos
+        without one start from.
         """
         origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
         starts = {f"start.{place}": row for place, row in self._starts.items()}
         return starts, {
             "settled": {str(i): self._settled.get(i, 0) for i in ids},
             "origins": origins,
+            "joined": [
+                [sizes, [i for i, own in self._joined.items() if own == sizes]]
+                for sizes in dict.fromkeys(self._joined.values())
+            ],
             "run": self.run,
         }
 
@@ -181,6 +188,7 @@ class FlowerTransport:
         self._settled = {int(i): number for i, number in note["settled"].items() if number}
         self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
         self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
+        self._joined = {i: tuple(sizes) for sizes, own in note["joined"] for i in own}
 
     def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without
@@ -200,6 +208,7 @@ class FlowerTransport:
     ) -> Task:
         """The task of receiver ``k`` of a request."""
         place = request.ids[k]
+        joined = self._joined.get(place, ())
         downlink = {
             key: downlink_entry(
                 packed, key, k, place, self._origins if key in self.server.relays else {}
@@ -215,6 +224,7 @@ class FlowerTransport:
             watched=tuple(sorted(request.watched)),
             sizes=request.roster.sizes,
             settled=self._settled.get(place, 0),
+            joined=() if joined == request.roster.sizes else joined,
             start=self._start(place, k, packed),
             downlink=downlink,
             newcomers=newcomers,

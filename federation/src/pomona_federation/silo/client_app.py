@@ -5,7 +5,7 @@ from there, whatever it has trained since. A repeated task gets the answer store
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -249,8 +249,9 @@ class ClientApp:
         if task.settled:
             self._rounds.restore(task.settled, clients, place, roster)
         else:
+            joined = replace(roster, sizes=task.joined or task.sizes)
             clients.begin(
-                (place,), roster, judged_model(silo.folder, silo.agreed, silo.own, place, start)
+                (place,), joined, judged_model(silo.folder, silo.agreed, silo.own, place, start)
             )
         visit = ClientRequest(
             round_of(config, task.number),

@@ -151,16 +151,15 @@ class TaskPolicy:
                 f"a task for place {task.place}, but this silo has place {known.place}; "
                 f"{START_OVER}"
             )
-        if len(task.sizes) != (places := self.silo.agreed.federation.places):
-            raise ProtocolError(
-                f"a task with {len(task.sizes)} places, the agreement says {places}"
-            )
-        if task.sizes[task.place] != (here := samples()):
-            raise ProtocolError(
-                f"the server counts {task.sizes[task.place]} training samples of this silo, which "
-                f"has {here}; put "
-                "the data back, or have the silo revoked and added under a new name"
-            )
+        for sizes in filter(None, (task.sizes, task.joined)):
+            if len(sizes) != (places := self.silo.agreed.federation.places):
+                raise ProtocolError(f"a task with {len(sizes)} places, the agreement says {places}")
+            if sizes[task.place] != (here := samples()):
+                raise ProtocolError(
+                    f"the server counts {sizes[task.place]} training samples of this silo, which "
+                    f"has {here}; put "
+                    "the data back, or have the silo revoked and added under a new name"
+                )
 
     def _require_whole(self, task: Task, key: str, entry: DownlinkEntry) -> None:
         """Require that an entry names only rows that the task includes, from current members."""
