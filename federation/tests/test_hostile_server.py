@@ -338,7 +338,8 @@ def test_a_run_that_was_left_is_not_continued(server):
     server.ask(task, enclosed)
 
 
-def test_a_silo_is_counted_as_it_is(server):
+@pytest.mark.parametrize("field", ["sizes", "joined"])
+def test_a_silo_is_counted_as_it_is(field, server):
     task, enclosed = server.task()
     sizes = list(task.sizes)
     sizes[1] += 1
@@ -347,7 +348,7 @@ def test_a_silo_is_counted_as_it_is(server):
         (sizes[:3], "a task with 3 places"),
     ):
         with pytest.raises(ProtocolError, match=said):
-            server.ask(task.model_copy(update={"sizes": tuple(wrong)}), enclosed)
+            server.ask(task.model_copy(update={field: tuple(wrong)}), enclosed)
 
 
 # C2, H1: one account, one budget.
