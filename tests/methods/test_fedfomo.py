@@ -102,15 +102,19 @@ def test_the_only_better_model_is_taken_over():
     assert_close(shown(run, 0, "weights"), values(0, 1, 0))
 
 
-def test_a_model_without_a_loss_counts_for_nothing():
-    """Client 2's square overflows; the others learn from each other as if it had not come."""
+@pytest.mark.parametrize(("kind", "learned"), [(FedFomo, 1), (FedFomoMA, 0)])
+def test_a_model_without_a_loss_counts_for_nothing(kind, learned):
+    """Client 2's square overflows, and that of a mean with it. The others learn from each other as
+    if it had not come; from means, nothing: they go on from their own models.
+    """
     models = values(1.0, 0.5, 1e200).unsqueeze(1)
-    run = rigged(FedFomo(), line(0.0, 0.0, 0.0), models, values(2.0, 2.0, 2.0).unsqueeze(1))
-    run.round(a_round(lr=0.0))
+    run = rigged(kind(), line(0.0, 0.0, 0.0), models, values(2.0, 2.0, 2.0).unsqueeze(1))
+    run.round(a_round(lr=0.0), ids=(0, 1))
     for i in (0, 1):
         assert shown(run, i, "weights")[2] == 0
-        assert shown(run, i, "weights").sum() == pytest.approx(1)
+        assert shown(run, i, "weights").sum() == pytest.approx(learned)
         assert shown(run, i, "affinity").isfinite().all()
+        assert run.replies[i].uplink["model"].abs().max() <= 1
 
 
 def test_without_a_better_model_the_one_before_training_stays_to_the_bit():

@@ -10,6 +10,7 @@ from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
 from pomona.federation.exchange import stack
+from pomona.methods.base import least
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.ifca import IFCA, entry
 from problems import Federation, Quadratics, a_round, judged, quadratics, trained, uneven
@@ -79,6 +80,12 @@ def test_a_leavers_choice_says_nothing_about_the_members():
     run.only(0, 1)
     run.round(a_round(2))
     assert "all clients chose one" in run.method.server.closing(run.server, run.roster, a_round(2))
+
+
+def test_the_least_loss_is_a_number_where_there_is_one():
+    """An infinite loss is smaller than none."""
+    rows = [[math.nan, 2.0, 1.0], [math.nan, math.inf, math.nan], [math.nan] * 3]
+    assert least(torch.tensor(rows)).tolist() == [2, 1, 0]
 
 
 def test_a_model_without_a_loss_is_nobodys_choice():

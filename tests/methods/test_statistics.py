@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.round import Roster
+from pomona.federation import loop
 from pomona.federation.batchnorm_statistics import WithStatistics, accompanied
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
@@ -170,6 +171,16 @@ def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
         server.flaw(sent | {STATISTICS: variance}) == "tensor 'statistics' holds a variance below 0"
     )
     assert "steps" in server.flaw(sent | {"steps": torch.zeros(1).double()})
+
+
+def test_admission_knows_that_statistics_are_no_model(monkeypatch):
+    """A variance grows with the square of the data's scale."""
+    seen, admit = [], loop.admit
+    monkeypatch.setattr(loop, "admit", lambda *given: seen.append(given[1]) or admit(*given))
+    changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
+    pomona.run(tiny("fednova", **changed, rounds=1))
+    assert all(set(e.spec) - set(e.beside) == {"model"} for e in seen)
+    assert seen
 
 
 def test_cfl_judges_updates_without_statistics():

@@ -32,12 +32,9 @@ from pomona.core.round import Roster
 from pomona.core.state import Named
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.transport import SIMULATION, Transport
-from pomona.methods.base import Downlink, Initial
+from pomona.methods.base import Downlink, Initial, is_model
 from pomona.objective.training import STATISTICS
 
-WHOLE = ("model", "core")
-"""Last words of the names of models of a client's own, such as ``mixed_core``; other entries that
-were not received are changes."""
 TOLD = ("scale", "sign", "noise", "collude", "free-rider", "nan")
 """Kinds of lies in an uplink."""
 
@@ -101,7 +98,8 @@ class Lying:
         got = down.get(name)
         if got is not None and got.index.dim() == 1 and got.bank.shape[1:] == true.shape:
             return got.bank[got.index[place]]
-        if name.rpartition("_")[2] in WHOLE and (row := self.initial()).shape == true.shape:
+        # other entries that were not received are changes
+        if is_model(name) and (row := self.initial()).shape == true.shape:
             return row
         return torch.zeros_like(true)
 

@@ -25,6 +25,7 @@ from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, Server, Uplink
 from pomona.metrics.best_round import reason
 from pomona.metrics.metric import ACCURACY, Metric
+from pomona.objective.training import STATISTICS
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 
@@ -314,7 +315,7 @@ class Loop:
             spec,
             len(visit.roster),
             self.server.flaw,
-            self.config.method.method().card.exchange.beside(),
+            self.config.method.method().card.exchange.beside() | {STATISTICS},
         )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:

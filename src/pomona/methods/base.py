@@ -176,7 +176,8 @@ def least(losses: Tensor) -> Tensor:
     """Return the place (n,) of the smallest number in each row (n, M); NaN, the loss of a model
     whose outputs overflow, is never it unless all are.
     """
-    return losses.masked_fill(losses.isnan(), torch.inf).argmin(1)
+    largest = torch.finfo(losses.dtype).max
+    return losses.nan_to_num(nan=torch.inf, posinf=largest).argmin(1)
 
 
 def linear_head(row: Initial | LocalTraining) -> Head:
@@ -291,7 +292,7 @@ class Exchange:
         private: data that stays with the client.
         keeps: a client's history, i.e. its state from round to round.
         tells: a phrase on what the server learns about a client from each entry of its uplink that
-            is not a model.
+            is not called "model", "core" or "head".
         down_models: maximum models that a client receives in a round, as a function of the number
             of clients; None if ``down`` is a number, or a share of one model.
     """

@@ -174,7 +174,7 @@ def judge_models(
     state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int
 ) -> Judgement:
     """Apply eq. 3: each model against the one before the last local training, gain in loss per
-    distance. A model whose loss is not finite gains nothing.
+    distance. A gain that is not finite counts for nothing.
     """
     before, offer = state.previous, received["models"]
     losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
@@ -183,7 +183,7 @@ def judge_models(
         losses
     ).masked_fill(far == 0, torch.inf)
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
-    gains.masked_fill_(~losses.isfinite(), 0)
+    gains.masked_fill_(~gains.isfinite(), 0)
     shares = normalised(gains)
     return Judgement(moved(before, offer, state.current, shares), gains, shares)
 

@@ -84,17 +84,21 @@ def judge_means(
     state: FedFomoState, received: base.Received, training: base.LocalTraining
 ) -> Judgement:
     """Apply eq. 14: the loss of the mean without each model; the client computes the mean without
-    its own.
+    its own. A gain that is not finite counts for nothing; without a finite loss of the mean the
+    client goes on from its own model.
     """
     mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
     own = without(mean, state.current, count)
     losses = each(offer, own, lambda W: training.loss(W, "validation"))
-    gains = losses - training.loss(mean, "validation").cpu().unsqueeze(1)
+    whole = training.loss(mean, "validation").unsqueeze(1)
+    gains = losses - whole.cpu()
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     gains[:, -1:].masked_fill_(~uploaded.gather(1, training.ids.unsqueeze(1)), 0)
+    gains.masked_fill_(~gains.isfinite(), 0)
     shares = normalised(gains)
-    return Judgement(moved(mean, offer, own, (1 - count) * shares), gains, shares)
+    origin = mean.where(whole.isfinite(), state.current)
+    return Judgement(moved(origin, offer, own, (1 - count) * shares), gains, shares)
 
 
 CARD = replace(
