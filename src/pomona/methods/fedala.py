@@ -19,10 +19,10 @@ passes on what was received, unchanged, and adds received["start"]; a proximal c
 received model.
 
 The initial stage is the first participation in which the received model differs from the client's
-own (the paper's second iteration); until then a client is evaluated with W_i = 1. It ends for a client when the standard deviation of the last ten
-epochs' losses, each that of the epoch's last batch, falls below 0.01, after eleven epochs at the
-least (published code), or at ``stage_epochs``; the paper's time for the stage, 7 minutes at 0.34 an
-epoch, makes about 20 on average.
+own (the paper's second iteration); until then a client is evaluated with W_i = 1. It ends for a
+client when the standard deviation of the last ten epochs' losses, each that of the epoch's last
+batch, falls below 0.01, after eleven epochs at the least (published code), or at ``stage_epochs``;
+the paper's time for the stage, 7 minutes at 0.34 an epoch, makes about 20 on average.
 
 Differs from the paper: its gradient between eqs. 5 and 6 carries eta twice. Differs from published
 code: that adapts absent clients too, counts tensors instead of layers, draws a window of
@@ -134,7 +134,7 @@ def adaptive(
     ) -> base.Trained[FedALAState]:
         w, parts = received[model], weighed(training, settings)
         begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
-        begins &= training.trains  # the result of a look is dropped: it would begin in each anew
+        begins &= training.trains  # what an evaluation learns is dropped: each would begin anew
         epochs, losses = learn(settings, state, begins, w, parts, training, round_)
         mixture = mixed(w, state.last, state.weights, parts)
         if personal:
