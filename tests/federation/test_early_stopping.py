@@ -82,6 +82,9 @@ def test_the_loss_decides_where_the_metric_is_undefined_throughout():
         ("apfl", {"eval_every": 2, "rounds": 12}, 6),
         ("fedavg", {"participation": 0.5, "checkpoint_every": 5}, 4),
         ("fedavg", {"stop": {"patience": 6}}, 6),
+        ("apfl", {"stop": {**NEVER, "after": 5}}, 5),
+        ("fedavg", {"stop": {**NEVER, "after": 4}}, 5),
+        ("apfl", {"eval_every": 2, "rounds": 12, "stop": {**NEVER, "after": 7}}, 8),
     ],
 )
 def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method, over, rounds):

@@ -131,6 +131,13 @@ class Stop(Settings):
     min_gain: float = Field(
         0.0, ge=0, le=1e6, description="an improvement counts if it exceeds this"
     )
+    after: int = Field(
+        0, ge=0, le=ROUNDS, description="no run ends before the evaluation of this round"
+    )
+
+    def is_due(self, evaluations_since_best: int, round: int) -> bool:
+        """Return whether a run ends after the evaluation of this round."""
+        return evaluations_since_best >= self.patience and round >= self.after
 
 
 LEAST_IN_A_SUM = 3  # by default

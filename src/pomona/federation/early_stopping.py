@@ -48,8 +48,10 @@ class ValidationCurve:
 
     @property
     def spent(self) -> bool:
-        """Return whether early stopping's patience is exhausted."""
+        """Return whether early stopping ends the run now."""
         if self.stop is None:
             return False
-        found = self.best
-        return found is not None and found.since >= self.stop.patience
+        best_so_far = self.best
+        return best_so_far is not None and self.stop.is_due(
+            best_so_far.since, self._points[-1].round
+        )
