@@ -1,0 +1,98 @@
+"""The child process in which foreign files are read: replies, errors, crashes and limits."""
+
+import os
+import resource
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from pomona.core.errors import ConfigError, DataError, OutOfMemoryError
+from pomona.data import reader_process
+from pomona.data.reader_process import Reply, read_in_child, shared
+
+shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
+
+
+@given(st.lists(arrays.arrays(np.float32, shapes), max_size=3), st.integers())
+def test_a_reply_arrives_as_it_was_sent(sent, fact):
+    facts, received = read_in_child(lambda: Reply({"n": fact}, sent), "x")
+    assert facts == {"n": fact}
+    assert len(received) == len(sent)
+    for one, other in zip(sent, received, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.shape == other.shape
+
+
+def test_received_arrays_can_be_written_and_are_not_shared():
+    (array,) = read_in_child(lambda: Reply(None, [np.zeros(3)]), "x").arrays
+    array[:] = 1
+    assert array.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("share", [1.0, 1e-12])
+def test_a_child_fills_a_shared_array(share):
+    out = shared((2, 3), np.int16, share)
+
+    def work():
+        out[1] = 7
+        return Reply(None)
+
+    read_in_child(work, "x")
+    assert out.tolist() == [[0, 0, 0], [7, 7, 7]]
+
+
+@pytest.mark.parametrize("kind", [DataError, ConfigError])
+def test_an_error_keeps_its_kind_and_all_its_lines(kind):
+    def work():
+        raise kind("summary", "first", "second")
+
+    with pytest.raises(kind) as raised:
+        read_in_child(work, "x")
+    assert raised.value.args == ("summary", "first", "second")
+
+
+def test_an_unexpected_exception_names_its_type():
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        read_in_child(lambda: Reply(1 // 0), "x")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_crash_is_one_line_with_the_file(number):
+    with pytest.raises(DataError, match=rf"scan\.dcm.*{signal.Signals(number).name}"):
+        read_in_child(lambda: os.kill(os.getpid(), number), "scan.dcm")
+
+
+def test_a_child_that_exits_without_an_answer_is_an_error():
+    with pytest.raises(DataError, match="without a result"):
+        read_in_child(lambda: os._exit(0), "x")
+
+
+def test_memory_is_limited(monkeypatch):
+    monkeypatch.setattr(reader_process, "LEAST_MEMORY", 1 << 26)
+    monkeypatch.setattr(reader_process, "MEMORY_SHARE", 0.0)
+    assert read_in_child(lambda: Reply(None, [np.ones(1 << 20)]), "x").arrays[0].sum() == 1 << 20
+    with pytest.raises(OutOfMemoryError, match="large"):
+        read_in_child(lambda: Reply(float(np.ones(1 << 25).sum())), "large")
+
+
+def test_processor_time_is_limited(monkeypatch):
+    monkeypatch.setattr(reader_process, "BASE_SECONDS", 1)
+
+    def work():
+        while True:
+            pass
+
+    with pytest.raises(DataError, match=r"loop.*processor time"):
+        read_in_child(work, "loop")
+
+
+def test_limits_end_with_the_child():
+    before = [resource.getrlimit(limit) for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)]
+    read_in_child(lambda: Reply(None), "x")
+    assert before == [
+        resource.getrlimit(limit) for limit in (resource.RLIMIT_CPU, resource.RLIMIT_DATA)
+    ]
