@@ -91,7 +91,7 @@ def test_nifti_that_is_none(tmp_path):
     for content, told in (
         (b"", "cannot read the image"),
         (b"hello" * 100, "cannot read the image"),
-        (good[:-9], "promises 472 bytes but has room for 463"),
+        (good[:-9], "promises 472 bytes but has 463"),
         (
             good[:42] + struct.pack("<3h", 32767, 32767, 32767) + good[48:],
             "promises 70362301923678 bytes",
@@ -113,7 +113,7 @@ def test_nifti_that_is_none(tmp_path):
     (tmp_path / "z.nii.gz").write_bytes(
         gzip.compress(good[:42] + struct.pack("<3h", 900, 900, 900) + good[48:])
     )
-    with pytest.raises(DataError, match="has room for"):
+    with pytest.raises(DataError, match="at most 67108864 values"):
         pixels(tmp_path / "z.nii.gz")
     with pytest.raises(DataError, match=r"No such file"):
         opened(tmp_path / "nowhere.nii")

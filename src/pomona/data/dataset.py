@@ -125,6 +125,9 @@ class Dataset:
         subgroups: the column for results by subgroup, if set.
         groups: rows that belong together, if known; see ``RowGroups.within`` for rows with owners.
         times: (N,) float64 time of measurement, by which rows are split, if known.
+        spacings: voxel sizes (z, y, x) in mm of volumes in files, the most frequent first.
+        orientation: the ends to which x, y and z of volumes grow (``RAS``), if their files say how
+            they lie in the patient.
         notes: the reader's remarks, e.g. on skipped content, one line each, for display.
         learn: returns the data with statistics (column moments, a vocabulary) learned only from the
             given rows, once a partition has selected the training rows; None if nothing is learned.
@@ -156,6 +159,8 @@ class Dataset:
     groups: RowGroups | None = field(default=None, repr=False)
     times: NDArray[np.float64] | None = field(default=None, repr=False)
     edges: tuple[float, ...] = ()
+    spacings: tuple[tuple[float, float, float], ...] = ()
+    orientation: str = ""
 
     def __len__(self) -> int:
         return len(self.y)

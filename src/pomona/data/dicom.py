@@ -94,7 +94,6 @@ def _image(path: Path, said: Any) -> ImageFile:
     return replace(
         image,
         padding=None if padding is None or turned is not None else float(padding) * slope + shift,
-        spacing=_numbers(said.get("PixelSpacing"), 2) or (),
     )
 
 
@@ -169,13 +168,12 @@ def series(folder: Path) -> ImageFile:
                 f"{folder}: {one.image.path.name} differs from {first.image.path.name} in "
                 f"{odd[0]}; put each series into its own folder"
             )
-    ordered, step = _ordered(folder, slices)
+    ordered, _ = _ordered(folder, slices)
     dtype = sample_type(one.image.dtype for one in ordered)
     shape = (len(ordered), *first.image.shape)
     names = tuple(one.image.path.name for one in ordered)  # all headers would need much memory
     made = plain(folder, shape, dtype, partial(_volume, folder, names, shape, dtype))
-    spacing = (step, *first.image.spacing) if step and first.image.spacing else ()
-    return replace(made, spacing=spacing, padding=first.image.padding)
+    return replace(made, padding=first.image.padding)
 
 
 def _form(one: DicomHeader) -> dict[str, Any]:

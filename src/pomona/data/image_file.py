@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from pomona.data.image_arrays import DTYPES, plane_resized
 
 # of one image or volume; a small file can promise enough to fill the memory
 MOST_VALUES = 64 * 2**20
+
+if TYPE_CHECKING:
+    from pomona.data.images.grid import Grid
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
@@ -37,9 +40,15 @@ class ImageFile:
         pixels: returns the values in this shape and dtype; 8-bit pictures with the requested
             channels and size, others with their own channels.
         picture: whether it has 8 bits per channel, so that gray can be converted to colour.
-        spacing: mm between voxel centres along (z, y, x) of a volume, if the header has it.
+        grid: where the voxels of a volume lie, if the file has an affine or its format assumes one.
+        unit: of the values, as far as the header names it ("HU", "BQML"); files of different units
+            do not mix.
+        step: between neighbouring values where the file scales its numbers, else 0.
+        patient: identifier of the patient in the header, if any.
         padding: the value that scanner software wrote outside the measured region, if the header
             has it.
+        notes: remarks on what is not used, assumed or converted, without the file's name, which
+            may be the same for many files.
     """
 
     path: Path
@@ -47,8 +56,17 @@ class ImageFile:
     dtype: np.dtype[Any]
     pixels: Callable[[int, Size | None], NDArray[Any]]
     picture: bool = False
-    spacing: tuple[float, ...] = ()
+    grid: "Grid | None" = None
+    unit: str = ""
+    step: float = 0.0
+    patient: str = ""
     padding: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Mm between voxel centres along (z, y, x) of a volume, if known."""
+        return self.grid.spacing if self.grid else ()
 
     def decoded(
         self, channels: int, size: Size | None = None, window: Window | None = None

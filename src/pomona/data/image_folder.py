@@ -10,10 +10,11 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import DataError, listed, near
-from pomona.data import dicom, image_arrays, image_decoding, image_stack, nifti
+from pomona.data import dicom, image_arrays, image_decoding, image_stack
 from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
+from pomona.data.formats import nifti
 from pomona.data.kinds import ImageFolder, PublicImages
 
 Labelled = list[tuple[Path, int]]  # (path, class index) of images
@@ -107,7 +108,7 @@ def _class(folder: Path) -> str:
 
 def is_image(path: Path) -> bool:
     """Return whether a file name has the suffix of an image or volume."""
-    return path.suffix.lower() in SUFFIXES or nifti.is_nifti(path)
+    return path.suffix.lower() in SUFFIXES or path.name.lower().endswith(nifti.ENDS)
 
 
 def folders(root: Path) -> list[Path]:
@@ -230,4 +231,16 @@ def _dataset(name: str, found: FolderContents, settings: ImageFolder | PublicIma
     n_train = int((stack.kept < len(found.training)).sum())
     shift, scale = image_arrays.usual(stack.x)
     notes = (*found.notes, *stack.notes)
-    return Dataset(name, "image", stack.x, y, found.classes, n_train, shift, scale, notes=notes)
+    return Dataset(
+        name,
+        "image",
+        stack.x,
+        y,
+        found.classes,
+        n_train,
+        shift,
+        scale,
+        notes=notes,
+        spacings=stack.spacings,
+        orientation=stack.orientation,
+    )

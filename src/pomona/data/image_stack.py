@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
-from pomona.data import dicom, image_decoding, nifti
+from pomona.data import dicom, image_decoding
+from pomona.data.formats import nifti
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window
+from pomona.data.images import file_notes
+from pomona.data.images.file_notes import Spacing
 from pomona.data.kinds import HubImages, ImageFolder, ImageManifest, PublicImages
 from pomona.data.settings import ImageFiles, Images
 from pomona.storage.mapped_array import allocate
@@ -39,7 +42,7 @@ def opened(path: Path) -> ImageFile:
         return dicom.series(path)
     if suffix in dicom.SUFFIXES:
         return dicom.opened(path)
-    if nifti.is_nifti(path):
+    if path.name.lower().endswith(nifti.ENDS):
         return nifti.opened(path)
     try:
         return image_decoding.picture(path)
@@ -56,12 +59,16 @@ class Stack:
     Attributes:
         x: (n, ..., C), in the first dtype that holds all values.
         kept: (n,) int64, indices of the files that were decoded, in order.
-        notes: remarks on skipped files, different voxel sizes, and padding.
+        notes: remarks on skipped files, and of ``file_notes``.
+        spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
+        orientation: of the volumes' axes, if all headers say how they lie.
     """
 
     x: NDArray[Any]
     kept: NDArray[np.int64]
     notes: tuple[str, ...]
+    spacings: tuple[Spacing, ...] = ()
+    orientation: str = ""
 
 
 def stacked(
@@ -104,8 +111,14 @@ def stacked(
         kept.append(k)
     if not skip_bad or not kept:
         refuse(name, bad)
-    notes = (*skipped(name, bad, count), *_spacings(files), *_padded(files))
-    return Stack(x[: len(kept)], np.array(kept, np.int64), notes)
+    notes = (*skipped(name, bad, count), *file_notes.notes(files))
+    return Stack(
+        x[: len(kept)],
+        np.array(kept, np.int64),
+        notes,
+        file_notes.spacings(files),
+        file_notes.orientation(files),
+    )
 
 
 def _require(
@@ -137,40 +150,6 @@ def _allocated(
     dtype = sample_type(file.dtype_in(window) for file in files)
     shape = (len(files), *(size or files[0].shape[:-1]), channels)
     return allocate(shape, dtype, settings.memory_share), size
-
-
-def _spacings(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if volumes have different voxel sizes, which a network cannot see."""
-    known = [file for file in files if file.spacing and len(file.shape) == 4]
-    rounded = {file.path: tuple(float(f"{s:.3g}") for s in file.spacing) for file in known}
-    counts = Counter(rounded.values())
-    if len(counts) < 2:
-        return []
-    example = {rounded[file.path]: file.path.name for file in reversed(known)}
-    shown = [
-        f"{n} of {' x '.join(f'{s:g}' for s in one)} mm ({example[one]})"
-        for one, n in counts.most_common(4)
-    ]
-    return [
-        (
-            f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, "
-            "nothing is resampled here"
-        )
-    ]
-
-
-def _padded(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if headers declare a padding value, which would be read as very dark."""
-    values = Counter(file.padding for file in files if file.padding is not None)
-    if not values:
-        return []
-    shown = ", ".join(f"{value:g} in {n}" for value, n in values.most_common(3))
-    return [
-        (
-            f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window "
-            "cuts it off"
-        )
-    ]
 
 
 def each(

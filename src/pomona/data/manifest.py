@@ -77,6 +77,8 @@ def read(settings: ImageManifest) -> Dataset:
         notes=stack.notes,
         target_kind=settings.targets if masks else None,
         groups=_groups(found, kept),
+        spacings=stack.spacings,
+        orientation=stack.orientation,
     )
 
 

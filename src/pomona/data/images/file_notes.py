@@ -1,0 +1,99 @@
+"""Remarks on the files of a data set, and what a model keeps of them: voxel sizes, orientation."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pomona.core.errors import listed
+from pomona.data.image_file import ImageFile
+from pomona.data.images.grid import ORIENTATION
+
+MOST_SPACINGS = 64
+Spacing = tuple[float, float, float]  # mm along z, y, x
+
+
+def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
+    """Return one line for each remark, with the files that it is about."""
+    by_note: dict[str, list[str]] = {}
+    for file in files:
+        for note in file.notes:
+            by_note.setdefault(note, []).append(file.path.name)
+    count = len(files)
+    remarks = [
+        f"{len(names)} of {count} files ({listed(names, 2)}): {note}"
+        for note, names in by_note.items()
+    ]
+    return (*_spacings(files), *_padded(files), *_units(files), *_orientations(files), *remarks)
+
+
+def spacings(files: Sequence[ImageFile]) -> tuple[Spacing, ...]:
+    """Return the voxel sizes of the volumes, the most frequent first, to 4 digits."""
+    counts = Counter(_rounded(file.grid.spacing, 4) for file in files if file.grid)
+    return tuple(spacing for spacing, _ in counts.most_common(MOST_SPACINGS))
+
+
+def orientation(files: Sequence[ImageFile]) -> str:
+    """Return the orientation of the volumes' axes, or nothing unless all headers have it."""
+    known = bool(files) and all(file.grid and file.grid.oriented for file in files)
+    return ORIENTATION if known else ""
+
+
+def _rounded(spacing: Spacing, digits: int) -> Spacing:
+    z, y, x = (float(f"{side:.{digits}g}") for side in spacing)
+    return z, y, x
+
+
+def _spacings(files: Sequence[ImageFile]) -> list[str]:
+    """Warn if volumes have different voxel sizes, which a network cannot see."""
+    sizes = {file.path: _rounded(file.grid.spacing, 3) for file in files if file.grid}
+    counts = Counter(sizes.values())
+    if len(counts) < 2:
+        return []
+    example = {size: path.name for path, size in reversed(sizes.items())}
+    shown = [
+        f"{n} of {' x '.join(f'{side:g}' for side in size)} mm ({example[size]})"
+        for size, n in counts.most_common(4)
+    ]
+    return [
+        (
+            f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, "
+            "nothing is resampled here"
+        )
+    ]
+
+
+def _padded(files: Sequence[ImageFile]) -> list[str]:
+    """Warn if headers declare a padding value, which would be read as very dark."""
+    values = Counter(file.padding for file in files if file.padding is not None)
+    if not values:
+        return []
+    shown = ", ".join(f"{value:g} in {n}" for value, n in values.most_common(3))
+    return [
+        (
+            f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window "
+            "cuts it off"
+        )
+    ]
+
+
+def _units(files: Sequence[ImageFile]) -> list[str]:
+    """Warn if the values of files have different units."""
+    counts = Counter(file.unit for file in files if file.unit)
+    if len(counts) < 2:
+        return []
+    example = {file.unit: file.path.name for file in reversed(files)}
+    shown = [f"{n} of {unit} ({example[unit]})" for unit, n in counts.most_common(4)]
+    return [f"values of several units: {', '.join(shown)}; convert all to one"]
+
+
+def _orientations(files: Sequence[ImageFile]) -> list[str]:
+    """Warn if only some volumes say how they lie in the patient."""
+    names = [file.path.name for file in files if file.grid and not file.grid.oriented]
+    if not 0 < len(names) < len(files):
+        return []
+    return [
+        (
+            f"{len(names)} of {len(files)} volumes ({listed(names, 2)}) do not say how they lie in "
+            "the patient, the others do: they may be mirrored against each other; save them with "
+            "an orientation"
+        )
+    ]
