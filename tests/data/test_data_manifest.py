@@ -11,7 +11,7 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, mask, read
+from pomona.data import data_settings, image_stack, mask, read
 
 
 def picture(path, value, size=(6, 4), mode="L"):
@@ -246,16 +246,17 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "1.png", 7)
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
-    settings = data_settings(name="manifest", classes=("a", "b", "c"))
-    y, kept, bad = mask.stacked(images, masks, settings)
-    assert (y[:, 0, 0].tolist(), kept.tolist(), y.shape, y.dtype) == (
-        [0, 2, 0, 2],
-        [0, 2, 3, 5],
-        (4, 4, 6),
-        np.uint8,
+    settings = data_settings(
+        name="manifest", classes=("a", "b", "c"), targets="segmentation", skip_bad=True
     )
-    assert ["1.png holds 7" in bad[0], "4.png has 2 x 2 x 1 values" in bad[1]] == [True, True]
-    assert mask.only(y, np.array([1, 3]))[:, 0, 0].tolist() == [2, 2]
+    stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
+    assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
+    assert (stack.masks.shape, stack.masks.dtype, len(stack.x)) == ((4, 4, 6), np.uint8, 4)
+    assert "1.png holds 7" in stack.notes[1]
+    assert "4.png has 2 x 2 x 1 values" in stack.notes[2]
+    images[3].write_bytes(b"damaged after its mask was read")
+    stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
+    assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 2], [0, 2, 5])
 
 
 @pytest.fixture

@@ -181,6 +181,11 @@ def decoding(path: Path) -> Iterator[None]:
             yield
     except PomonaError:
         raise
+    except MemoryError:
+        raise DataError(
+            f"{path} takes more memory than a reader process may have; make it smaller, or take a "
+            "machine with more memory"
+        ) from None
     except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault

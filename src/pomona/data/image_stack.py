@@ -1,9 +1,9 @@
 """Many image or volume files as one array: headers first, then one file at a time decoded into
 place.
 
-An array larger than ``data.memory_share`` of the machine's memory lies on disk
-(``storage/mapped_array.py``): it is decoded once, and then paged by the operating system. At most
-one file at a time is decoded in memory.
+All files are read in one child process (``reader_process``), one at a time, into memory that this
+process then has. An array larger than ``data.memory_share`` of the machine's memory lies on disk:
+it is decoded once, and then paged by the operating system.
 """
 
 from collections import Counter
@@ -13,21 +13,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data import dicom, image_decoding
 from pomona.data.formats import nifti
 from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, Size, Window
+from pomona.data.image_file import ImageFile, Size, Window, decoding
 from pomona.data.images import file_notes
 from pomona.data.images.file_notes import Spacing
 from pomona.data.kinds import HubImages, ImageFolder, ImageManifest, PublicImages
+from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
 from pomona.data.settings import ImageFiles, Images
-from pomona.storage.mapped_array import allocate
 
+SMALL_FILE = 1 << 16  # bytes
+MOST_CRASHES = 10  # of the reader process, if bad files are skipped
+
+FileSettings = HubImages | ImageFolder | ImageManifest | PublicImages
 S = TypeVar("S")
 T = TypeVar("T")
+# of the files that ``Opened`` opens by number, into memory that ``Allocate`` gives: the masks, the
+# numbers of their files, and problems
+Opened = Callable[[int], ImageFile]
+Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+MaskReader = Callable[[Opened, Allocate], tuple[NDArray[Any], NDArray[np.int64], list[str]]]
 
 
 def opened(path: Path) -> ImageFile:
@@ -62,6 +71,7 @@ class Stack:
         notes: remarks on skipped files, and of ``file_notes``.
         spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
         orientation: of the volumes' axes, if all headers say how they lie.
+        masks: (n, ...) uint8, if there are masks.
     """
 
     x: NDArray[Any]
@@ -69,16 +79,38 @@ class Stack:
     notes: tuple[str, ...]
     spacings: tuple[Spacing, ...] = ()
     orientation: str = ""
+    masks: NDArray[np.uint8] | None = None
+
+
+class _Position:
+    """The file that the reader process is at, for messages of this process."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+        self.index = shared((1,), np.int64, 1.0)
+        self.crashes: dict[int, str] = {}
+
+    def __str__(self) -> str:
+        return str(self.paths[self.index[0]])
+
+    def opened(self, k: int) -> ImageFile:
+        """Open file ``k``. Raises as ``opened``, and DataError if it has crashed its reader."""
+        self.index[0] = k
+        if k in self.crashes:
+            raise DataError(self.crashes[k])
+        with decoding(self.paths[k]):
+            return opened(self.paths[k])
 
 
 def stacked(
     name: str,
     paths: Sequence[Path],
-    settings: HubImages | ImageFolder | ImageManifest | PublicImages,
+    settings: FileSettings,
     problems: Sequence[str] = (),
-    unread: Sequence[str] = (),
+    read_masks: MaskReader | None = None,
 ) -> Stack:
-    """Decode all files into one array, skipping unreadable ones if ``data.skip_bad`` is set.
+    """Decode all files into one array, in a reader process; unreadable files are skipped if
+    ``data.skip_bad`` is set.
 
     Args:
         name: of the data.
@@ -86,39 +118,102 @@ def stacked(
         settings: size, window, memory, and whether bad files are skipped.
         problems: found earlier; the files are still checked, so that all problems are reported
             together.
-        unread: remarks on files not in ``paths`` because of a related problem.
+        read_masks: reads the masks of the files before these, in the same process.
 
     Raises:
         DataError: these problems and those of every file; or sizes, channels or dtypes that do not
             match.
         ConfigError: a package is missing.
     """
-    window, skip_bad = (
-        (settings.window, settings.skip_bad) if isinstance(settings, ImageFiles) else (None, False)
-    )
-    bad, count = list(unread), len(paths) + len(unread)
-    forms = list(each(range(len(paths)), lambda k: opened(paths[k]), bad))
+    position = _Position(paths)
+    size = sum(map(_bytes, paths))
+    while True:
+        with LateArray(settings.memory_share) as x, LateArray(settings.memory_share) as y:
+
+            def work(x: LateArray = x, y: LateArray = y) -> Reply:
+                return _decoded(name, position, settings, problems, read_masks, x, y)
+
+            try:
+                facts, (kept,) = read_in_child(work, position, size)
+            except CrashError as crash:
+                if not _skips(settings) or len(position.crashes) == MOST_CRASHES:
+                    raise
+                position.crashes[int(position.index[0])] = str(crash)
+                continue
+            n, shape, dtype, mask_shape = facts["x"]
+            masks = y.received(mask_shape, np.uint8)[:n] if mask_shape else None
+            return Stack(
+                x.received(shape, dtype)[:n],
+                kept,
+                tuple(facts["notes"]),
+                tuple((z, y, x) for z, y, x in facts["spacings"]),
+                facts["orientation"],
+                masks,
+            )
+
+
+def _decoded(
+    name: str,
+    position: _Position,
+    settings: FileSettings,
+    problems: Sequence[str],
+    read_masks: MaskReader | None,
+    x_memory: LateArray,
+    y_memory: LateArray,
+) -> Reply:
+    """Read headers and masks, then decode the files into place; in the reader process."""
+    skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
+    window = settings.window if isinstance(settings, ImageFiles) else None
+    rows = np.arange(count)
+    if read_masks:
+        y, rows, bad = read_masks(position.opened, y_memory.allocate)
+    forms = list(each(rows.tolist(), position.opened, bad))
     files = [file for _, file in forms]
     faults = [*problems, *([] if skip_bad else bad)]
     if not files and not faults:
         faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
     _require(name, files, faults, settings, window)
-    x, size = _allocated(files, settings, window)
-    channels = x.shape[-1]
+    form, size = _form(files, settings, window)
+    x = x_memory.allocate(*form)
+
+    def image(form: tuple[int, ImageFile]) -> NDArray[Any]:
+        position.index[0] = form[0]
+        return form[1].decoded(x.shape[-1], size, window)
+
     kept: list[int] = []
-    for (k, _), image in each(forms, lambda form: form[1].decoded(channels, size, window), bad):
-        x[len(kept)] = image
+    for (k, _), values in each(forms, image, bad):
+        x[len(kept)] = values
         kept.append(k)
     if not skip_bad or not kept:
         refuse(name, bad)
-    notes = (*skipped(name, bad, count), *file_notes.notes(files))
-    return Stack(
-        x[: len(kept)],
-        np.array(kept, np.int64),
-        notes,
-        file_notes.spacings(files),
-        file_notes.orientation(files),
-    )
+    if read_masks:
+        kept_masks = np.isin(rows, kept).nonzero()[0]
+        for row, k in enumerate(kept_masks):
+            if row != k:
+                y[row] = y[k]
+    facts = {
+        "x": (len(kept), x.shape, x.dtype.str, y.shape if read_masks else ()),
+        "notes": (*skipped(name, bad, count), *file_notes.notes(files)),
+        "spacings": file_notes.spacings(files),
+        "orientation": file_notes.orientation(files),
+    }
+    return Reply(facts, [np.array(kept, np.int64)])
+
+
+def _skips(settings: FileSettings) -> bool:
+    return isinstance(settings, ImageFiles) and settings.skip_bad
+
+
+def _bytes(path: Path) -> int:
+    """Return the size of a file, or of the files in a folder, for the limit of processor time; a
+    small file takes as long as one of ``SMALL_FILE``.
+    """
+    try:
+        if path.is_dir():
+            return sum(map(_bytes, path.iterdir()))
+        return max(SMALL_FILE, path.stat().st_size)
+    except OSError:  # the reader says so
+        return 0
 
 
 def _require(
@@ -138,18 +233,17 @@ def _require(
         refuse(name, faults)
 
 
-def _allocated(
+def _form(
     files: Sequence[ImageFile], settings: Images, window: Window | None
-) -> tuple[NDArray[np.generic], Size | None]:
-    """Return an array for all files, with room for colour if any has it, and the size to which
-    images are resized.
+) -> tuple[tuple[tuple[int, ...], np.dtype[Any]], Size | None]:
+    """Return shape and dtype of an array for all files, with room for colour if any has it, and the
+    size to which images are resized.
     """
     side = settings.resize
     size = (side, side) if side and len(files[0].shape) == 3 else None
     channels = max(file.shape[-1] for file in files)
     dtype = sample_type(file.dtype_in(window) for file in files)
-    shape = (len(files), *(size or files[0].shape[:-1]), channels)
-    return allocate(shape, dtype, settings.memory_share), size
+    return ((len(files), *(size or files[0].shape[:-1]), channels), dtype), size
 
 
 def each(

@@ -60,15 +60,14 @@ def read(settings: ImageManifest) -> Dataset:
     problems += wrong + _ownerless(found) + _torn(found, images)
     (y, classes), wrong = _labels(found, settings, masks)
     problems += wrong
-    name, kept, bad = str(found.path), np.arange(len(found)), list[str]()
+    name, read_masks = str(found.path), None
     if masks:
         drawn, _, wrong = _paths(found, "mask")
         problems += wrong
+        read_masks = mask.reader(drawn, settings)
     refuse(name, sorted(problems, key=_line))  # in the lines; those in the files follow
-    if masks:
-        y, kept, bad = mask.stacked(paths, drawn, settings)
-    stack = image_stack.stacked(name, [paths[k] for k in kept], settings, (), bad)
-    kept, y = kept[stack.kept], mask.only(y, stack.kept) if masks else y[stack.kept]
+    stack = image_stack.stacked(name, paths, settings, read_masks=read_masks)
+    kept, y = stack.kept, y[stack.kept] if stack.masks is None else stack.masks
     n_train = int((role[kept] < TEST).sum())
     dataset = Dataset(name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x))
     return replace(

@@ -11,9 +11,8 @@ from pomona.core.errors import DataError
 from pomona.data import image_decoding
 from pomona.data.image_arrays import nearest
 from pomona.data.image_file import Size
-from pomona.data.image_stack import each, opened
+from pomona.data.image_stack import Allocate, MaskReader, Opened, each, opened
 from pomona.data.kinds import ImageManifest
-from pomona.storage.mapped_array import allocate
 
 
 def decoded(
@@ -47,37 +46,33 @@ def decoded(
     return nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8)
 
 
-def stacked(
-    images: Sequence[Path], masks: Sequence[Path], settings: ImageManifest
-) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
-    """Return masks of images (n, *spatial) uint8, the indices of the images that have one, and
-    problems.
+def reader(masks: Sequence[Path], settings: ImageManifest) -> MaskReader:
+    """Return a reader of the masks of images: (n, *spatial) uint8, the indices of the images that
+    have one, and problems.
     """
-    side, bad = settings.resize, list[str]()
-    y: NDArray[Any] | None = None
-    kept: list[int] = []
 
-    def drawn(k: int) -> NDArray[np.uint8]:
-        spatial = opened(images[k]).shape[:-1]
-        size = (side, side) if side and len(spatial) == 2 else None
-        return decoded(masks[k], spatial, len(settings.classes), size)
+    def read(
+        opened: Opened, allocate: Allocate
+    ) -> tuple[NDArray[Any], NDArray[np.int64], list[str]]:
+        side, bad = settings.resize, list[str]()
+        y: NDArray[Any] | None = None
+        kept: list[int] = []
 
-    for k, values in each(range(len(images)), drawn, bad):
-        if y is None:
-            y = allocate((len(images), *values.shape), np.uint8, settings.memory_share)
-        if values.shape == y.shape[1:]:  # different image sizes are rejected when all are checked
-            y[len(kept)] = values
-        kept.append(k)
-    empty = np.zeros((0, 1, 1), np.uint8)
-    return (empty if y is None else y[: len(kept)]), np.array(kept, np.int64), bad
+        def drawn(k: int) -> NDArray[np.uint8]:
+            spatial = opened(k).shape[:-1]
+            size = (side, side) if side and len(spatial) == 2 else None
+            return decoded(masks[k], spatial, len(settings.classes), size)
 
+        for k, values in each(range(len(masks)), drawn, bad):
+            if y is None:
+                y = allocate((len(masks), *values.shape), np.uint8)
+            if values.shape == y.shape[1:]:  # different image sizes are rejected later
+                y[len(kept)] = values
+            kept.append(k)
+        empty = np.zeros((0, 1, 1), np.uint8)
+        return (empty if y is None else y), np.array(kept, np.int64), bad
 
-def only(y: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Keep these rows, in ascending order, by moving them to the front in place."""
-    for to, row in enumerate(rows):
-        if to != row:
-            y[to] = y[row]
-    return y[: len(rows)]
+    return read
 
 
 def _values(path: Path) -> NDArray[Any]:

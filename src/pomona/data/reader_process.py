@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pomona.core import errors
-from pomona.core.errors import DataError, OutOfMemoryError, PomonaError, worded
-from pomona.storage.mapped_array import machine_memory, mapped, process_memory
+from pomona.core.errors import DataError, OutOfMemoryError, PomonaError, StorageError, worded
+from pomona.storage.mapped_array import machine_memory, mapped, process_memory, reserve
 
 BASE_SECONDS = 120  # of processor time, for libraries to load and for small files
 SECONDS_PER_MEGABYTE = 2.0  # ten times what gzip and JPEG 2000 need, the slowest decoders
@@ -31,6 +31,10 @@ LEAST_MEMORY = 2 << 30  # bytes: what libraries take before a file is opened, an
 MEMORY_SHARE = 0.5  # of the machine's memory
 MOST_FACTS = 1 << 28  # bytes of JSON
 ALIGNMENT = 64  # bytes, as Arrow asks for
+
+
+class CrashError(DataError):
+    """A library that crashed on a file, or used up the processor time of its process."""
 
 
 class Reply(NamedTuple):
@@ -54,7 +58,7 @@ def read_in_child(work: Callable[[], Reply], source: object, size: int = 0) -> R
     Raises:
         PomonaError: as ``work`` does.
         OutOfMemoryError: it needs more memory than a reader may have.
-        DataError: the child crashed, or used up its processor time.
+        CrashError: the child crashed, or used up its processor time.
         Exception: any other exception of ``work``, as a RuntimeError with its type and text.
     """
     with tempfile.TemporaryFile() as answer:
@@ -88,6 +92,61 @@ def shared(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDA
     if size > memory_share * machine_memory():
         return mapped(shape, dtype, "data", "raise data.memory_share")
     return np.ndarray(shape, dtype, mmap.mmap(-1, size))
+
+
+class LateArray:
+    """An array that a child of ``read_in_child`` allocates as soon as it knows the shape, and that
+    this process has afterwards, without a copy.
+
+    It lies in memory, or in a temporary file if larger than ``memory_share`` of the machine's
+    memory. Use it as a context manager around ``read_in_child``.
+    """
+
+    def __init__(self, memory_share: float) -> None:
+        self._most = memory_share * machine_memory()
+        self._disk = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        in_memory = hasattr(os, "memfd_create")
+        self._memory = os.fdopen(os.memfd_create("array"), "r+b") if in_memory else self._disk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disk.close()
+        self._memory.close()
+
+    def allocate(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array, zeroed, in the child.
+
+        Raises StorageError if the temporary folder has too little space.
+        """
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        try:
+            if size <= self._most:
+                os.truncate(self._memory.fileno(), size)  # pages are taken when they are written
+                return np.ndarray(shape, dtype, mmap.mmap(self._memory.fileno(), size))
+            reserve(self._disk.fileno(), size)
+            return np.memmap(self._disk, dtype, "r+", shape=shape)
+        except OSError as fault:
+            raise StorageError(
+                f"no room for {size} bytes of data in {tempfile.gettempdir()} ({fault}); free "
+                "space, point TMPDIR elsewhere, or raise data.memory_share"
+            ) from fault
+
+    def received(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array that the child allocated in this shape and dtype, in this process.
+
+        In memory, writes stay in this process; on disk, forked processes share them.
+        """
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        if size > self._most:
+            return np.memmap(self._disk, dtype, "r+", shape=shape)
+        pages = mmap.mmap(self._memory.fileno(), size, access=mmap.ACCESS_COPY)
+        return np.ndarray(shape, dtype, pages)
 
 
 def _answer(work: Callable[[], Reply], file: int, size: int) -> None:
@@ -195,15 +254,15 @@ def _raised(kind: str, lines: Sequence[str], source: object) -> Exception:
     return RuntimeError("; ".join(lines))
 
 
-def _crash(number: int, source: object) -> PomonaError:
+def _crash(number: int, source: object) -> CrashError:
     """Return the error for a child that a signal ended."""
     if number == signal.SIGXCPU:
-        return DataError(
+        return CrashError(
             f"{source}: reading it takes more processor time than files of this size need; check "
             "the file, or write it again with another program"
         )
     name = signal.Signals(number).name if number in {*signal.Signals} else str(number)
-    return DataError(
+    return CrashError(
         f"{source}: the library that reads it crashed ({name}); check the file, or write it again "
         "with another program"
     )
