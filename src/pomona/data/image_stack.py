@@ -146,7 +146,7 @@ def stacked(
                 x.received(shape, dtype)[:n],
                 kept,
                 tuple(facts["notes"]),
-                tuple((z, y, x) for z, y, x in facts["spacings"]),
+                tuple((a, b, c) for a, b, c in facts["spacings"]),
                 facts["orientation"],
                 masks,
             )
