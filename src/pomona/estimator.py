@@ -16,7 +16,6 @@ from pomona.core.errors import DataError, near
 from pomona.data.memory import from_clients
 from pomona.data.python_values import names as names_of
 from pomona.personal import PersonalModel
-from pomona.personal.inputs import read
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
@@ -111,7 +110,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         answers = np.empty((len(X), len(self.classes_)))
         for name, held in self._asked(groups, len(X)).items():
             model = PersonalModel.of(self.result_, name)
-            outputs = model.outputs(read(X[held], model.about).x)
+            outputs = model.outputs(X[held])
             answers[held] = torch.softmax(outputs.double(), dim=1).numpy()
         return answers
 

@@ -155,7 +155,7 @@ def with_one(array, value, row=31):
         (with_one(X, np.nan), Y, "client a, x: 1 rows hold NaN.*, first row 10"),
         (X, with_one(Y, -1), "client a, y: 1 labels are not class numbers .* first -1 in row 10"),
         (X, with_one(Y, 0.5), "client a, y: labels are float64, not whole .*first 0.5 in row 10"),
-        (X.astype(object), Y, "client a, x is object; give numbers"),
+        (X.astype(object), Y, r"client a, x is object \(first .*\); give numbers"),
         (X, Y * np.timedelta64(1, "D"), "client a, y is timedelta64"),
         (X[:, 0], Y, r"client a, x is float64 \(20,\); images are"),
         (X[:, :0], Y, r"x is float64 \(60, 0\)|x is float32 \(60, 0\)"),
@@ -187,8 +187,8 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
             lambda: from_clients({"a": [(X[0], 0), (X[0, :2], 1)]}),
             "client a, train, x: row 1 has shape",
         ),
-        (lambda: read(from_arrays(X[:0], np.zeros(0))), "y: labels are float64, not whole"),
-        (lambda: from_frame(X), "frame is a ndarray; give a pandas DataFrame"),
+        (lambda: read(from_arrays(X[:0], np.zeros(0))), "has no rows"),
+        (lambda: from_frame(X), "frame is a ndarray; give a frame of pandas, polars or pyarrow"),
     ],
 )
 def test_what_is_no_data_is_told_in_a_line(make, said):

@@ -101,7 +101,7 @@ def _answered(
         samples = read(path, net.about, id_column)
         if samples.note:
             talk(f"note: {samples.note}")
-        for k, answer in enumerate(net.predict(samples.x)):
+        for k, answer in enumerate(net.predict(samples)):
             if "mask" in answer:
                 maps.append(answer.pop("mask"))
             own = {"id": samples.ids[k]} if samples.ids else {}

@@ -11,6 +11,10 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 
+class PomonaWarning(UserWarning):
+    """A note on a run: what was dropped, guessed, chosen or looks wrong in data and settings."""
+
+
 class PomonaError(Exception):
     """An error with a remedy; the message states both in one line.
 

@@ -7,9 +7,17 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import clients, csv_table, image_arrays, python_values, targets
+from pomona.data import (
+    clients,
+    csv_table,
+    image_arrays,
+    memory_tables,
+    python_values,
+    targets,
+)
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
+from pomona.data.frame import is_frame
 from pomona.data.kinds import OwnReader
 from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.section import data_settings
@@ -140,7 +148,9 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
         raise DataError(
             f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
         )
-    x, y = python_values.pair(result, name)
+    x, y, notes = python_values.pair(result, name)
+    if is_frame(x):
+        return memory_tables.own_table(x, y, name, settings)
     if x.dtype.kind not in "biuf":
         raise DataError(
             f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of "
@@ -150,7 +160,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     if x.ndim == 2:
         finite(x, f"{name}: x")
         return csv_table.in_single(
-            Dataset(name, "table", x, y, classes, len(y)), settings.memory_share
+            Dataset(name, "table", x, y, classes, len(y), notes=notes), settings.memory_share
         )
     x = image_arrays.adopted(x, f"{name}: x")
-    return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x))
+    return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x), notes=notes)

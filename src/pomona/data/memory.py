@@ -9,6 +9,7 @@ data's fingerprint, not the data; who resumes the run gives them again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,26 +20,37 @@ from pomona.core.errors import DataError, near
 from pomona.data import cell_values, csv_table, npz, targets
 from pomona.data.array_file import paired
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.frame import Frame
+from pomona.data.frame import Frame, is_frame
 from pomona.data.kinds import InMemory, MemoryArrays, MemoryFrame
-from pomona.data.python_values import array, pair, stored
+from pomona.data.memory_tables import (
+    ClientFrames,
+    Rows,
+    of_clients,
+    require_aligned,
+    require_all_frames,
+    with_labels,
+)
+from pomona.data.python_values import array, channels_last, pair, stored
 from pomona.data.python_values import names as names_of
 from pomona.data.section import data_settings
 
 
 def from_arrays(
     x: Any, y: Any, client: Any = None, group: Any = None, **settings: Any
-) -> MemoryArrays:
+) -> MemoryArrays | MemoryFrame:
     """Return arrays of NumPy, PyTorch or anything that NumPy converts, as data of a run.
 
     Args:
-        x: (n, F) numbers of a table; images (n, H, W) or (n, H, W, C), volumes (n, D, H, W, C).
+        x: (n, F) numbers of a table; images (n, H, W) or (n, H, W, C), volumes (n, D, H, W, C); or
+            a frame of pandas, polars or pyarrow, whose columns keep their names and are read as by
+            ``from_frame``.
         y: (n,) class numbers from 0, or names of classes; (n, K) numbers or flags; masks
             ``(n, *sides)``; see ``targets``.
         client: (n,) the name of each row's owner, who becomes a client. Without it, the rows are
             dealt to clients by ``partition``.
         group: (n,) names of rows that belong together, such as a patient's.
-        settings: of section ``data``: targets, classes, test_share, resize, normalise and others.
+        settings: of section ``data``: targets, classes, test_share, resize, normalise and others;
+            for a frame as for ``from_frame``.
 
     Raises:
         ConfigError: a setting that arrays do not have.
@@ -51,23 +63,34 @@ def from_arrays(
     >>> data.name
     'arrays'
     """
-    x, y = array(x, "x"), array(y, "y")
     owners = None if client is None else names_of(client, "client")
     groups = None if group is None else names_of(group, "group")
-    for what, values in (("y", y), ("client", owners), ("group", groups)):
+    framed = is_frame(x)
+    for name, values in (("client", client), ("group", group)):
+        require_aligned(x, values, name)
+    notes: list[str] = []
+    if not framed:
+        y = array(y, "y")
+        x, notes = channels_last(array(x, "x"), "x")
+    for name, values in (("y", y), ("client", owners), ("group", groups)):
         if values is not None and len(values) != len(x):
-            raise DataError(f"x has {len(x)} rows but {what} has {len(values)}; give each row one")
-    if owners is None:
-        return _made([_Part("", 0, x, y, groups)], (), settings)
-    if "" in owners:
+            raise DataError(f"x has {len(x)} rows but {name} has {len(values)}; give each row one")
+    if owners is not None and "" in owners:
         raise DataError(f"client: row {owners.index('')} names no client; name it")
+    if framed:
+        named = {"client_column": owners, "group_column": groups}
+        beside = {key: names for key, names in named.items() if names is not None}
+        frame, columns = with_labels(Rows("", 0, x, y), settings, beside)
+        return _table(_Frames((frame,)), settings, columns)
+    if owners is None:
+        return _made([_Part("", 0, x, y, groups)], (), settings, notes)
     names, number = targets.numbered(owners)
     held = [np.flatnonzero(number == k) for k in range(len(names))]
     parts = [
         _Part(name, 0, x[rows], y[rows], groups and [groups[i] for i in rows])
         for name, rows in zip(names, held, strict=True)
     ]
-    return _made(parts, names, settings)
+    return _made(parts, names, settings, notes)
 
 
 def from_clients(
@@ -75,13 +98,15 @@ def from_clients(
     validation: Mapping[str, Any] | None = None,
     test: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> MemoryArrays:
+) -> MemoryArrays | MemoryFrame:
     """Return each client's arrays (x, y), or its ``torch.utils.data.Dataset``, as data of a run.
 
     Args:
-        train: by the client's name: a tuple (x, y) as for ``from_arrays``; or a data set with a
-            length, whose items are pairs (x, y). An item's x is a tensor with its channels first,
-            (C, H, W) or (C, D, H, W), or (F,); or anything else with its channels last.
+        train: by the client's name: a tuple (x, y) as for ``from_arrays``; a frame, with
+            ``label_column`` among the settings; or a data set with a length, whose items are pairs
+            (x, y) or dictionaries with the keys of such a pair, such as image and label. An item's
+            x is a tensor with its channels first, (C, H, W) or (C, D, H, W), or (F,); or anything
+            else with its channels last. Columns of frames meet by name, in any order.
         validation: a client's own, where it has some; else drawn from its training rows.
         test: likewise.
         settings: as for ``from_arrays``.
@@ -94,13 +119,21 @@ def from_clients(
         raise DataError(f"{odd[0]!r} has no training rows; {near(odd[0], names)}")
     if not names:
         raise DataError("no client is given; give at least one")
-    parts = [
-        _Part(name, role, *pair(part[name], f"client {name}, {SPLITS[role]}"))
-        for role, part in enumerate(given)
-        for name in names
-        if name in part
-    ]
-    return _made(parts, names, settings)
+    labelled = any(settings.get(key) for key in ("label_column", "label_columns"))
+    parts, notes = list[Rows](), list[str]()
+    for role, part in enumerate(given):
+        for name in (name for name in names if name in part):
+            values = part[name]
+            if labelled and is_frame(values):
+                parts.append(Rows(name, role, values))
+                continue
+            x, y, remarks = pair(values, f"client {name}, {SPLITS[role]}")
+            parts.append(Rows(name, role, x, y))
+            notes += remarks
+    if require_all_frames(parts):
+        content, columns = of_clients(parts, names, settings)
+        return _table(content, settings, columns)
+    return _made([_Part(*part) for part in parts], names, settings, notes)
 
 
 def from_frame(frame: Any, test: Any = None, **settings: Any) -> MemoryFrame:
@@ -120,8 +153,7 @@ def from_frame(frame: Any, test: Any = None, **settings: Any) -> MemoryFrame:
     """
     given = [("frame", frame), *([] if test is None else [("test frame", test)])]
     frames = tuple(Frame.of(each, name) for name, each in given)
-    found: MemoryFrame = _with(_Frames(frames), {"name": "frame", **settings})
-    return found
+    return _table(_Frames(frames), settings)
 
 
 def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,22 +172,13 @@ def read(settings: MemoryArrays | MemoryFrame) -> Dataset:
     Raises DataError if there are none, as in another process than the one that made them.
     """
     if (content := settings._content) is None:
-        made = "from_frame" if isinstance(settings, MemoryFrame) else "from_arrays or from_clients"
         raise DataError(
             f"data.name = {settings.name}: the data of this run were in a Python program's memory; "
             "give them again there: pomona.run(..., out=FOLDER, resume=True) with data of "
-            f"pomona.data.{made}"
+            "pomona.data.from_arrays, from_clients or from_frame"
         )
     found: Dataset = content.read(settings)
     return found
-
-
-def _with(content: "_Parts | _Frames", section: Mapping[str, Any]) -> Any:
-    """Return settings with the data beside them."""
-    made = data_settings(**section)
-    assert isinstance(made, InMemory)
-    made._content = content
-    return made
 
 
 class _Part(NamedTuple):
@@ -168,19 +191,15 @@ class _Part(NamedTuple):
     groups: Sequence[str] | None = None
 
 
-def _made(
-    parts: Sequence[_Part], names: tuple[str, ...], settings: Mapping[str, Any]
-) -> MemoryArrays:
-    found: MemoryArrays = _with(_Parts(tuple(parts), names), {"name": "arrays", **settings})
-    return found
-
-
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """Arrays: training parts first; ``names`` of the clients, empty for rows without owners."""
+    """Arrays: training parts first; ``names`` of the clients, empty for rows without owners; and
+    remarks for display.
+    """
 
     parts: tuple[_Part, ...]
     names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def read(self, settings: MemoryArrays) -> Dataset:
         """Return the data set."""
@@ -193,6 +212,7 @@ class _Parts:
         dataset = npz.assembled(settings.name, pairs, training, settings, classes)
         groups = [name for part in self.parts for name in part.groups or ()]
         dataset = npz.grouped(dataset, groups or None)
+        dataset = replace(dataset, notes=(*dataset.notes, *self.notes))
         if not self.names:
             return dataset
         counts = [len(x) for x, _ in pairs]
@@ -202,20 +222,38 @@ class _Parts:
         return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
 
     def _labels(
-        self, kind: Targets, given: tuple[str, ...]
+        self, kind: Targets, names: tuple[str, ...]
     ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
         """Return the targets of each part, names of classes as their numbers, and the classes.
 
-        Raises DataError for a name that is not among those given.
+        Raises DataError for a name that is not among those given, and for names beside numbers.
         """
-        if kind not in NAMED or not all(_is_text(part.y) for part in self.parts):
-            return [part.y for part in self.parts], given
-        texts = [[cell_values.plain(str(name)) for name in part.y] for part in self.parts]
-        classes = given or targets.in_order(chain.from_iterable(texts))
+        if kind == "segmentation":
+            return [_masks(part) for part in self.parts], names
+        texts = [part for part in self.parts if _is_text(part.y)]
+        numbers = [part for part in self.parts if len(part.y) and not _is_text(part.y)]
+        if kind not in NAMED or not texts:
+            return [part.y for part in self.parts], names
+        if numbers:
+            raise DataError(
+                f"{_where(texts[0], 'y')} has names (first {str(texts[0].y[0])!r}), "
+                f"{_where(numbers[0], 'y')} numbers (first {numbers[0].y.flat[0]}); give the same "
+                "names of classes everywhere"
+            )
+        cells = [[cell_values.plain(str(name)) for name in part.y] for part in self.parts]
+        classes = names or targets.in_order(chain.from_iterable(cells))
         return [
-            _numbers(names, classes, _where(part, "y"))
-            for part, names in zip(self.parts, texts, strict=True)
+            _numbers(each, classes, _where(part, "y"))
+            for part, each in zip(self.parts, cells, strict=True)
         ], classes
+
+
+def _masks(part: _Part) -> NDArray[Any]:
+    """Return masks without a channel axis, which MONAI gives them."""
+    if part.x.ndim != part.y.ndim or part.y.ndim < 4:
+        return part.y
+    axis = next((axis for axis in (1, -1) if part.y.shape[axis] == 1), None)
+    return part.y if axis is None else part.y.squeeze(axis)
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str], where: str) -> NDArray[np.int64]:
@@ -249,3 +287,34 @@ def _where(part: _Part, what: str) -> str:
     """Return the place of an array, for messages."""
     split = f", {SPLITS[part.role]}" if part.role else ""
     return f"client {part.client}{split}, {what}" if part.client else what
+
+
+Content = _Parts | _Frames | ClientFrames
+
+
+def _with(content: Content, section: Mapping[str, Any]) -> Any:
+    """Return settings with the data beside them."""
+    made = data_settings(**section)
+    assert isinstance(made, InMemory)
+    made._content = content
+    return made
+
+
+def _made(
+    parts: Sequence[_Part],
+    names: tuple[str, ...],
+    settings: Mapping[str, Any],
+    notes: Sequence[str] = (),
+) -> MemoryArrays:
+    content = _Parts(tuple(parts), names, tuple(notes))
+    arrays: MemoryArrays = _with(content, {"name": "arrays", **settings})
+    return arrays
+
+
+def _table(
+    content: _Frames | ClientFrames,
+    settings: Mapping[str, Any],
+    columns: Mapping[str, Any] = MappingProxyType({}),
+) -> MemoryFrame:
+    table: MemoryFrame = _with(content, {"name": "frame", **settings, **columns})
+    return table

@@ -1,17 +1,18 @@
 """Values of a Python program as arrays: those of NumPy and PyTorch, lists, data sets of pairs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.array_file import StoredArray
+from pomona.data.frame import is_frame
 
 
 def stored(values: NDArray[Any], where: str) -> StoredArray:
@@ -20,7 +21,8 @@ def stored(values: NDArray[Any], where: str) -> StoredArray:
     Raises DataError unless it holds numbers.
     """
     if values.dtype.kind not in "biuf":
-        raise DataError(f"{where} is {values.dtype}; give numbers, or names of classes as y")
+        first = f" (first {values.flat[:1].tolist()[0]!r})" if values.size else ""
+        raise DataError(f"{where} is {values.dtype}{first}; give numbers, or names of classes as y")
     return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
 
 
@@ -54,19 +56,104 @@ def names(values: Any, where: str) -> list[str]:
     return ["" if one is None else cell_values.name(str(one)) for one in found.tolist()]
 
 
-def pair(values: Any, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the x and y of a client's pair of arrays, or of all items of its data set."""
-    if isinstance(values, tuple) and len(values) == 2:
-        return array(values[0], f"{where}, x"), array(values[1], f"{where}, y")
+class Pair(NamedTuple):
+    """The x and y of a client: arrays, or x a frame and y as it came; with remarks for display."""
+
+    x: Any
+    y: Any
+    notes: tuple[str, ...] = ()
+
+
+INPUTS = ("x", "image", "images", "img", "pixel_values", "input", "inputs", "features")
+LABELS = ("y", "label", "labels", "target", "targets", "mask", "seg", "class")
+"""Keys of dictionaries: the words that MONAI, Hugging Face and PyTorch use."""
+
+
+def pair(values: Any, where: str) -> Pair:
+    """Return the x and y of a client's pair of arrays, or of all items of its data set: pairs, or
+    dictionaries with one key of ``INPUTS`` and one of ``LABELS``.
+
+    Raises DataError for anything else.
+    """
+    if isinstance(values, Mapping):
+        (x_key, y_key), unused = _keys(values, where)
+        return _of_two(values[x_key], values[y_key], where, unused)
+    if is_frame(values) and not isinstance(values, Sequence):
+        raise DataError(
+            f"{where}: a frame alone has no labels; give (frame, y), or name their column in "
+            "label_column"
+        )
+    if _is_two(values):
+        return _of_two(values[0], values[1], where)
+    notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]
+        if items and isinstance(items[0], Mapping):
+            keys, notes = _keys(items[0], where)
+            items = [tuple(item[key] for key in keys) for item in items]
         x, y = zip(*items, strict=True)
     except (TypeError, ValueError, KeyError, AttributeError) as fault:
         raise DataError(
             f"{where}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
-            "or a torch.utils.data.Dataset with a length"
+            "or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
         ) from None
-    return _stacked(x, f"{where}, x"), _stacked(y, f"{where}, y", channels=False)
+    return Pair(
+        _stacked(x, f"{where}, x"), _stacked(y, f"{where}, y", channels=False), tuple(notes)
+    )
+
+
+def _is_two(values: Any) -> bool:
+    """Return whether values are an x and a y, not a data set of two items."""
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        return False
+    if isinstance(values, tuple):
+        return True
+    x, y = values
+    if is_frame(x):
+        return True
+    try:
+        shapes = [np.shape(one.detach().cpu() if hasattr(one, "detach") else one) for one in values]
+    except (ValueError, TypeError):
+        return False  # an item [x, y] of its own
+    return not isinstance(x, tuple) and min(map(len, shapes)) > 0 and len(x) == len(y)
+
+
+def _of_two(x: Any, y: Any, where: str, notes: Sequence[str] = ()) -> Pair:
+    if is_frame(x):
+        return Pair(x, y, tuple(notes))
+    turned, more = channels_last(array(x, f"{where}, x"), f"{where}, x")
+    return Pair(turned, array(y, f"{where}, y"), (*notes, *more))
+
+
+def _keys(item: Mapping[Any, Any], where: str) -> tuple[tuple[Any, Any], list[str]]:
+    """Return the keys of a dictionary's x and y, and a remark on the others.
+
+    Raises DataError unless one key is an input and one a label.
+    """
+    every = listed([str(key) for key in item], 8)
+    chosen = [[key for key in item if str(key).lower() in words] for words in (INPUTS, LABELS)]
+    if [len(keys) for keys in chosen] != [1, 1]:
+        raise DataError(
+            f"{where}: dictionaries with the keys {every}, of which not one is the input and one "
+            "the label; give pairs (item[KEY], item[KEY]), or rename the keys to x and y"
+        )
+    x, y = (keys[0] for keys in chosen)
+    rest = [str(key) for key in item if key not in (x, y)]
+    note = f"{where}: x is {x!r}, y is {y!r}; not used: {listed(rest, 8)}"
+    return (x, y), [note] if rest else []
+
+
+FEW = 4  # channels of usual images
+
+
+def channels_last(x: NDArray[Any], where: str) -> tuple[NDArray[Any], list[str]]:
+    """Return images (n, C, H, W) and volumes (n, C, D, H, W), whose form is certain because they
+    have few channels and more pixels on each side, with their channels last; and a remark on it.
+    """
+    if x.ndim not in {4, 5} or not x.shape[1] <= FEW < min(x.shape[2:]):
+        return x, []
+    note = f"{where} {x.shape}: axis 1 has the channels, as in PyTorch; they are moved to the end"
+    return np.moveaxis(x, 1, -1), [note]
 
 
 def _stacked(items: Sequence[Any], where: str, channels: bool = True) -> NDArray[Any]:
@@ -74,13 +161,9 @@ def _stacked(items: Sequence[Any], where: str, channels: bool = True) -> NDArray
 
     Raises DataError for items of different shapes.
     """
-    last = [channels and hasattr(item, "detach") and item.ndim > 2 for item in items]
     each = [
-        np.moveaxis(found, 0, -1) if move else found
-        for move, found in (
-            (move, np.asarray(item.detach().cpu() if hasattr(item, "detach") else item))
-            for move, item in zip(last, items, strict=True)
-        )
+        np.moveaxis(values, 0, -1) if move else values
+        for move, values in (_item(item, channels) for item in items)
     ]
     odd = next((k for k, item in enumerate(each) if item.shape != each[0].shape), None)
     if odd is not None:
@@ -89,3 +172,13 @@ def _stacked(items: Sequence[Any], where: str, channels: bool = True) -> NDArray
             "same"
         )
     return np.stack(each)
+
+
+def _item(item: Any, channels: bool) -> tuple[bool, NDArray[Any]]:
+    """Return an item as an array, and whether its channels are first: those of a tensor are,
+    unless only its last axis is as short as channels are.
+    """
+    tensor = hasattr(item, "detach")
+    values = np.asarray(item.detach().cpu() if tensor else item)
+    last = values.ndim > 2 and values.shape[-1] <= FEW < min(values.shape[:-1])
+    return channels and tensor and values.ndim > 2 and not last, values

@@ -24,22 +24,22 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
 
 
 def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int64]:
-    """Validate class numbers (N,) or (N, 1) as (N,) int64; any below 100,000 if ``n_classes`` is
-    None.
+    """Validate class numbers (N,) or (N, 1) as (N,) int64, also 1.0 for 1; any below 100,000 if
+    ``n_classes`` is None.
 
     Raises:
         DataError: not integers, not one per row, or out of range (with the count and the first
             row).
     """
-    if y.dtype.kind not in "biu":
+    if y.dtype.kind not in "biu" and not _whole(y):
         raise DataError(
             f"{where}: labels are {y.dtype.newbyteorder('=')}, not whole numbers{_between(y)}; "
-            "store integers, or set data.targets"
+            'give numbers or names of classes, or set data.targets = "regression"'
         )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
-            f"{where}: labels have shape {y.shape}, not one a row; set data.targets, or store "
-            "class numbers"
+            f"{where}: labels have shape {y.shape}, not one a row; give class numbers, or set "
+            'data.targets = "multilabel" or "regression"'
         )
     flat = y.reshape(-1)
     end = MOST_CLASSES if n_classes is None else n_classes
@@ -50,6 +50,11 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
             f"first {flat[bad[0]]} in row {bad[0]}; correct them"
         )
     return flat.astype(np.int64)
+
+
+def _whole(y: NDArray[Any]) -> bool:
+    """Return whether all are whole numbers with a decimal point."""
+    return y.dtype.kind == "f" and bool((y == np.floor(y)).all() and np.isfinite(y).all())
 
 
 MOST_MASK_CLASSES = 256

@@ -28,7 +28,7 @@ from pomona.data import (
     validation,
 )
 from pomona.data.array_file import StoredArray, file, joined, reading
-from pomona.data.frame import Frame, Source
+from pomona.data.frame import Frame, Source, is_frame
 from pomona.data.preprocessing import TableColumn
 from pomona.data.table_file import FORMATS, TableFile
 from pomona.record.model_metadata import ModelMetadata
@@ -52,7 +52,8 @@ class Samples(NamedTuple):
 
 def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Samples:
     """Read samples as input for the model described by ``about``: of a file, by its path; or in
-    memory, an array x (n, ...) as of ``.npz``, or a pandas DataFrame as of a table.
+    memory: an array, tensor or list x (n, ...) as of ``.npz``, a frame of pandas, polars or pyarrow
+    as of a table, or texts.
 
     An ``.npz`` archive has them as its array ``x``; a table (``FORMATS``) is read like the training
     table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
@@ -68,7 +69,7 @@ def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Sam
         ConfigError: a package needed to read them is missing.
     """
     if not isinstance(source, str | Path):
-        return _held(source, about, id_column)
+        return _in_memory(source, about, id_column)
     path = Path(source)
     suffix = path.suffix.lower()
     if id_column is not None and suffix not in FORMATS:
@@ -109,10 +110,17 @@ def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
     return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
 
 
-def _held(values: Any, about: ModelMetadata, id_column: str | None) -> Samples:
-    if hasattr(values, "iloc") and about.kind != "image":
+def _in_memory(values: Any, about: ModelMetadata, id_column: str | None) -> Samples:
+    if is_frame(values) and about.kind != "image":
         return _records(Frame.of(values, "frame"), about, id_column)
-    return Samples(_array(python_values.stored(python_values.array(values, "x"), "x"), about))
+    x = python_values.array(values, "x")
+    if about.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
+        return Samples(encoded([str(one) for one in x], about))
+    shape, note = x.shape[1:], ""
+    if about.kind == "image" and shape == about.input_shape != about.sample_shape:
+        x = np.moveaxis(x, 1, -1)
+        note = f"x has its channels in axis 1 ({shape}), as in PyTorch; they are moved to the end"
+    return Samples(_array(python_values.stored(x, "x"), about), note)
 
 
 def _array(stored: StoredArray, about: ModelMetadata) -> NDArray[Any]:
@@ -122,13 +130,13 @@ def _array(stored: StoredArray, about: ModelMetadata) -> NDArray[Any]:
         else stored.shape[1:]
     )
     if row != about.sample_shape:
+        many = "; give an array with one row for each sample" * (stored.shape == about.sample_shape)
         raise DataError(
-            f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}"
+            f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}{many}"
         )
     if about.kind == "image":
-        return image_arrays.as_type(
-            image_arrays.gathered([stored], MEMORY_SHARE), about.dtype, stored.where
-        )
+        x = image_arrays.gathered([stored], MEMORY_SHARE)
+        return image_arrays.as_type(x, about.dtype, stored.where)
     if about.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
         return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(

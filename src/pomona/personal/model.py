@@ -1,5 +1,6 @@
 """A client's personal model, ready for prediction."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -11,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.core.errors import DataError, near
+from pomona.core.errors import DataError, PomonaWarning, near
 from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import ImageFiles, csv_form
 from pomona.models.segmentation import whole
+from pomona.personal.inputs import Samples, read
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
 from pomona.record.model_metadata import ModelMetadata
@@ -134,20 +136,40 @@ class PersonalModel:
         )
         return cls(model_file.network(about, {**result.models[number], **frozen}), about)
 
-    @torch.no_grad()
-    def outputs(self, x: NDArray[np.generic]) -> Tensor:
+    def outputs(self, x: Any) -> Tensor:
         """Return outputs (n, K) float32, logits or numbers in the units of the training data; for
         masks ``(n, K, *sides)``.
 
-        Samples are as in a data set: (n, H, W, C), (n, D, H, W, C), (n, F) or (n, T).
-
         A network trained on patches runs on sliding windows over each sample.
 
+        Args:
+            x: samples in every form that training takes: an array, a tensor or lists (n, H, W, C),
+                (n, D, H, W, C), (n, F) or (n, T); a frame, whose columns are found by name; texts;
+                the path of a file. Or as in a data set, and as ``pomona.personal.inputs.read``
+                returns them.
+
         Raises:
-            DataError: samples of another kind, shape or dtype than in training, or outputs that are
-                not finite.
+            DataError: samples that do not fit those of training, or outputs that are not finite.
             ConfigError: windows are needed, and MONAI is not installed.
+
+        Warns PomonaWarning of assumptions made in reading.
         """
+        return self._outputs(self._samples(x))
+
+    def _samples(self, x: Any) -> NDArray[np.generic]:
+        if isinstance(x, Samples):
+            return x.x
+        form = (getattr(x, "dtype", None), getattr(x, "shape", ())[1:])
+        if isinstance(x, np.ndarray) and form == (self.about.dtype, self.about.sample_shape):
+            _require_offset(x, self.about)
+            return x
+        samples = read(x, self.about)
+        if samples.note:
+            warnings.warn(samples.note, PomonaWarning, stacklevel=3)
+        return samples.x
+
+    @torch.no_grad()
+    def _outputs(self, x: NDArray[np.generic]) -> Tensor:
         about = self.about
         validation.inputs(x, about.kind, about.vocabulary, "samples")
         if x.shape[1:] != about.sample_shape or x.dtype != about.dtype:
@@ -181,8 +203,8 @@ class PersonalModel:
             outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)
         ).float()
 
-    def predict(self, x: NDArray[np.generic]) -> list[dict[str, Any]]:
-        """Return one answer per sample.
+    def predict(self, x: Any) -> list[dict[str, Any]]:
+        """Return one answer per sample; ``x`` as for ``outputs``.
 
         Returns:
             For classes ``class``, its ``probability``, and ``probabilities`` by class; for flags
@@ -195,5 +217,23 @@ class PersonalModel:
         """
         predict = task_of(self.about.targets, self.about.edges).predict
         return [
-            a for part in self._batches(x) for a in predict(self.outputs(part), self.about.names)
+            answer
+            for part in self._batches(self._samples(x))
+            for answer in predict(self._outputs(part), self.about.names)
         ]
+
+
+def _require_offset(x: NDArray[np.generic], about: ModelMetadata) -> None:
+    """Raise DataError for rows of a table in float32 from which an offset is not subtracted: their
+    numbers are rounded by more than they differ.
+    """
+    offsets = np.array(about.preprocessing.offsets if about.preprocessing else ())
+    if not len(x) or not offsets.any():
+        return
+    raw = (np.abs(x) > np.abs(offsets) / 2).all(axis=0) & (offsets != 0)
+    if raw.any():
+        name = about.columns[int(raw.argmax())] if about.columns else int(raw.argmax())
+        raise DataError(
+            f"x is float32, in which the values of column {name} lose their differences; give "
+            "float64, as in training"
+        )
