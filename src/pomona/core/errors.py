@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
 
+from pomona.core.synonyms import form, meant
+
 
 class PomonaWarning(UserWarning):
     """A note on a run: what was dropped, guessed, chosen or looks wrong in data and settings."""
@@ -148,13 +150,17 @@ class OutOfMemoryError(PomonaError):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return a phrase that suggests the nearest known names for an unknown one, or lists them all.
+    """Return a phrase that suggests the known names that may be meant, else the nearest ones; or
+    lists them, the first ones if they are many.
 
     A short list is shown in full, because the intended name may be spelled very differently.
     """
     names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.6)
-    every = f"known: {', '.join(names)}"
+    if certain := meant(name, names):
+        return f"did you mean {' or '.join(certain)}?"
+    written = {form(one): one for one in reversed(names)}
+    close = [written[one] for one in get_close_matches(form(name), written, n=3, cutoff=0.6)]
+    every = f"known: {listed(names, SHORT)}"
     if not close:
         return every
     return f"did you mean {' or '.join(close)}?" + (
@@ -193,7 +199,7 @@ def _readable(amount: str) -> str:
     return f"{int(number) / 1e9:.1f} GB" if unit == "bytes" else amount
 
 
-SHORT = 12  # names that a message lists at most
+SHORT = 16  # names that a message lists at most
 
 
 MOST_PROBLEMS = 20  # maximum lines of problems; a file can have one for each row

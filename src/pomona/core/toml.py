@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from pomona.core.bounds import plain, shallow
-from pomona.core.errors import ConfigError, listed, near
+from pomona.core.errors import SHORT, ConfigError, listed, near
 from pomona.core.files import text
 from pomona.core.settings import Settings
 
@@ -21,6 +21,8 @@ Tree = dict[str, Any]
 Choices = Mapping[str, Mapping[str, type[Settings]]]
 S = TypeVar("S", bound=Settings)
 
+LISTS = {"method": "pomona methods", "data": "pomona data list", "model": "pomona data list"}
+"""The command that lists the names of a section."""
 SECTIONS = ("method", "data", "partition", "model", "optimizer")
 
 
@@ -164,15 +166,19 @@ def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
         case "misplaced":
             return f"{key}: {error['msg']}"
         case "union_tag_not_found":
-            return f"{key}.name must be set; known: {', '.join(choices.get(key, {}))}"
+            return f"{key}.name must be set; known: {listed(sorted(choices.get(key, {})), SHORT)}"
         case "union_tag_invalid":
             name = plain(error["ctx"]["tag"], 80)
             own = " (one of your own: module:Class)" * (key == "method")
-            return f"unknown {key} {name!r}{own}; {near(name, choices.get(key, {}))}"
+            names = error["ctx"]["expected_tags"].replace("'", "").split(", ")
+            hint = near(name, names)
+            listing = f"; all: {LISTS[key]}" if key in LISTS and hint.endswith(" more") else ""
+            return f"unknown {key} {name!r}{own}; {hint}{listing}"
         case "model_type" | "model_attributes_type":
+            own = " (of one of your own: module:Class, as text)" * (key in ("method", "model"))
             return (
                 f"{key} = {shown(error['input'])}: give a table of "
-                f"settings{' or a name' * (key in SECTIONS)}"
+                f"settings{f' or a name{own}' * (key in SECTIONS)}"
             )
         case "tuple_type":
             return f"{key} = {shown(error['input'])}: give a list"

@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from pomona.core.errors import ConfigError
 from pomona.core.registry import require
+from pomona.core.synonyms import meant
 from pomona.models import huggingface
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
@@ -140,7 +141,8 @@ def _bounded() -> Iterator[None]:
 
 def _require_known(first: str, name: str, known: Any) -> None:
     if name not in known:
-        close = get_close_matches(name, known, n=3)  # of a thousand, too many for a message
+        # of a thousand, too many for a message
+        close = meant(name, known) or get_close_matches(name, known, n=3)
         said = (
             f"did you mean {' or '.join(close)}?"
             if close

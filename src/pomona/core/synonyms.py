@@ -1,0 +1,66 @@
+"""Other words for the names of this package, for suggestions."""
+
+from collections.abc import Iterable, Sequence
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "images": ("folder", "manifest"),
+    "pictures": ("folder", "manifest"),
+    "png": ("folder", "manifest"),
+    "jpg": ("folder", "manifest"),
+    "jpeg": ("folder", "manifest"),
+    "tiff": ("folder", "manifest"),
+    "dicom": ("manifest",),
+    "nifti": ("manifest",),
+    "volumes": ("manifest",),
+    "table": ("csv", "parquet"),
+    "tables": ("csv", "parquet"),
+    "tsv": ("csv",),
+    "excel": ("csv",),
+    "xlsx": ("csv",),
+    "arrow": ("parquet",),
+    "text": ("csv-text",),
+    "texts": ("csv-text",),
+    "numpy": ("npz",),
+    "npy": ("npz",),
+    "huggingface": ("hf",),
+    "sites": ("clients",),
+    "mnist-fashion": ("fashion-mnist",),
+    "cifar-10": ("cifar10",),
+    "cifar-100": ("cifar100",),
+    "emnist": ("emnist-byclass", "emnist-balanced", "emnist-letters"),
+    "auc": ("auroc",),
+    "roc": ("auroc",),
+    "roc-auc": ("auroc",),
+    "pr-auc": ("auprc",),
+    "average-precision": ("auprc",),
+    "acc": ("accuracy",),
+    "f1": ("macro_f1",),
+    "rmse": ("mse",),
+    "concordance": ("c_index",),
+    "logistic-regression": ("logistic",),
+    "linear": ("logistic",),
+    "dnn": ("mlp",),
+    "resnet": ("resnet18",),
+    "u-net": ("unet",),
+    "local": ("separate",),
+    "alone": ("separate",),
+    "standalone": ("separate",),
+    "finetuning": ("fedavg-ft",),
+    "noniid": ("dirichlet", "pathological"),
+    "non-iid": ("dirichlet", "pathological"),
+    "lda": ("dirichlet",),
+}
+"""By a word in lower case with hyphens: the names that may be meant, the likeliest first."""
+
+
+def form(name: str) -> str:
+    """Return a name in the form in which names are compared: case and separators do not count."""
+    return "-".join(name.casefold().replace("_", " ").replace("-", " ").split())
+
+
+def meant(name: str, names: Iterable[str]) -> Sequence[str]:
+    """Return the names that differ from this one in case or separators only, else its synonyms."""
+    known = [*names]
+    return [one for one in known if form(one) == form(name)] or [
+        one for one in SYNONYMS.get(form(name), ()) if one in known
+    ]

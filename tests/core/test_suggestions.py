@@ -1,0 +1,87 @@
+"""Unknown names: what a user most likely meant, by case, by synonym, by spelling."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import pomona
+from pomona.core.errors import ConfigError, near
+from pomona.core.synonyms import SYNONYMS, form
+from pomona.core.training_settings import OPTIMIZERS
+from pomona.data.catalogue import CATALOGUE
+from pomona.methods import METHODS
+from pomona.metrics.metric import METRICS
+from pomona.models import MODELS, build
+from pomona.partition import RECIPES
+
+NAMES = {
+    "method": METHODS,
+    "data": CATALOGUE,
+    "model": MODELS,
+    "partition": RECIPES,
+    "metric": METRICS,
+    "optimizer": OPTIMIZERS,
+}
+
+
+def refusal(**settings):
+    with pytest.raises(ConfigError) as fault:
+        build(pomona.Config(**settings).model, (3, 32, 32), 2)
+    return str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "suggestion"),
+    [
+        ("optimizer", "Adam", "adam"),
+        ("optimizer", "adan", "adam or adamw"),
+        ("model", "MLP", "mlp"),
+        ("model", "U-Net", "unet"),
+        ("metric", "AUC", "auroc"),
+        ("metric", "AUROC", "auroc"),
+        ("data", "Digits", "digits"),
+        ("data", "fashion_mnist", "fashion-mnist"),
+        ("method", "FedAvg", "fedavg"),
+        ("method", "local", "separate"),
+        ("partition", "Dirichlet", "dirichlet"),
+        ("partition", "non-IID", "dirichlet or pathological"),
+    ],
+)
+def test_case_separators_and_synonyms_do_not_hide_a_name(key, name, suggestion):
+    text = refusal(**{key: name})
+    assert f"did you mean {suggestion}?" in text
+    assert len(text) < 150
+
+
+@pytest.mark.parametrize("name", ["images", "PNG", "tables", "table", "Excel", "texts"])
+def test_words_for_forms_of_data_are_understood(name):
+    hint = refusal(data=name).partition("did you mean ")[2].partition("?")[0]
+    assert hint.split(" or ")[0] in SYNONYMS[form(name)]
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_every_other_name_lists_a_few_that_exist(key):
+    text = refusal(**{key: "qqqqqqqq"})
+    assert len(text) < 300
+    assert any(name in text for name in NAMES[key])
+    assert "pomona methods" in text or key != "method"
+
+
+@given(st.sampled_from([(k, n) for k, names in NAMES.items() for n in names]), st.data())
+def test_any_case_suggests_exactly_the_name(entry, data):
+    key, name = entry
+    written = "".join(
+        data.draw(st.sampled_from([c.lower(), c.upper()])) for c in name.replace("-", "_")
+    )
+    assert written in NAMES[key] or near(written, NAMES[key]) == f"did you mean {name}?"
+
+
+def test_every_synonym_is_of_a_name_that_exists():
+    known = {name for names in NAMES.values() for name in names}
+    assert all(set(names) & known for names in SYNONYMS.values())
+    assert all(word == form(word) for word in SYNONYMS)
+
+
+def test_a_network_in_place_of_its_name_is_told_the_form():
+    assert "module:Class" in refusal(model=nn.Linear(3, 2))
