@@ -28,7 +28,7 @@ from pomona.core.settings import LARGEST, Settings, require_name
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation, Stop
-from pomona.data.kinds import BundledImages
+from pomona.data.axes import BundledImages
 from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings

@@ -157,7 +157,7 @@ def test_the_folder_of_an_account_that_is_not_there_is_a_missing_one(monkeypatch
     monkeypatch.setenv("HOME", str(tmp_path))
     assert files.expanded("~/rows.csv") == tmp_path / "rows.csv"
     with pytest.raises(DataError, match=r"~nobody-here/rows\.csv does not exist"):
-        read(data_settings(name="csv", path="~nobody-here/rows.csv", label_column="y"))
+        read(data_settings(name="table", path="~nobody-here/rows.csv", label_column="y"))
 
 
 def test_a_link_is_followed_only_where_that_is_allowed(tmp_path):

@@ -25,7 +25,7 @@ def listed(folder, *lines):
 
 
 def own(path, **settings):
-    return read(data_settings(name="manifest", path=path, **settings))
+    return read(data_settings(name="images", path=path, **settings))
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
     settings = data_settings(
-        name="manifest", classes=("a", "b", "c"), targets="segmentation", skip_bad=True
+        name="images", classes=("a", "b", "c"), targets="segmentation", skip_bad=True
     )
     stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
     assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
@@ -311,7 +311,7 @@ def test_masks_are_targets(drawn):
 
 
 def test_a_federation_of_masks_runs(drawn, tmp_path):
-    data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
+    data = {"name": "images", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
     tree = {
         "data": data,
         "partition": {"name": "natural"},
@@ -326,7 +326,7 @@ def test_a_federation_of_masks_runs(drawn, tmp_path):
 def test_the_record_lists_what_was_skipped(drawn, tmp_path):
     (drawn.parent / "in" / "3.png").write_bytes(b"?")
     data = {
-        "name": "manifest",
+        "name": "images",
         "path": str(drawn),
         **MASKED,
         "classes": list(MASKED["classes"]),

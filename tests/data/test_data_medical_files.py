@@ -366,10 +366,10 @@ def test_a_window(tmp_path):
     raw = np.array([[-1000, -160, 40], [140, 240, 3000]], np.int16)
     for label in "ab":
         write_dicom(tmp_path / label / "1.dcm", raw)
-    data = read(data_settings(name="folder", path=tmp_path, window=(40, 400)))
+    data = read(data_settings(name="images", path=tmp_path, window=(40, 400)))
     assert data.x[0, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
     assert (data.x.dtype, data.shift, data.scale) == (np.uint8, (127.5,), (127.5,))
-    plain = read(data_settings(name="folder", path=tmp_path))
+    plain = read(data_settings(name="images", path=tmp_path))
     assert (plain.x.dtype, plain.x[1, ..., 0].tolist(), plain.learn is None) == (
         np.int16,
         raw.tolist(),
@@ -381,7 +381,7 @@ def test_volumes_in_folders_of_classes(tmp_path):
     volumes = values("i2", (4, 5, 4, 3))
     for k, volume in enumerate(volumes):
         write_nifti(tmp_path / "ab"[k % 2] / f"{k}.nii.gz", volume)
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     np.testing.assert_array_equal(data.x[..., 0], volumes[[0, 2, 1, 3]])
     assert (data.classes, data.y.tolist(), data.x.dtype) == (("a", "b"), [0, 0, 1, 1], np.int16)
     write_nifti(tmp_path / "a" / "9.nii", values("i2", (5, 4, 2)))
@@ -389,7 +389,7 @@ def test_volumes_in_folders_of_classes(tmp_path):
         DataError,
         match=r"several sizes: 4 of 3 x 4 x 5 \(0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one",
     ):
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
 
 
 def test_bad_files_are_skipped_if_asked(tmp_path):
@@ -409,9 +409,9 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
         (tmp_path / "test" / "b" / "1.nii").read_bytes()[:-4]
     )
     with pytest.raises(DataError) as fault:
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
     assert fault.value.text().splitlines()[0].endswith("has 3 problems:")
-    data = read(data_settings(name="folder", path=tmp_path, skip_bad=True))
+    data = read(data_settings(name="images", path=tmp_path, skip_bad=True))
     assert (data.x[:, 0, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == (
         [20, 10, 0, 20],
         [0, 1, 0, 0],
@@ -427,7 +427,7 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
     for path in tmp_path.rglob("*.nii"):
         path.write_bytes(b"?")
     with pytest.raises(DataError, match="none of 7 files can be read"):
-        read(data_settings(name="folder", path=tmp_path, skip_bad=True))
+        read(data_settings(name="images", path=tmp_path, skip_bad=True))
 
 
 @pytest.mark.parametrize("kind", representatives(["nii.gz", "series"], ["nii.gz"]))
@@ -443,7 +443,7 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
         for path in paths:
             write_nifti(path, volume) if kind == "nii.gz" else write_series(path, volume)
         tracemalloc.start()
-        stack = stacked("it", paths, data_settings(name="folder", memory_share=1e-9))
+        stack = stacked("it", paths, data_settings(name="images", memory_share=1e-9))
         held = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert isinstance(stack.x.base, np.memmap) or isinstance(stack.x, np.memmap)
@@ -470,8 +470,8 @@ def test_images_of_16_bits_are_brought_to_one_size(tmp_path):
         (tmp_path / "ab"[k]).mkdir()
         Image.fromarray(np.full(size, 60000, np.uint16)).save(tmp_path / "ab"[k] / "1.png")
     with pytest.raises(DataError, match=r"several sizes: .*set data.resize"):
-        read(data_settings(name="folder", path=tmp_path))
-    data = read(data_settings(name="folder", path=tmp_path, resize=5))
+        read(data_settings(name="images", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path, resize=5))
     assert (data.x.shape, data.x.dtype, np.unique(data.x).tolist()) == (
         (2, 5, 5, 1),
         np.uint16,

@@ -180,12 +180,12 @@ def test_sections_may_be_named_alone():
 
 
 def test_a_partition_that_is_not_named_follows_from_the_data():
-    config = resolve({"data": {"name": "csv", "path": "x.csv", "client_column": "site"}})
+    config = resolve({"data": {"name": "table", "path": "x.csv", "client_column": "site"}})
     assert config.partition is None  # tests/partition/test_partition_groups.py: what becomes of it
     assert "clients" not in config.tree()
     assert (
         resolve(
-            {"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}
+            {"data": {"name": "table", "client_column": "a"}, "partition": {"name": "iid"}}
         ).partition.name
         == "iid"
     )

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
-from pomona.data.kinds import BundledImages
+from pomona.data.axes import BundledImages
 from pomona.data.section import groups, names_with, own_keys
 from pomona.data.settings import ClientFiles, DataSettings, Images
 from pomona.methods import METHODS

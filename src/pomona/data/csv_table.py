@@ -19,10 +19,10 @@ from pomona.data import (
     table_file,
     table_survey,
 )
+from pomona.data.axes import Table
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.frame import Source
-from pomona.data.kinds import CsvTable, ParquetTable, Table
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
 from pomona.data.settings import DataSettings, Features, as_column
 from pomona.data.validation import blocks
@@ -65,11 +65,12 @@ def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
 
 
-def read(settings: CsvTable | ParquetTable) -> Dataset:
+def read(settings: Table) -> Dataset:
     """Read an own table: a file, or a folder with train and optionally test; all other columns are
     features.
     """
-    suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
+    own = own_path(settings)
+    suffix = parquet.SUFFIX if (own / "train.parquet").exists() else ".csv"
     return read_parts(table_file.parts(own_path(settings), suffix), 1, settings)[0]
 
 

@@ -72,12 +72,10 @@ class DataSettings(Settings):
     """What every kind of data has; subclasses are groups of settings that some kinds have.
 
     Attributes:
-        called: what data of a kind are called in messages; by their name if empty.
         title: what a group is about, a heading in the reference.
         lacking: what is said of data without the group, after their name.
     """
 
-    called: ClassVar[str] = ""
     title: ClassVar[str] = "every kind of data"
     lacking: ClassVar[str] = ""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, StorageError
 from pomona.data import read
-from pomona.data.kinds import InMemory
+from pomona.data.axes import InMemory
 from pomona.experiments.bench_results import Bench, load
 from pomona.experiments.runner import Watch, run
 from pomona.experiments.suite import Suite, read_suite

@@ -162,10 +162,10 @@ class Run:
         if unknown.
         """
         name = str(self.setting("data.name") or "")
-        if name == "clients":
+        if self.setting("data.clients"):
             return f"the own files of {counted(self.result.clients, 'client')}"
-        entry, path = CATALOGUE.get(name), self.setting("data.path")
-        return (entry and entry.own and path and PurePath(str(path)).name) or name
+        path = None if name in CATALOGUE else self.setting("data.path")
+        return (path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
         """Return a client's name, its number where a run compared with others has fewer clients."""
