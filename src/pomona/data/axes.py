@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PrivateAttr
 
 from pomona.core.errors import near
+from pomona.data.formats import Format, formats
 from pomona.data.settings import (
     DEFAULT,
     ClassNames,
     Columns,
     CsvFormat,
-    CsvHeading,
     DataFolder,
     DataSettings,
     EventTimes,
@@ -58,15 +58,15 @@ class Arrays(Images, EventTimes):
     """Arrays x and y, of numbers, images or volumes."""
 
 
-class PictureFiles(ImageFiles, Images, ClassNames):
-    """Images or volumes in files of their own."""
+class Pictures(Images, ClassNames):
+    """Images or volumes."""
 
 
 class PictureRows(ImageColumn, Images, ColumnData):
     """Images in a column of a table."""
 
 
-class ImageList(LabelThreshold, TargetKind, CsvFormat):
+class ImageList(ImageFiles, LabelThreshold, TargetKind, CsvFormat):
     """A table that lists image files."""
 
 
@@ -125,7 +125,7 @@ def _by_name(*values: AxisValue) -> dict[str, AxisValue]:
 CONTENTS = _by_name(
     AxisValue("table", "a table", (Table,)),
     AxisValue("text", "texts", (Texts,)),
-    AxisValue("images", "images", (PictureFiles,)),
+    AxisValue("images", "images", (Pictures,)),
     AxisValue("arrays", "arrays", (Arrays,)),
 )
 PLACES = _by_name(
@@ -134,12 +134,29 @@ PLACES = _by_name(
     AxisValue("repository", "of the Hugging Face Hub", (HubFiles,)),
     AxisValue("memory", "in memory", (InMemory,)),
 )
-TABLE_FORMATS = _by_name(
-    AxisValue("csv", "in CSV files", (CsvHeading, CsvFormat), (".csv", ".tsv", ".txt", ".data")),
-    AxisValue("parquet", "in Parquet files", (), (".parquet",)),
-)
+
+
+def _table_formats() -> dict[str, AxisValue]:
+    """Return the formats of tables, as their registry has them."""
+    suffixes: dict[Format, list[str]] = {}
+    for suffix, form in formats().items():
+        suffixes.setdefault(form, []).append(suffix)
+    return _by_name(
+        *(
+            AxisValue(
+                form.title.lower(),
+                f"in {form.title} files",
+                (form.settings,) if form.settings else (),
+                tuple(each),
+            )
+            for form, each in suffixes.items()
+        )
+    )
+
+
+TABLE_FORMATS = _table_formats()
 IMAGE_FORMATS = _by_name(
-    AxisValue("folders", "in class folders"),
+    AxisValue("folders", "in class folders", (ImageFiles,)),
     AxisValue("list", "that a table lists", (ImageList,)),
     AxisValue("idx", "in IDX files"),
 )
@@ -229,17 +246,17 @@ def _content(section: Mapping[str, Any]) -> str:
 
 def _format(section: Mapping[str, Any], content: str) -> str:
     """Return the format: as ``data.format`` says, else by the suffix of the first file."""
-    formats, wanted = FORMATS[content], section.get("format")
+    choices, wanted = FORMATS[content], section.get("format")
     if wanted:
-        if wanted not in formats:
-            hint = near(str(wanted), formats)
+        if wanted not in choices:
+            hint = near(str(wanted), choices)
             raise ValueError(f"{content}: unknown format {wanted!r}; {hint}")
         return str(wanted)
     suffix = suffix_of(section)
     if content == "images":
-        return "list" if any(suffix in f.suffixes for f in TABLE_FORMATS.values()) else "folders"
-    fitting = (name for name, value in formats.items() if suffix in value.suffixes)
-    return next(fitting, next(iter(formats)))
+        return "list" if suffix in formats() else "folders"
+    fitting = (name for name, value in choices.items() if suffix in value.suffixes)
+    return next(fitting, next(iter(choices)))
 
 
 def suffix_of(section: Mapping[str, Any]) -> str:
@@ -294,7 +311,7 @@ def _restored(source: Source, state: Any) -> DataSettings:
 def settings_class(source: Source) -> type[OwnData]:
     """Return the class of settings that data of a source have."""
     name = "".join(value.name.title() for value in source.values)
-    groups = (*source.groups, OwnData)
+    groups: tuple[Group, ...] = (*source.groups, OwnData)
     described = DataSettings.model_fields["name"].description
     members = {
         "__doc__": f"{source.title}.",

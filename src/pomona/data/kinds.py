@@ -5,8 +5,8 @@ from pomona.data.axes import (
     Arrays,
     CustomReader,
     ImageList,
-    PictureFiles,
     PictureRows,
+    Pictures,
     Table,
     Texts,
 )
@@ -14,6 +14,6 @@ from pomona.data.axes import (
 ClientCsvTables = ClientParquetTables = HubTable = CsvTable = ParquetTable = MemoryFrame = Table
 ClientCsvTexts = ClientParquetTexts = HubTexts = CsvTexts = ParquetTexts = Texts
 ClientArrays = NpzArrays = MemoryArrays = Arrays
-HubImages, ImageFolder, IdxImages = PictureRows, PictureFiles, PictureFiles
+HubImages, ImageFolder, IdxImages = PictureRows, Pictures, Pictures
 ImageManifest = ImageList
 OwnReader = CustomReader

@@ -378,6 +378,10 @@ class CsvHeading(DataSettings):
     )
 
 
+class CsvFile(CsvHeading, CsvFormat):
+    """Settings that only CSV files have."""
+
+
 class Columns(DataSettings):
     """Columns with a purpose: labels, owners, groups, times, subgroups."""
 

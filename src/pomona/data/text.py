@@ -158,7 +158,8 @@ def ag_news(settings: PublicTexts) -> Dataset:
     such results must not be reported as AG News accuracy.
     """
     found = locate(settings)
-    fixed = settings_class(Source("text", "path", "csv"))(
+    columns_of: Any = settings_class(Source("text", "path", "csv"))
+    fixed = columns_of(
         name="text",
         header=False,
         label_column=0,
