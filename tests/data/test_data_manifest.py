@@ -247,7 +247,11 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
     settings = data_settings(
-        name="images", classes=("a", "b", "c"), targets="segmentation", skip_bad=True
+        name="images",
+        path="list.csv",
+        classes=("a", "b", "c"),
+        targets="segmentation",
+        skip_bad=True,
     )
     stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
     assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])

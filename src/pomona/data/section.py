@@ -112,7 +112,7 @@ def _chosen(value: Any) -> Any:
 def _named(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section with its name: the content of own data if it says where they are."""
     section = dict(section)
-    if section.get("name") in OLD | {"hf": "", "clients": ""}:
+    if str(section.get("name")) in OLD | {"hf": "", "clients": ""}:
         old = section.pop("name")
         if old == "idx":
             section["format"] = "idx"
