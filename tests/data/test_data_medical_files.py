@@ -171,12 +171,11 @@ BAD_DICOM = {
     "no rows": ({"Rows": 0}, "no pixel"),
     "other rows": ({"Rows": 40}, "cannot read the image"),
     "many rows": ({"Rows": 65535, "Columns": 65535}, "at most 67108864 values are read"),
-    "32 bits": ({"BitsStored": 32, "BitsAllocated": 32}, "32 bits"),
+    "32 bits": ({"BitsStored": 33, "BitsAllocated": 40}, "33 bits"),
     "a palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
-    "no rows said": ({"Rows": None}, "cannot read the image"),
+    "no rows said": ({"Rows": None}, "has no pixels"),
     "no pixels": ({"PixelData": None}, "cannot read the image"),
     "slope 0": ({"RescaleSlope": 0}, "RescaleSlope 0.0"),
-    "deflated": ({"TransferSyntaxUID": "1.2.840.10008.1.2.1.99"}, "deflated as a whole"),
 }
 
 
@@ -209,7 +208,7 @@ def test_a_series_is_a_volume_from_the_feet_to_the_head(tmp_path):
 
 def test_a_series_without_places_is_in_the_order_of_its_numbers(tmp_path):
     volume = values("i2", (4, 4, 3))
-    folder = write_series(tmp_path / "mr", volume, ImagePositionPatient=None)
+    folder = write_series(tmp_path / "mr", volume[:, ::-1, ::-1], ImagePositionPatient=None)
     np.testing.assert_array_equal(pixels(folder)[..., 0], volume)
 
 
@@ -219,7 +218,7 @@ def test_slices_of_several_slopes_are_in_one_unit(tmp_path):
     folder = write_series(tmp_path / "pet", volume)
     for k, path in enumerate(sorted(folder.iterdir())):
         spot = {"ImagePositionPatient": [0, 0, k], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
-        write_dicom(path, volume[k], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
+        write_dicom(path, volume[k, ::-1, ::-1], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
     np.testing.assert_array_equal(
         pixels(folder)[..., 0], volume * (0.25 * np.arange(1, 4))[:, None, None]
     )

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
-from pomona.data import dicom, image_decoding
-from pomona.data.formats import nifti
+from pomona.data import image_decoding
+from pomona.data.formats import volumes
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window, decoding
 from pomona.data.images import file_notes
@@ -47,12 +47,8 @@ def opened(path: Path) -> ImageFile:
         ConfigError: a package is missing.
     """
     suffix = path.suffix.lower()
-    if path.is_dir():
-        return dicom.series(path)
-    if suffix in dicom.SUFFIXES:
-        return dicom.opened(path)
-    if path.name.lower().endswith(nifti.ENDS):
-        return nifti.opened(path)
+    if file := volumes.opened(path, picture=suffix in image_decoding.SUFFIXES):
+        return file
     try:
         return image_decoding.picture(path)
     except DataError:
