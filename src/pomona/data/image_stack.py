@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -32,11 +32,22 @@ MOST_CRASHES = 10  # of the reader process, if bad files are skipped
 FileSettings = HubImages | ImageFolder | ImageManifest | PublicImages
 S = TypeVar("S")
 T = TypeVar("T")
-# of the files that ``Opened`` opens by number, into memory that ``Allocate`` gives: the masks, the
-# numbers of their files, and problems
-Opened = Callable[[int], ImageFile]
+Opened = Callable[[int], ImageFile]  # opens a file by its number
 Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-MaskReader = Callable[[Opened, Allocate], tuple[NDArray[Any], NDArray[np.int64], list[str]]]
+
+
+class Masks(NamedTuple):
+    """Masks of images: (n, *spatial) uint8, the numbers of the images that have one, problems with
+    the others, and remarks.
+    """
+
+    values: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    problems: list[str]
+    notes: tuple[str, ...]
+
+
+MaskReader = Callable[[Opened, Allocate], Masks]
 
 
 def opened(path: Path) -> ImageFile:
@@ -160,9 +171,9 @@ def _decoded(
     """Read headers and masks, then decode the files into place; in the reader process."""
     skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
     window = settings.window if isinstance(settings, ImageFiles) else None
-    rows = np.arange(count)
+    rows, mask_notes = np.arange(count), ()
     if read_masks:
-        y, rows, bad = read_masks(position.opened, y_memory.allocate)
+        y, rows, bad, mask_notes = read_masks(position.opened, y_memory.allocate)
     forms = list(each(rows.tolist(), position.opened, bad))
     files = [file for _, file in forms]
     faults = [*problems, *([] if skip_bad else bad)]
@@ -189,7 +200,7 @@ def _decoded(
                 y[row] = y[k]
     facts = {
         "x": (len(kept), x.shape, x.dtype.str, y.shape if read_masks else ()),
-        "notes": (*skipped(name, bad, count), *file_notes.notes(files)),
+        "notes": (*skipped(name, bad, count), *file_notes.notes(files), *mask_notes),
         "spacings": file_notes.spacings(files),
         "orientation": file_notes.orientation(files),
     }

@@ -78,8 +78,8 @@ def opened(path: Path) -> ImageFile:
         dataset = header(path)
         if dataset.get("SOPClassUID") in SEGMENTATIONS:
             raise DataError(
-                f"{path} is a DICOM {object_name(dataset)}, a mask without an image; name it in the "
-                "column mask"
+                f"{path} is a DICOM {object_name(dataset)}, a mask without an image; name it in "
+                "the column mask"
             )
         file = _frames(path, dataset)
         if len(file.slices) == 1:

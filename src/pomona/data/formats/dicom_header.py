@@ -65,7 +65,7 @@ def header(path: Path, whole: bool = False) -> Any:
 
 
 def without_pixels(dataset: Any) -> str | None:
-    """Return what a file without an image is (a report, a plan, contours), or None if it has one."""
+    """Return what a file without an image is (report, plan, contours), or None if it has one."""
     return None if "Rows" in dataset and "Columns" in dataset else object_name(dataset)
 
 
@@ -96,8 +96,8 @@ def require_image(path: Path, dataset: Any) -> None:
         )
     if "MOSAIC" in (dataset.get("ImageType") or ()):
         raise DataError(
-            f"{path} holds the slices of a volume as tiles of one picture (Siemens mosaic); convert "
-            "it to NIfTI (dcm2niix)"
+            f"{path} holds the slices of a volume as tiles of one picture (Siemens mosaic); "
+            "convert it to NIfTI (dcm2niix)"
         )
     _require_samples(path, dataset)
     require_decoder(path, dataset.file_meta.TransferSyntaxUID)
@@ -135,8 +135,8 @@ def require_decoder(path: Path, syntax: Any) -> None:
 def missing_decoder(path: Path, syntax: Any) -> ConfigError:
     """Return the error for pixels that need a library that is not installed."""
     return ConfigError(
-        f"{path} is stored as {syntax.name}; {with_extra('decoders')} (python-gdcm, imagecodecs), or "
-        "save it uncompressed (gdcmconv --raw)"
+        f"{path} is stored as {syntax.name}; {with_extra('decoders')} (python-gdcm, imagecodecs), "
+        "or save it uncompressed (gdcmconv --raw)"
     )
 
 

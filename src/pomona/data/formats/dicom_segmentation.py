@@ -55,7 +55,7 @@ def read(path: Path, grid: Grid | None, size: tuple[int, int], names: Sequence[s
         (z, y, x) of the patient, or (rows, columns).
 
     Raises:
-        DataError: frames that do not lie on the grid, segments that overlap, or that are no classes.
+        DataError: frames that do not lie on the grid, segments that overlap or have no class.
         ConfigError: a decoder is not installed.
     """
     with decoding(path):
@@ -75,8 +75,8 @@ def read(path: Path, grid: Grid | None, size: tuple[int, int], names: Sequence[s
             if (inside & (voxels != 0) & (voxels != number)).any():
                 first = names[int(voxels[inside & (voxels != 0)][0])]
                 raise DataError(
-                    f"the mask {path}: segments {first} and {names[number]} overlap; give each voxel "
-                    "one class"
+                    f"the mask {path}: segments {first} and {names[number]} overlap; give each "
+                    "voxel one class"
                 )
             voxels[inside] = number
         return Mask(grid.turned(out) if grid else out, (*notes, *more))
@@ -96,8 +96,8 @@ def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, 
     # a label map may list its background as segment 0
     if named and any(n not in named for n in labels if n != 0):
         raise DataError(
-            f"the mask {path} has segments {listed(strangers, 4)}, which data.classes does not name "
-            f"({listed(names, 6)}); name each segment there"
+            f"the mask {path} has segments {listed(strangers, 4)}, which data.classes does not "
+            f"name ({listed(names, 6)}); name each segment there"
         )
     beyond = [f"{n} ({label})" for n, label in labels.items() if n >= len(names)]
     if beyond:
@@ -188,13 +188,13 @@ def _directions(path: Path, dataset: Any, frame: int, grid: Grid) -> tuple[NDArr
     spacing = numbers(element(dataset, frame, "PixelSpacing", "PixelMeasuresSequence"), 2)
     if position is None or turn is None or spacing is None:
         raise DataError(
-            f"the mask {path}: frame {frame + 1} has no position, orientation or pixel spacing; save "
-            "the mask as NIfTI on the grid of its image"
+            f"the mask {path}: frame {frame + 1} has no position, orientation or pixel spacing; "
+            "save the mask as NIfTI on the grid of its image"
         )
     if not grid.oriented:
         raise DataError(
-            f"the mask {path} lies in the patient, its image {grid.path} does not say how; save the "
-            "mask as NIfTI with the image's affine"
+            f"the mask {path} lies in the patient, its image {grid.path} does not say how; save "
+            "the mask as NIfTI with the image's affine"
         )
     affine = np.eye(4)
     affine[:3, 0] = np.array(turn[:3]) * spacing[1]
