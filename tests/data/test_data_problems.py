@@ -264,7 +264,7 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     (tmp_path / "masks").mkdir()
     (tmp_path / ".cache").mkdir()
     Image.new("L", (6, 4)).save(tmp_path / "overview.png")
-    for name in ("a.mha", "b.mha", "c.nrrd", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
+    for name in ("a.heic", "b.heic", "c.jp2", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
         (tmp_path / "cat" / name).write_bytes(b"?")
     said = refused(name="images", path=tmp_path).text().splitlines()
     assert said[1:] == [
@@ -273,14 +273,14 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
             f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or "
             "away"
         ),
-        "  cat: 2 files .mha are not read (a.mha, b.mha); convert them to PNG, or put them away",
-        "  cat: 1 file .nrrd is not read (c.nrrd); convert them to PNG, or put them away",
+        "  cat: 2 files .heic are not read (a.heic, b.heic); convert them to PNG, or put them away",
+        "  cat: 1 file .jp2 is not read (c.jp2); convert them to PNG, or put them away",
         "  masks: no image in it, so no class; remove it, or put its images there",
     ]
     for path in (
         tmp_path / "overview.png",
-        *tmp_path.glob("cat/*.mha"),
-        tmp_path / "cat" / "c.nrrd",
+        *tmp_path.glob("cat/*.heic"),
+        tmp_path / "cat" / "c.jp2",
     ):
         path.unlink()
     (tmp_path / "masks").rmdir()

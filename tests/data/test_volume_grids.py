@@ -248,7 +248,7 @@ def test_scaled_labels_are_rounded_or_refused_with_the_scale(tmp_path):
     nibabel.save(stored, tmp_path / "m.nii.gz")
     with pytest.raises(
         DataError,
-        match="holds 0.501961 in 1 .*scales its numbers, in steps of 0.007843: save it again",
+        match=r"holds 0.501961 in 1 .*scales its numbers, in steps of 0.007843: save it as whole",
     ):
         pair(tmp_path, image, tmp_path / "m.nii.gz", ("a", "b", "c"))
 

@@ -122,14 +122,14 @@ def _numbers(
     wrong = ~((flat >= 0) & (flat < classes) & (flat == np.floor(flat)))
     if wrong.any():
         scaled = (
-            f" (the file scales its numbers, in steps of {step:.4g}: save it again as whole numbers)"
+            f" (the file scales its numbers, in steps of {step:.4g}: save it as whole numbers)"
             if step
             else ""
         )
         raise DataError(
-            f"the mask {path} holds {flat[wrong][0]:g} in {int(wrong.sum())} of {flat.size} pixels; "
-            f"classes are whole numbers from 0 to {classes - 1}, as many as data.classes names"
-            f"{scaled}"
+            f"the mask {path} holds {flat[wrong][0]:g} in {int(wrong.sum())} of {flat.size} "
+            f"pixels; classes are whole numbers from 0 to {classes - 1}, as many as data.classes "
+            f"names{scaled}"
         )
     return flat, (*notes, *more)
 

@@ -3,7 +3,7 @@ standard keeps one.
 
 | place | what is done |
 | --- | --- |
-| slope and intercept; in functional groups, per frame or shared (PS3.3 C.11.1, C.7.6.16.2.9) | used |
+| slope and intercept, at the top (PS3.3 C.11.1) or in functional groups (C.7.6.16.2.9) | used |
 | Modality LUT Sequence (C.11.1) | used |
 | Dose Grid Scaling (C.8.8.3) | used |
 | Real World Value Mapping (C.7.6.16.2.11) | used where no other scale is; else noted |
@@ -223,9 +223,8 @@ def _display(dataset: Any) -> Iterator[str]:
         yield "Presentation LUT Shape INVERSE is for display and not applied"
     if dataset.get("PresentationLUTSequence"):
         yield "the Presentation LUT is for display and not applied"
-    if any(
-        tag.group in range(0x6000, 0x6020, 2) and tag.element == 0x3000 for tag in dataset.keys()
-    ):
+    tags = list(dataset.keys())
+    if any(tag.group in range(0x6000, 0x6020, 2) and tag.element == 0x3000 for tag in tags):
         yield "overlays (graphics over the image) are not read"
     if str(dataset.get("BurnedInAnnotation", "")).upper() == "YES":
         yield "text is burned into the pixels (BurnedInAnnotation); a model may read it"

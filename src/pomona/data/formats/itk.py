@@ -83,7 +83,7 @@ def _information(path: Path) -> tuple[Any, tuple[int, ...], int, str]:
 
 
 def _stored_type(name: str) -> np.dtype[Any]:
-    """Return the dtype of SimpleITK's name for a pixel type, as "vector of 16-bit signed integer"."""
+    """Return the dtype for SimpleITK's name of a pixel type, "vector of 16-bit signed integer"."""
     bits = int(name.partition("-bit")[0].split()[-1])
     if "float" in name:
         return np.dtype(np.float32)
@@ -101,6 +101,12 @@ def _oriented(path: Path) -> bool:
         start = raw.read(MOST_HEADER)
     text = start.partition(b"\n\n")[0] if path.suffix.lower() in {".nrrd", ".nhdr"} else start
     text = text.replace(b"\r", b"")
+    magic = b"NRRD" if path.suffix.lower() in {".nrrd", ".nhdr"} else b"NDims"
+    if magic not in text:
+        raise DataError(
+            f"cannot read {path} (it has not the header of its suffix); save it again, or as NIfTI "
+            "(.nii.gz)"
+        )
     named = DATA_FILE.search(text)
     if named:
         text = text[: named.end()]

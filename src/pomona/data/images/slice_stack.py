@@ -180,8 +180,8 @@ def _apart(before: Slice, after: Slice, count: int, doubles: int) -> str:
     if not different:
         return "keep one of them"
     return (
-        f"they differ in {listed(different, 3)} ({count} slices at {count - doubles} positions); put "
-        "each volume (echo, time point) into its own folder"
+        f"they differ in {listed(different, 3)} ({count} slices at {count - doubles} positions); "
+        "put each volume (echo, time point) into its own folder"
     )
 
 
