@@ -55,9 +55,9 @@ SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "npz": ".npz", "list": ".csv"}
 SECTIONS = {
     **{name: {"name": name} for name in CATALOGUE},
     **{
-        f"{s.content} {s.place} {s.format}": {
+        f"{s.content} {s.location} {s.format}": {
             "name": s.content,
-            **PLACES[s.place](SUFFIXES.get(s.format, "")),
+            **PLACES[s.location](SUFFIXES.get(s.format, "")),
             **({"format": s.format} if s.format and s.format not in SUFFIXES else {}),
         }
         for s in sources()

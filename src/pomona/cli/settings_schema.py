@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from pomona.config import Config
 from pomona.core.training_settings import OPTIMIZERS
-from pomona.data.axes import CONTENTS, PLACES, CustomReader, settings_class, sources
+from pomona.data.axes import CONTENTS, LOCATIONS, CustomReader, settings_class, sources
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.settings import DEFAULT
 from pomona.methods import METHODS, SUFFIXES
@@ -50,7 +50,7 @@ def schema() -> Schema:
             [OWN],
             {"if": _name(OWN), "then": ref[CustomReader]},
             {
-                "if": {"not": _any_of("name"), **_any_of(*PLACES)},
+                "if": {"not": _any_of("name"), **_any_of(*LOCATIONS)},
                 "then": {"anyOf": [ref[kind] for kinds in own.values() for kind in kinds]},
             },
         ),
@@ -68,7 +68,7 @@ def schema() -> Schema:
 
 def _own(content: str) -> Kinds:
     """Return the settings that own data of this content may have; not of data in memory."""
-    kinds = [settings_class(s) for s in sources() if s.content == content and s.place != "memory"]
+    kinds = [settings_class(s) for s in sources() if s.content == content and s.location != "memory"]
     return tuple(dict.fromkeys(kinds))
 
 
@@ -105,7 +105,7 @@ def _named(
         fits = ref[kinds[0]] if len(kinds) == 1 else {"anyOf": [ref[kind] for kind in kinds]}
         chosen = _name({"enum": own})
         if default in own:
-            chosen = {"anyOf": [chosen, {"not": _any_of("name", *PLACES)}]}
+            chosen = {"anyOf": [chosen, {"not": _any_of("name", *LOCATIONS)}]}
         cases.append({"if": chosen, "then": fits})
     must = {} if default else {"required": ["name"]}
     section = {"type": "object", "properties": {"name": names}, **must, "allOf": [*cases, *more]}

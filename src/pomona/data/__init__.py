@@ -110,8 +110,8 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
 
 def _reader_of(source: Source) -> str:
     """Return the name of the reader of own data: of its place, else of its content."""
-    if source.place != "path":
-        return source.place
+    if source.location != "path":
+        return source.location
     return source.format if source.content == "images" else source.content
 
 

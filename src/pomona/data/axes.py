@@ -1,12 +1,12 @@
 """The settings of section ``data``, composed of three axes.
 
-Its *content* (a table, texts, images, arrays), its *place* (a path, files of each client, a
+Its *content* (a table, texts, images, arrays), its *location* (a path, files of each client, a
 repository of the Hub, a program's memory) and its *format* (CSV, Parquet, class folders, ...) each
-bring groups of settings. A setting that only another content, place or format has is refused by
+bring groups of settings. A setting that only another content, location or format has is refused by
 name. A new format is one entry of ``FORMATS``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
-from pomona.core.errors import near
 from pomona.data.formats import Format, formats
 from pomona.data.settings import (
     DEFAULT,
@@ -76,7 +75,7 @@ class InMemory(DataSettings):
     """
 
     title = "memory"
-    lacking = "is not in a program's memory"
+    absence = "is not in a program's memory"
 
     memory: Literal[True] = Field(
         default=True, description="The data were in a Python program's memory; not for files."
@@ -92,7 +91,7 @@ class FileFormat(DataSettings):
     """Files whose format a suffix tells."""
 
     title = "format of files"
-    lacking = "is not read from files"
+    absence = "is not read from files"
 
     format: str = Field(
         default="",
@@ -128,7 +127,7 @@ CONTENTS = _by_name(
     AxisValue("images", "images", (Pictures,)),
     AxisValue("arrays", "arrays", (Arrays,)),
 )
-PLACES = _by_name(
+LOCATIONS = _by_name(
     AxisValue("path", "at data.path", (FileFormat, OwnPath)),
     AxisValue("clients", "of data.clients", (FileFormat, FilesByClient)),
     AxisValue("repository", "of the Hugging Face Hub", (HubFiles,)),
@@ -139,17 +138,17 @@ PLACES = _by_name(
 def _table_formats() -> dict[str, AxisValue]:
     """Return the formats of tables, as their registry has them."""
     suffixes: dict[Format, list[str]] = {}
-    for suffix, form in formats().items():
-        suffixes.setdefault(form, []).append(suffix)
+    for suffix, file_format in formats().items():
+        suffixes.setdefault(file_format, []).append(suffix)
     return _by_name(
         *(
             AxisValue(
-                form.title.lower(),
-                f"in {form.title} files",
-                (form.settings,) if form.settings else (),
+                file_format.title.lower(),
+                f"in {file_format.title} files",
+                (file_format.settings,) if file_format.settings else (),
                 tuple(each),
             )
-            for form, each in suffixes.items()
+            for file_format, each in suffixes.items()
         )
     )
 
@@ -170,12 +169,12 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Source:
-    """What data are, where they are, and in which format; names of ``CONTENTS``, ``PLACES`` and
+    """What data are, where they are, and in which format; names of ``CONTENTS``, ``LOCATIONS`` and
     ``FORMATS``.
     """
 
     content: str
-    place: str
+    location: str
     format: str = ""
 
     @property
@@ -184,88 +183,25 @@ class Source:
         formats = FORMATS[self.content]
         return (
             CONTENTS[self.content],
-            PLACES[self.place],
+            LOCATIONS[self.location],
             *([formats[self.format]] if self.format in formats else []),
         )
 
     @property
     def title(self) -> str:
         """The data in messages."""
-        content, place, *formats = self.values
-        return f"{content.title} {(formats or [place])[0].title}"
+        content, location, *formats = self.values
+        return f"{content.title} {(formats or [location])[0].title}"
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """The groups of settings that the data have."""
         groups = [group for value in self.values for group in value.groups]
-        if self.content == "images" and self.place == "repository":
+        if self.content == "images" and self.location == "repository":
             groups = [HubFiles, PictureRows]
-        if self.place != "clients" and any(issubclass(group, Columns) for group in groups):
+        if self.location != "clients" and any(issubclass(group, Columns) for group in groups):
             groups.append(OwnerColumn)
         return tuple(groups)
-
-
-def source_of(section: Mapping[str, Any]) -> Source:
-    """Return the source that a section of own data describes.
-
-    Raises ValueError for a content or format that does not exist, or that the place does not have.
-    """
-    place = _place(section)
-    content = section.get("name") or _content(section)
-    form = _format(section, content) if place in {"path", "clients"} else ""
-    source = Source(content, place, form)
-    if source not in sources():
-        hint = (
-            "; give each client one .npz archive (name = 'arrays'), or list the images in a table"
-            if (content, place) == ("images", "clients")
-            else ""
-        )
-        raise ValueError(f"{CONTENTS[content].title} are not read {PLACES[place].title}{hint}")
-    return source
-
-
-def _place(section: Mapping[str, Any]) -> str:
-    """Return the place: the first of path, clients and repository that is given."""
-    return next((name for name in PLACES if section.get(name) not in (None, "", (), [])), "path")
-
-
-def _content(section: Mapping[str, Any]) -> str:
-    """Return the content of data without a name: by what the section says, and by the suffix."""
-    if section.get("text_columns"):
-        return "text"
-    if section.get("image_column") is not None:
-        return "images"
-    suffix = suffix_of(section)
-    contents = (
-        content
-        for content, formats in FORMATS.items()
-        if any(suffix in value.suffixes for value in formats.values())
-    )
-    return next(contents, "table" if suffix or _place(section) != "path" else "images")
-
-
-def _format(section: Mapping[str, Any], content: str) -> str:
-    """Return the format: as ``data.format`` says, else by the suffix of the first file."""
-    choices, wanted = FORMATS[content], section.get("format")
-    if wanted:
-        if wanted not in choices:
-            hint = near(str(wanted), choices)
-            raise ValueError(f"{content}: unknown format {wanted!r}; {hint}")
-        return str(wanted)
-    suffix = suffix_of(section)
-    if content == "images":
-        return "list" if suffix in formats() else "folders"
-    fitting = (name for name, value in choices.items() if suffix in value.suffixes)
-    return next(fitting, next(iter(choices)))
-
-
-def suffix_of(section: Mapping[str, Any]) -> str:
-    """Return the suffix of the first file that a section names; empty if there is none."""
-    path, clients = section.get("path"), section.get("clients")
-    if isinstance(clients, list | tuple) and clients:
-        first = clients[0]
-        path = first.get("train") if isinstance(first, Mapping) else getattr(first, "train", None)
-    return Path(path).suffix.lower() if isinstance(path, str | Path) else ""
 
 
 class BundledImages(Images):
@@ -290,7 +226,7 @@ class OwnData(DataSettings):
     """The user's own data.
 
     Attributes:
-        source: content, place and format.
+        source: content, location and format.
     """
 
     source: ClassVar[Source]
@@ -332,10 +268,10 @@ def minimal(groups: Iterable[Group]) -> tuple[Group, ...]:
 def sources() -> tuple[Source, ...]:
     """Return every source of own data."""
     files = [
-        Source(content, place, form)
-        for content, place in product(CONTENTS, ("path", "clients"))
-        for form in FORMATS[content]
-        if (content, place) != ("images", "clients")
+        Source(content, location, file_format)
+        for content, location in product(CONTENTS, ("path", "clients"))
+        for file_format in FORMATS[content]
+        if (content, location) != ("images", "clients")
     ]
     hub = [Source(content, "repository") for content in ("table", "text", "images")]
     return (*files, *hub, Source("table", "memory"), Source("arrays", "memory"))

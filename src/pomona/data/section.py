@@ -2,24 +2,27 @@
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
+from pomona.core.errors import near
 from pomona.core.settings import Settings, of_kind, require_name
 from pomona.core.toml import Choices, validated
 from pomona.data.axes import (
     CONTENTS,
     FORMATS,
-    PLACES,
+    LOCATIONS,
     CustomReader,
     Group,
     OwnData,
+    Source,
     settings_class,
-    source_of,
     sources,
 )
 from pomona.data.catalogue import CATALOGUE
+from pomona.data.formats import formats, suffix
 from pomona.data.settings import DEFAULT, DataSettings
 
 NAMES = (*CATALOGUE, *CONTENTS)
@@ -49,18 +52,83 @@ def group_of(section: Mapping[str, Any]) -> Group:
     return settings_class(source_of(section))
 
 
+def source_of(section: Mapping[str, Any]) -> Source:
+    """Return the source that a section of own data describes.
+
+    Raises ValueError for a content or format that does not exist, or not at the location.
+    """
+    location = _location(section)
+    content = section.get("name") or _content(section)
+    file_format = _format(section, content) if location in {"path", "clients"} else ""
+    source = Source(content, location, file_format)
+    if source not in sources():
+        hint = (
+            "; give each client one .npz archive (name = 'arrays'), or list the images in a table"
+            if (content, location) == ("images", "clients")
+            else ""
+        )
+        raise ValueError(
+            f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}{hint}"
+        )
+    return source
+
+
+def _location(section: Mapping[str, Any]) -> str:
+    """Return the location: the first of path, clients and repository that is given."""
+    return next((name for name in LOCATIONS if section.get(name) not in (None, "", (), [])), "path")
+
+
+def _content(section: Mapping[str, Any]) -> str:
+    """Return the content of data without a name: by what the section says, and by the suffix."""
+    if section.get("text_columns"):
+        return "text"
+    if section.get("image_column") is not None:
+        return "images"
+    ending = suffix_of(section)
+    contents = (
+        content
+        for content, choices in FORMATS.items()
+        if any(ending in value.suffixes for value in choices.values())
+    )
+    return next(contents, "table" if ending or _location(section) != "path" else "images")
+
+
+def _format(section: Mapping[str, Any], content: str) -> str:
+    """Return the format: as ``data.format`` says, else by the suffix of the first file."""
+    choices, requested = FORMATS[content], section.get("format")
+    if requested:
+        if requested not in choices:
+            hint = near(str(requested), choices)
+            raise ValueError(f"{content}: unknown format {requested!r}; {hint}")
+        return str(requested)
+    ending = suffix_of(section)
+    if content == "images":
+        return "list" if ending in formats() else "folders"
+    fitting = (name for name, value in choices.items() if ending in value.suffixes)
+    return next(fitting, next(iter(choices)))
+
+
+def suffix_of(section: Mapping[str, Any]) -> str:
+    """Return the suffix of the first file that a section names; empty if there is none."""
+    path, clients = section.get("path"), section.get("clients")
+    if isinstance(clients, list | tuple) and clients:
+        first = clients[0]
+        path = first.get("train") if isinstance(first, Mapping) else getattr(first, "train", None)
+    return suffix(Path(path)) if isinstance(path, str | Path) else ""
+
+
 @cache
 def groups() -> tuple[Group, ...]:
     """Return the groups of settings that some data have."""
     return tuple(
         group
         for group in reversed(CustomReader.__mro__)
-        if issubclass(group, DataSettings) and own_keys(group)
+        if issubclass(group, DataSettings) and added_keys(group)
     )[1:]
 
 
 @cache
-def own_keys(group: Group) -> frozenset[str]:
+def added_keys(group: Group) -> frozenset[str]:
     """Return the keys that a group adds to those that it extends."""
     extended = (base for base in group.__bases__ if issubclass(base, DataSettings))
     return frozenset(group.model_fields).difference(*(base.model_fields for base in extended))
@@ -70,9 +138,8 @@ def names_with(group: Group) -> list[str]:
     """Return the names of those that have a group of settings: formats, places or contents of own
     data that bring it, then data sets of the catalogue, if they are few by name.
     """
-    values = [*(f for each in FORMATS.values() for f in each.values()), *PLACES.values()]
-    values += CONTENTS.values()
-    names = [v.name for v in values if any(issubclass(each, group) for each in v.groups)]
+    values = (value for axis in (*FORMATS.values(), LOCATIONS, CONTENTS) for value in axis.values())
+    names = [v.name for v in values if any(issubclass(g, group) for g in v.groups)]
     if not names:
         names = [s.content for s in sources() if any(issubclass(g, group) for g in s.groups)]
     public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
@@ -82,15 +149,15 @@ def names_with(group: Group) -> list[str]:
     ]
 
 
-def _misplaced(section: Mapping[str, Any], kind: Group) -> dict[str, str]:
+def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, str]:
     """Return the keys of a section that only other data have, each with the reason."""
-    wrong: dict[str, str] = {}
-    title = kind.source.title if issubclass(kind, OwnData) else section["name"]
-    for key in (key for key in section if key not in kind.model_fields):
-        if group := next((group for group in groups() if key in own_keys(group)), None):
+    reasons: dict[str, str] = {}
+    title = settings_type.source.title if issubclass(settings_type, OwnData) else section["name"]
+    for key in (key for key in section if key not in settings_type.model_fields):
+        if group := next((group for group in groups() if key in added_keys(group)), None):
             names = ", ".join(names_with(group))
-            wrong[key] = f"{title} {group.lacking}; remove it, it is for {names}"
-    return wrong
+            reasons[key] = f"{title} {group.absence}; remove it, it is for {names}"
+    return reasons
 
 
 def _chosen(value: Any) -> Any:
@@ -104,12 +171,12 @@ def _chosen(value: Any) -> Any:
                 "data in memory go by from_arrays, from_clients or from_frame of pomona.data"
             )
         return value
-    section = _named(value)
-    kind = group_of(section)
-    return of_kind(kind, section, _misplaced(section, kind))
+    section = _with_name(value)
+    settings_type = group_of(section)
+    return of_kind(settings_type, section, _misplaced(section, settings_type))
 
 
-def _named(section: Mapping[str, Any]) -> dict[str, Any]:
+def _with_name(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section with its name: the content of own data if it says where they are."""
     section = dict(section)
     if str(section.get("name")) in OLD | {"hf": "", "clients": ""}:
@@ -119,7 +186,7 @@ def _named(section: Mapping[str, Any]) -> dict[str, Any]:
         if old in OLD:
             section["name"] = OLD[old]
     if section.get("name") is None:
-        section["name"] = source_of(section).content if section.keys() & PLACES else DEFAULT
+        section["name"] = source_of(section).content if section.keys() & LOCATIONS else DEFAULT
     return section
 
 
