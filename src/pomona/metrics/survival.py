@@ -95,9 +95,9 @@ def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) ->
     to survive t.
 
     Cases by t are weighted by 1 / G(T-) (Uno et al., JASA 2007); times by the number of events
-    since the previous time (Lambert and Chevret, "Summary measure of discrimination in survival models
-    based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical Research
-    2014). Of ``at``, only those within the samples' times are used.
+    since the previous time (Lambert and Chevret, "Summary measure of discrimination in survival
+    models based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical
+    Research 2014). Of ``at``, only those within the samples' times are used.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     within = _within(time, at)
