@@ -77,7 +77,8 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
     if known is not None:
         watcher.note(f"lr = {known:g}, as {before} was begun with")
         return scenario.with_settings(lr=known)
-    sizes = [len(c.train) for c in scenario.partition.clients]
+    rows, founders = scenario.partition.clients, set(scenario.founders)
+    sizes = [len(c.train) if i in founders else 0 for i, c in enumerate(rows)]
     rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES
     watcher.note("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps_of(config), rates)

@@ -2,7 +2,7 @@
 training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
@@ -48,6 +48,7 @@ from pomona.partition.groups import apply_turns
 from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
+from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import projected_epsilon
 from pomona.scenario_checks import require_patches, require_private, require_samples, require_task
 from pomona.tasks import Task, task_of
@@ -91,8 +92,10 @@ class Scenario:
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})
             config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+        config.membership.check(config.clients, config.rounds)
         if dataset.learn:  # the reader did not know which rows the partition would hold out
-            dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
+            founders = _founders(config, partition)
+            dataset = dataset.learn(dataset, _trained(partition, founders), _trained(partition))
         dataset = apply_turns(dataset, partition)
         if config.attack:
             config.attack.check(config.clients)
@@ -105,7 +108,6 @@ class Scenario:
                     "membership out"
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
-        config.membership.check(config.clients, config.rounds)
         scenario = cls(config, dataset, partition)
         scenario = scenario if agreed else scenario._in_deviations()
         scenario.check(agreed)
@@ -133,16 +135,15 @@ class Scenario:
         return found
 
     def _in_deviations(self) -> "Scenario":
-        """Standardise numeric targets over all training rows, so that lr has the same scale
-        everywhere.
+        """Standardise numeric targets over the founders' training rows, so that lr has the same
+        scale everywhere.
 
         Not with privacy, since moments are a release without noise; and not with a user's own loss,
         which may require positive numbers or integers.
         """
         if not self.task.standardised or self.config.privacy or self.config.model.loss != "auto":
             return self
-        rows = np.concatenate([c.train for c in self.partition.clients])
-        shift, scale = moments(self.dataset.y, rows)
+        shift, scale = moments(self.dataset.y, _trained(self.partition, self.founders))
         return replace(self, dataset=replace(self.dataset, target_shift=shift, target_scale=scale))
 
     def check(self, agreed: bool = False) -> None:
@@ -178,8 +179,22 @@ class Scenario:
 
     @property
     def remarks(self) -> list[str]:
-        """Return warnings about data and partition, one line each."""
-        return remarks(self.dataset, self.partition, self.names)
+        """Return warnings about data, partition and split, one line each."""
+        config = self.config
+        validated = bool(config.stop or config.keep != "last")
+        validated = validated or config.method.method().card.needs.validation
+        clients = Clients(self.names, self.founders, validated)
+        return [
+            *remarks(self.dataset, self.partition),
+            *split_notes(self.dataset, self.partition, clients),
+        ]
+
+    @property
+    def founders(self) -> tuple[int, ...]:
+        """The clients that are trained with in round 1: all that is learned before is learned from
+        their training rows alone, as clients that come later, or never, are not known then.
+        """
+        return _founders(self.config, self.partition)
 
     @property
     def names(self) -> list[str]:
@@ -211,10 +226,9 @@ class Scenario:
 
         Raises ConfigError if the targets do not define it.
         """
-        held = [c.train for c in self.partition.clients]
         labels = (
-            self.dataset.y[np.concatenate(held)]
-            if held and self.task.commonest
+            self.dataset.y[_trained(self.partition, self.founders)]
+            if self.task.commonest
             else self.dataset.y[:0]
         )
         return choose(self.config.metric, self.task, labels, self.dataset.classes)
@@ -412,7 +426,8 @@ class Scenario:
             reduced, truth = (torch.cat(parts) for parts in zip(*each(task.reduce), strict=True))
             return compute(name, reduced, truth, task)
 
-        return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
+        known = y[_trained(self.partition, self.founders)]
+        return constants(sorted(names), task, self.dataset.n_outputs, known, train, test, judge)
 
     def _subgroups(self) -> dict[str, Any] | None:
         """Return the subgroup of each client's test samples."""
@@ -471,6 +486,16 @@ def _arrived(tree: Tree, *parts: Any) -> Scenario:
     scenario = Scenario(resolve(tree), *known)
     scenario._computed.update(computed)
     return scenario
+
+
+def _founders(config: Config, partition: Partition) -> tuple[int, ...]:
+    return config.membership.members(len(partition.clients), 1)
+
+
+def _trained(partition: Partition, clients: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """Return the training rows of some clients, of all by default."""
+    chosen = range(len(partition.clients)) if clients is None else clients
+    return np.concatenate([np.empty(0, np.int64), *(partition.clients[i].train for i in chosen)])
 
 
 def _held_out(partition: Partition) -> NDArray[np.int64]:

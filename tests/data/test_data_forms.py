@@ -211,7 +211,7 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     )
     assert any(
         "no pixel of any mask is of class vessel" in line
-        for line in remarks(scenario.dataset, scenario.partition, "a")
+        for line in remarks(scenario.dataset, scenario.partition)
     )
 
 

@@ -82,8 +82,20 @@ def test_gaps_of_large_numbers_become_their_median(tmp_path):
 )
 def test_any_other_column_has_the_bytes_that_float32_has(tmp_path, numbers):
     data = table(tmp_path / "a.csv", lines(numbers))
-    assert data.x[:, 0].tobytes() == numbers.astype(np.float32).tobytes()
-    assert (data.raw, data.preprocessing) == (None, ())
+    learnt = data.learn(data, ALL)
+    for each in (data, learnt):
+        assert each.x[:, 0].tobytes() == numbers.astype(np.float32).tobytes()
+        assert each.preprocessing == ()
+    assert learnt.raw is None
+
+
+def test_the_rows_that_are_learned_from_decide_whether_there_is_an_offset(tmp_path):
+    """Half of the rows need one, all together none, and half need it again."""
+    large = np.where(ALL < 40, 1e9 + SMALL, 1e12 * SMALL)
+    data = table(tmp_path / "a.csv", lines(large))
+    assert data.preprocessing == ()
+    assert data.learn(data, ALL[40:]).preprocessing == ()
+    assert data.learn(data, ALL[:40]).preprocessing[0].offsets == (np.median(large[:40]), 0.0)
 
 
 def test_arrays_are_read_as_tables_are(tmp_path):

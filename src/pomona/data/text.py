@@ -124,7 +124,14 @@ def _dataset(
     )
 
 
-def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: float) -> Dataset:
+def spoken(
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    _own: NDArray[np.int64] | None = None,
+    *,
+    size: int,
+    memory_share: float,
+) -> Dataset:
     """Re-encode texts with the vocabulary of these rows, i.e. the training rows.
 
     Args:

@@ -185,7 +185,7 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     dataset = _in_form(found, task)
     if dataset.kind == "text":
         return _in_agreed_words(dataset, task)
-    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
+    return replace(dataset, shift=task.shift, scale=task.scale, raw=None, learn=None)
 
 
 def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
