@@ -228,7 +228,10 @@ class Config(Settings):
         "or up to 16 with apple and the native engine",
     )
     precision: Precision = Field(
-        "fp32", description="bf16: forward and backward under autocast, float32 weights"
+        "fp32",
+        description="bf16: forward and backward under autocast, also where models are evaluated, "
+        "with float32 weights. A saved model is used in float32: of samples near a tie single "
+        "ones may get another answer than in the report",
     )
     engine: Literal["auto", "torch", "native"] = Field(
         "auto",

@@ -146,7 +146,7 @@ def test_verdicts_of_a_scenario_hold_together(made, monkeypatch):
 def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
     table = gains_table(comparison(made))
     frame = made.to_frame().set_index("method")
-    sides = "personal model, after local training, round 2, the last"
+    sides = "personal model, after local training, round 3, the last"
     assert frame.loc["apple", "judged"] == frame.loc["apple", "base"] == sides
     assert any(note.endswith(f"APPLE in all: {sides}, against {sides}.") for note in table.notes)
     assert [row[1] for row in table.rows] == ["FedAvg", "APPLE"]
