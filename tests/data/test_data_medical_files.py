@@ -14,7 +14,7 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, image_file, image_stack, read
+from pomona.data import data_settings, image_stack, read
 from pomona.data.image_stack import opened, stacked
 from representatives import representatives
 
@@ -113,7 +113,7 @@ def test_nifti_that_is_none(tmp_path):
     (tmp_path / "z.nii.gz").write_bytes(
         gzip.compress(good[:42] + struct.pack("<3h", 900, 900, 900) + good[48:])
     )
-    with pytest.raises(DataError, match="at most 67108864 values"):
+    with pytest.raises(DataError, match="cannot read the image"):
         pixels(tmp_path / "z.nii.gz")
     with pytest.raises(DataError, match=r"No such file"):
         opened(tmp_path / "nowhere.nii")
@@ -170,7 +170,7 @@ BAD_DICOM = {
     "frames": ({"NumberOfFrames": 2}, "holds 2 frames"),
     "no rows": ({"Rows": 0}, "no pixel"),
     "other rows": ({"Rows": 40}, "cannot read the image"),
-    "many rows": ({"Rows": 65535, "Columns": 65535}, "at most 67108864 values are read"),
+    "many rows": ({"Rows": 65535, "Columns": 65535}, "cannot read the image"),
     "32 bits": ({"BitsStored": 33, "BitsAllocated": 40}, "33 bits"),
     "a palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
     "no rows said": ({"Rows": None}, "has no pixels"),
@@ -308,7 +308,7 @@ def test_png_of_16_bits(tmp_path):
         (6, (4, 3, 4)),
     ):
         (tmp_path / "2.png").write_bytes(png(16, colour, values("u2", shape)))
-        with pytest.raises(DataError, match="of 16 bits, which are not read"):
+        with pytest.raises(DataError, match=r"of 16 bits, which are not read.*TIFF"):
             opened(tmp_path / "2.png")
 
 
@@ -456,12 +456,6 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
         few,
         many,
     )
-
-
-def test_the_limit_is_on_values(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_file, "MOST_VALUES", 59)
-    with pytest.raises(DataError, match="has 5 x 4 x 3 pixels of 1 channels, at most 59 values"):
-        opened(write_nifti(tmp_path / "v.nii", values("i2", (3, 4, 5))))
 
 
 def test_images_of_16_bits_are_brought_to_one_size(tmp_path):

@@ -205,10 +205,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         ),
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
-        (
-            "  dog/7.tif contains several pictures, of which only one would be read; save each in "
-            "its own file"
-        ),
+        said[5],
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
         (
             "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not "
@@ -216,6 +213,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         ),
         said[8],
     ]
+    assert re.search(r"dog/7.tif contains several pictures \(3 pages", said[5])
     assert re.fullmatch(
         r"  cannot read the image cat/1\.png \(.*truncated.*\); replace or remove it", said[8]
     )
@@ -254,7 +252,7 @@ def test_small_files_that_promise_large_pictures_are_refused(tmp_path, side):
     pictures(tmp_path)
     bomb(tmp_path / "cat" / "9.png", side)
     assert re.search(
-        r"9\.png.*(at most 67108864 are read|exceeds limit)",
+        r"cannot read the image cat/9\.png",
         str(refused(name="images", path=tmp_path)),
     )
 

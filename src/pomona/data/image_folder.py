@@ -10,7 +10,7 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import DataError, listed, near
-from pomona.data import image_arrays, image_decoding, image_stack
+from pomona.data import image_arrays, image_stack
 from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
@@ -107,7 +107,7 @@ def _class(folder: Path) -> str:
 
 def is_image(path: Path) -> bool:
     """Return whether a file name has the suffix of an image or volume."""
-    return path.suffix.lower() in image_decoding.SUFFIXES or volumes.is_volume(path)
+    return path.suffix.lower() in image_stack.PICTURES or volumes.is_volume(path)
 
 
 def folders(root: Path) -> list[Path]:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from PIL import Image
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
-from pomona.data import image_decoding
-from pomona.data.formats import volumes
+from pomona.data.formats import pictures, tiff, volumes
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window, decoding
 from pomona.data.images import file_notes
@@ -28,6 +28,8 @@ from pomona.data.settings import ImageFiles, Images
 
 SMALL_FILE = 1 << 16  # bytes
 MOST_CRASHES = 10  # of the reader process, if bad files are skipped
+
+PICTURES = {*pictures.SUFFIXES, *tiff.SUFFIXES}  # of files
 
 FileSettings = HubImages | ImageFolder | ImageManifest | PublicImages
 S = TypeVar("S")
@@ -58,14 +60,9 @@ def opened(path: Path) -> ImageFile:
         ConfigError: a package is missing.
     """
     suffix = path.suffix.lower()
-    if file := volumes.opened(path, picture=suffix in image_decoding.SUFFIXES):
+    if file := volumes.opened(path, picture=suffix in PICTURES):
         return file
-    try:
-        return image_decoding.picture(path)
-    except DataError:
-        if suffix not in image_decoding.TIFF:
-            raise
-        return image_decoding.tiff(path)
+    return tiff.opened(path) if suffix in tiff.SUFFIXES else pictures.opened(path)
 
 
 @dataclass(frozen=True)
@@ -169,6 +166,7 @@ def _decoded(
     y_memory: LateArray,
 ) -> Reply:
     """Read headers and masks, then decode the files into place; in the reader process."""
+    Image.MAX_IMAGE_PIXELS = None  # this process has a limit of its own, whole slides have more
     skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
     window = settings.window if isinstance(settings, ImageFiles) else None
     rows, mask_notes = np.arange(count), ()

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import image_decoding
-from pomona.data.formats import dicom_segmentation
+from pomona.data.formats import dicom_segmentation, pictures, tiff
 from pomona.data.image_arrays import nearest
 from pomona.data.image_file import Size
-from pomona.data.image_stack import Allocate, MaskReader, Masks, Opened, each, opened
+from pomona.data.image_stack import PICTURES, Allocate, MaskReader, Masks, Opened, each, opened
 from pomona.data.images import file_notes
 from pomona.data.images.grid import Grid
 from pomona.data.kinds import ImageManifest
@@ -58,9 +57,7 @@ def read(
         DataError: the file cannot be read, has colours, differs in size or grid from the image, or
             has pixels that are not integers below the number of classes.
     """
-    if path.suffix.lower() not in image_decoding.SUFFIXES and dicom_segmentation.is_segmentation(
-        path
-    ):
+    if path.suffix.lower() not in PICTURES and dicom_segmentation.is_segmentation(path):
         if grid is None and len(spatial) != 2:
             raise DataError(f"the mask {path} lies in the patient, its image does not; save NIfTI")
         segments = dicom_segmentation.read(path, grid, spatial, names)
@@ -105,8 +102,10 @@ def _numbers(
     """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks."""
     notes: tuple[str, ...] = ()
     step = 0.0
-    if path.suffix.lower() in image_decoding.SUFFIXES:
-        values = image_decoding.stored(path)
+    if path.suffix.lower() in tiff.SUFFIXES:
+        values = tiff.labels(path)
+    elif path.suffix.lower() in pictures.SUFFIXES:
+        values = pictures.labels(path)
     else:
         file = opened(path)
         values, step = file.decoded(file.shape[-1]), file.step
