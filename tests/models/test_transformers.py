@@ -159,7 +159,7 @@ def reviews(folder):
     path = folder / "reviews.csv"
     path.write_text("\n".join(lines) + "\n")
     return {
-        "name": "text",
+        "name": "csv-text",
         "path": path,
         "label_column": "mood",
         "text_columns": ["text"],

@@ -72,12 +72,14 @@ class DataSettings(Settings):
     """What every kind of data has; subclasses are groups of settings that some kinds have.
 
     Attributes:
+        called: what data of a kind are called in messages; by their name if empty.
         title: what a group is about, a heading in the reference.
-        absence: what is said of data without the group, after their name.
+        lacking: what is said of data without the group, after their name.
     """
 
+    called: ClassVar[str] = ""
     title: ClassVar[str] = "every kind of data"
-    absence: ClassVar[str] = ""
+    lacking: ClassVar[str] = ""
 
     name: str = Field(
         description="A data set of `pomona data list`, or module:function of your own."
@@ -138,7 +140,7 @@ class DataFolder(DataSettings):
     """Where data sets of the catalogue lie."""
 
     title = "folder of data sets"
-    absence = "is not looked for in the folder of data sets"
+    lacking = "is not looked for in the folder of data sets"
 
     dir: Path | None = Field(
         default=None,
@@ -150,7 +152,7 @@ class OwnPath(DataSettings):
     """Where own data lie."""
 
     title = "file or folder"
-    absence = "is not read from a file or folder that you name"
+    lacking = "is not read from a file or folder that you name"
 
     path: Path | None = Field(default=None, description="The file or the folder to read.")
 
@@ -159,7 +161,7 @@ class HubFiles(DataSettings):
     """Parquet files of a repository of the Hugging Face Hub."""
 
     title = "repository of the Hugging Face Hub"
-    absence = "is not read from a repository of the Hugging Face Hub"
+    lacking = "is not read from a repository of the Hugging Face Hub"
 
     repository: str = Field(default="", max_length=200, description="OWNER/NAME of the data set.")
     revision: str = Field(
@@ -188,7 +190,7 @@ class ImageColumn(DataSettings):
     """Images in a column of Parquet files."""
 
     title = "column of images"
-    absence = "has no column of images"
+    lacking = "has no column of images"
 
     image_column: Column | None = Field(
         default=None, description="Column of images, encoded as in files (PNG, JPEG)."
@@ -199,7 +201,7 @@ class FilesByClient(DataSettings):
     """Files of each client."""
 
     title = "files by client"
-    absence = "has no files by client, data.name = clients has"
+    lacking = "has no files by client, data.name = clients has"
 
     clients: tuple[ClientFiles, ...] = Field(default=(), description="Files of each client.")
 
@@ -208,7 +210,7 @@ class Images(DataSettings):
     """Images in any form."""
 
     title = "images"
-    absence = "has no images"
+    lacking = "has no images"
 
     resize: int | None = Field(
         default=None,
@@ -230,7 +232,7 @@ class ImageFiles(DataSettings):
     """Images in files of their own."""
 
     title = "image files"
-    absence = "has no image files"
+    lacking = "has no image files"
 
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
         default=None,
@@ -250,7 +252,7 @@ class ClassNames(DataSettings):
     """Names of own data's classes."""
 
     title = "class names"
-    absence = "has its own names of classes or targets"
+    lacking = "has its own names of classes or targets"
 
     classes: tuple[str, ...] = Field(
         default=(),
@@ -264,7 +266,7 @@ class TargetKind(ClassNames):
     """What own data's labels are."""
 
     title = "targets"
-    absence = "has targets of one kind only"
+    lacking = "has targets of one kind only"
 
     targets: Targets = Field(
         default="classes",
@@ -278,7 +280,7 @@ class EventTimes(TargetKind):
     """Times to an event as targets."""
 
     title = "times to an event"
-    absence = "has no times to an event"
+    lacking = "has no times to an event"
 
     intervals: int = Field(
         default=10,
@@ -309,7 +311,7 @@ class LabelThreshold(DataSettings):
     """Two classes from a label that is a number."""
 
     title = "label of numbers"
-    absence = "has no column of labels"
+    lacking = "has no column of labels"
 
     label_above: float | None = Field(
         default=None,
@@ -346,7 +348,7 @@ class CsvFormat(CsvForm, DataSettings):
     """Format of CSV files."""
 
     title = "format of a CSV file"
-    absence = "is not a CSV file"
+    lacking = "is not a CSV file"
 
     @property
     def form(self) -> CsvForm:
@@ -363,7 +365,7 @@ class CsvHeading(DataSettings):
     """Names of the columns of a CSV file."""
 
     title = "names of CSV columns"
-    absence = "is not a CSV file whose columns may lack names"
+    lacking = "is not a CSV file whose columns may lack names"
 
     header: bool | None = Field(
         default=None,
@@ -378,15 +380,11 @@ class CsvHeading(DataSettings):
     )
 
 
-class CsvFile(CsvHeading, CsvFormat):
-    """Settings that only CSV files have."""
-
-
 class Columns(DataSettings):
     """Columns with a purpose: labels, owners, groups, times, subgroups."""
 
     title = "columns"
-    absence = "has no columns"
+    lacking = "has no columns"
 
     label_column: Column | None = Field(
         default=None,
@@ -447,7 +445,7 @@ class OwnerColumn(Columns):
     """Who owns a row."""
 
     title = "column of clients"
-    absence = "has a file for each client, or no column that names them"
+    lacking = "has a file for each client, or no column that names them"
 
     client_column: Column | None = Field(
         default=None, description="Column that names the client owning a row."
@@ -458,7 +456,7 @@ class Features(Columns):
     """Columns that become features of a table."""
 
     title = "features of a table"
-    absence = "has no columns that become features"
+    lacking = "has no columns that become features"
 
     drop_columns: tuple[Column, ...] = Field(default=(), description="Columns that are left out.")
     keep_columns: tuple[Column, ...] = Field(
@@ -533,7 +531,7 @@ class Tokens(DataSettings):
     """Texts as rows of tokens."""
 
     title = "texts"
-    absence = "has no texts"
+    lacking = "has no texts"
 
     vocabulary_size: int = Field(
         default=98635,
@@ -564,7 +562,7 @@ class TextColumns(Columns):
     """Columns of texts."""
 
     title = "columns of texts"
-    absence = "has no columns of texts"
+    lacking = "has no columns of texts"
 
     text_columns: tuple[Column, ...] = Field(
         default=(), description="Columns whose texts are joined."

@@ -21,10 +21,11 @@ from typing import cast
 
 from pomona.core.errors import ConfigError, with_extra
 from pomona.core.registry import load
+from pomona.core.settings import Settings
 from pomona.data.array_file import file
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.transfer import read_columns
-from pomona.data.settings import CsvFile, DataSettings
+from pomona.data.settings import CsvFormat
 
 ENTRY_POINTS = "pomona.readers"
 Reader = Callable[[Path, object], Columns]
@@ -46,10 +47,10 @@ class Format:
     reader: str
     library: str = ""
     extra: str = ""
-    settings: type[DataSettings] | None = None
+    settings: type[Settings] | None = None
 
 
-CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFile)
+CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFormat)
 _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
 }
