@@ -110,7 +110,7 @@ def config(case: Case, folder: Path) -> Config:
             "lr": 0.01,
             "partition": {"name": "iid"},
             "data": {
-                "name": "npz",
+                "name": "arrays",
                 "path": str(folder / "images.npz"),
                 "classes": [str(k) for k in range(10)],
                 "test_share": 1 / 3,

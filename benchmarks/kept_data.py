@@ -37,7 +37,7 @@ def kit(folder: Path, rows: int, columns: int) -> Path:
     )
     names = [*(f"c{k}" for k in range(columns)), "label"]
     np.savetxt(folder / "rows.csv", table, "%.6g", ",", header=",".join(names), comments="")
-    data = {"name": "csv", "path": "rows.csv", "label_column": "label", "classes": ["0", "1"]}
+    data = {"name": "table", "path": "rows.csv", "label_column": "label", "classes": ["0", "1"]}
     (folder / "silo.toml").write_text(tomli_w.dumps({"name": "north", "data": data}))
     federation = {
         "name": "bench",

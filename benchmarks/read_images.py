@@ -29,7 +29,7 @@ def spent():
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 before = spent()
-dataset = read(data_settings(name="folder", path=sys.argv[1]))
+dataset = read(data_settings(name="images", path=sys.argv[1]))
 assert len(dataset) == int(sys.argv[2])
 print(spent() - before)
 """

@@ -17,7 +17,7 @@ def settings(path, **over):
     """A run on such an archive, ready for ``resolve``."""
     base = {
         "method": "fedavg-ft",
-        "data": {"name": "npz", "path": str(path), "targets": "segmentation"},
+        "data": {"name": "arrays", "path": str(path), "targets": "segmentation"},
         "model": {"name": "unet", "width": 4, "depth": 1},
         "clients": 3,
         "rounds": 2,

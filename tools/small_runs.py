@@ -214,7 +214,7 @@ def runs(methods: Iterable[str]) -> list[Run]:
         Run(
             "predict",
             (
-                f"run apple {FEDERATED} --data csv data.label_column=y data.path=rows.csv",
+                f"run apple {FEDERATED} --data table data.label_column=y data.path=rows.csv",
                 "predict run/models/client-01.safetensors rows.csv --json",
                 "export run --client 1 --to safetensors --out client.safetensors",
             ),

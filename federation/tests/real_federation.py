@@ -59,8 +59,8 @@ def reads_by(kit, name, before):
     """
     (kit / f"{name}.py").write_text(READER.replace("BEFORE", before))
     own = (kit / "silo.toml").read_text()
-    assert own.count('name = "clients"') == 1
-    (kit / "silo.toml").write_text(own.replace('name = "clients"', f'name = "{name}:data"'))
+    assert own.count('name = "arrays"') == 1
+    (kit / "silo.toml").write_text(own.replace('name = "arrays"', f'name = "{name}:data"'))
     return kit / name
 
 

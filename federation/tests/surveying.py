@@ -38,7 +38,7 @@ def heart_disease(hospital):
     if not (path := FOLDER / f"processed.{hospital}.data").is_file():
         pytest.skip("needs heart_disease in POMONA_DATA")
     return data_settings(
-        name="csv",
+        name="table",
         path=path,
         columns=tuple(NAMES),
         label_column="num",

@@ -73,7 +73,7 @@ def test_section_task_is_written_for_silos_with_files_like_these(tmp_path, capsy
     rows = [f"{3 if k % 4 else ''},{'AB'[k % 2]},{'ill' if k % 3 else 'well'}" for k in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["age,ward,outcome", *rows]) + "\n")
     words = [
-        "data=csv",
+        "data=table",
         f"data.path={tmp_path / 't.csv'}",
         "data.label_column=outcome",
         'data.categories=["ward"]',

@@ -389,7 +389,6 @@ def test_a_default_written_out_is_the_same_agreement():
 def test_a_silos_paths_are_relative_to_its_file(tmp_path):
     path = tmp_path / "silo.toml"
     data = {
-        "name": "clients",
         "clients": [{"name": "n", "train": "data/a.npz", "test": "/srv/b.npz"}],
     }
     path.write_text(tomli_w.dumps({"name": "north", "data": data}))
@@ -409,7 +408,6 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
         (
             {
                 "data": {
-                    "name": "clients",
                     "clients": [{"name": "a", "train": "a.npz"}, {"name": "b", "train": "b.npz"}],
                 }
             },

@@ -29,7 +29,6 @@ BASE = "python:3.11-slim"  # what the kits' Dockerfile begins with
 ROUNDS = 2
 SILO = """name = "north"
 [data]
-name = "clients"
 label_column = "label"
 classes = ["a", "b"]
 [[data.clients]]

@@ -354,7 +354,7 @@ def test_survival_models_are_those_of_the_simulation(world):
     y = np.column_stack([draw.exponential(90 * np.exp(-x[:, 0])) + 0.1, draw.integers(0, 2, 150)])
     np.savez(world.folder / "times.npz", x=x.astype("float32"), y=y)
     data = {
-        "name": "npz",
+        "name": "arrays",
         "path": world.folder / "times.npz",
         "targets": "survival",
         "intervals": 4,

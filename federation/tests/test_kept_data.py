@@ -133,10 +133,9 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
     "data",
     [
         {"name": "own_module:data", "path": "rows.csv"},
-        {"name": "csv", "path": "rows.parquet"},
-        {"name": "folder", "path": "images"},
+        {"name": "table", "path": "rows.parquet"},
+        {"name": "images", "path": "images"},
         {
-            "name": "clients",
             "clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}],
         },
         {"name": "digits"},

@@ -35,7 +35,6 @@ from pomona_federation.task_settings import TaskSettings, of_files
 SILO = """
 name = "north"
 [data]
-name = "clients"
 label_column = "y"
 classes = ["a", "b"]
 [[data.clients]]

@@ -51,7 +51,7 @@ def clinic(folder, *names):
             (folder / name).write_text(name)
     train, *test = (folder / name for name in names)
     return data_settings(
-        name="clients", clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),)
+        clients=(ClientFiles(name="own", train=train, test=next(iter(test), None)),)
     )
 
 
@@ -253,9 +253,9 @@ def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, t
 
 def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_path):
     inner = clinic(tmp_path / "images", "a.csv")
-    assert shared(sources(data_settings(name="folder", path=tmp_path / "images")), sources(inner))
+    assert shared(sources(data_settings(name="images", path=tmp_path / "images")), sources(inner))
     assert not shared(
-        sources(data_settings(name="folder", path=tmp_path / "image")), sources(inner)
+        sources(data_settings(name="images", path=tmp_path / "image")), sources(inner)
     )
     assert shared(
         sources(data_settings(name="clinic:rows")),

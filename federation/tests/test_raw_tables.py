@@ -96,7 +96,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     }
     config = resolve(
         {**run, "workers": 1, "largest_share": 0.5, "partition": {"name": "natural"}},
-        {"data": {"name": "clients", "clients": clients, **OWN, **AGREED}},
+        {"data": {"clients": clients, **OWN, **AGREED}},
     )
     scenario = Scenario.prepare(config)
     (by,) = scenario.dataset.preprocessing
@@ -110,7 +110,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
     names = [silo["name"] for silo in tree["silo"]]
     for name, own in zip(names, files.values(), strict=True):
         path = kits / name / "silo.toml"
-        data = {"name": "clients", "clients": [{"name": name, **own}], **OWN}
+        data = {"clients": [{"name": name, **own}], **OWN}
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / n for i, n in enumerate(names)})
     server_app(
@@ -131,7 +131,9 @@ def agreement(tmp_path, text="age,ward,outcome\n1,A,well\n,B,ill\n3,A,ill\n"):
     """An agreement derived from a table."""
     path = tmp_path / "first.csv"
     path.write_text(text)
-    data = read(data_settings(name="csv", path=path, **OWN, missing="median", categories=("ward",)))
+    data = read(
+        data_settings(name="table", path=path, **OWN, missing="median", categories=("ward",))
+    )
     return TaskSettings(
         kind="table",
         input_shape=(data.x.shape[1],),
@@ -145,7 +147,7 @@ def silo(tmp_path, text, task):
     path = tmp_path / "own.csv"
     path.write_text(text)
     return conformed(
-        read(csv_table.read_as(data_settings(name="csv", path=path, **OWN), task.preprocessing)),
+        read(csv_table.read_as(data_settings(name="table", path=path, **OWN), task.preprocessing)),
         task,
     )
 
@@ -161,7 +163,7 @@ def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
 def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("30,2024-03-01,A,well\n,2024-03-02,B,ill\n50,2024-03-05,B,ill\n")
-    by_number = {"name": "csv", "path": path, "label_column": 3, "classes": ["well", "ill"]}
+    by_number = {"name": "table", "path": path, "label_column": 3, "classes": ["well", "ill"]}
     asked = {"categories": (2,), "dates": (1,), "missing": "median"}
     data = read(data_settings(**by_number, **asked))
     task = of_files(data)
@@ -193,7 +195,7 @@ def test_a_table_that_does_not_fit_the_agreement(tmp_path, text, said):
 def test_a_silo_without_rows_of_some_class_takes_the_agreed_ones(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,ill\n")
-    settings = data_settings(name="csv", path=path, label_column="outcome")
+    settings = data_settings(name="table", path=path, label_column="outcome")
     found = agreed_data(settings, agreement(tmp_path))
     assert (found.classes, found.y.tolist()) == (("well", "ill"), [1, 1])
     path.write_text("age,ward,outcome\n3,A,ill\n7,B,dead\n")
@@ -232,7 +234,7 @@ def test_a_preprocessing_for_each_client_is_no_agreement(tmp_path):
         clients.append(
             {"name": name, **sorted_columns(site(tmp_path / name, k), tmp_path / f"{name} sorted")}
         )
-    data = {"name": "clients", "clients": clients, "fit": "client", **OWN, **AGREED}
+    data = {"clients": clients, "fit": "client", **OWN, **AGREED}
     with pytest.raises(
         ConfigError, match=r"data\.fit = client learns a preprocessing for each client"
     ):

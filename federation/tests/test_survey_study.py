@@ -52,7 +52,7 @@ def rows(folder, number, count=90):
             f"{age},{'ABC'[k % 3] if k < count - 4 else 'D'},{'ill' if age + draw.normal(0, 5) > 55 else 'well'}"
         )
     (folder / "table.csv").write_text("\n".join(lines) + "\n")
-    return {"name": "csv", "path": "table.csv", "label_column": "outcome"}
+    return {"name": "table", "path": "table.csv", "label_column": "outcome"}
 
 
 class Standing:

@@ -175,7 +175,7 @@ def rows(tmp_path):
     lines = [",".join(map(str, [*rng.normal(7, 1, 6), i % 2])) for i in range(40)]
     table.write_text("\n".join(["a,b,c,d,y,z,silo", *lines]))
     return {
-        "name": "csv",
+        "name": "table",
         "path": str(table),
         "label_columns": ["y", "z"],
         "client_column": "silo",

@@ -16,7 +16,7 @@ def test_a_federation_learns_volumes_as_its_simulation_does(tmp_path):
     x[1::2] += 900
     np.savez(tmp_path / "volumes.npz", x=x, y=np.arange(60) % 2)
     tree = {
-        "data": {"name": "npz", "path": str(tmp_path / "volumes.npz")},
+        "data": {"name": "arrays", "path": str(tmp_path / "volumes.npz")},
         "model": {"name": "mlp", "hidden": [4]},
     }
     tree |= {

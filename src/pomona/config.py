@@ -28,7 +28,7 @@ from pomona.core.settings import LARGEST, Settings, require_name
 from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation, Stop
-from pomona.data.kinds import BundledImages
+from pomona.data.axes import BundledImages
 from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
@@ -228,7 +228,10 @@ class Config(Settings):
         "or up to 16 with apple and the native engine",
     )
     precision: Precision = Field(
-        "fp32", description="bf16: forward and backward under autocast, float32 weights"
+        "fp32",
+        description="bf16: forward and backward under autocast, also where models are evaluated, "
+        "with float32 weights. A saved model is used in float32: of samples near a tie single "
+        "ones may get another answer than in the report",
     )
     engine: Literal["auto", "torch", "native"] = Field(
         "auto",

@@ -2,7 +2,7 @@
 training.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from pomona.config import Config, fitted, resolve
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import ConfigError
-from pomona.core.notes import Note
 from pomona.core.rng import number
 from pomona.core.toml import Tree
 from pomona.data import read
@@ -49,6 +48,7 @@ from pomona.partition.groups import apply_turns
 from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition
 from pomona.partition.recipe import class_numbers
+from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import projected_epsilon
 from pomona.scenario_checks import require_patches, require_private, require_samples, require_task
 from pomona.tasks import Task, task_of
@@ -62,17 +62,12 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Scenario:
-    """Data, partition and network of a run.
-
-    ``titles`` name its clients, where the data do not; ``assumed`` says how rows are divided if
-    neither data nor settings do.
-    """
+    """Data, partition and network of a run; ``titles`` name its clients, where the data do not."""
 
     config: Config
     dataset: Dataset
     partition: Partition
     titles: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
     _computed: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -88,7 +83,6 @@ class Scenario:
         Raises DataError or ConfigError, before anything is computed or written.
         """
         dataset, config = reader(config.data), fitted(config)
-        assumed = _assumed(config, dataset)
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
@@ -98,8 +92,10 @@ class Scenario:
             pinned = config.model.model_copy(update={"init_sha256": given.sha256})
             config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
+        config.membership.check(config.clients, config.rounds)
         if dataset.learn:  # the reader did not know which rows the partition would hold out
-            dataset = dataset.learn(dataset, np.concatenate([c.train for c in partition.clients]))
+            founders = _founders(config, partition)
+            dataset = dataset.learn(dataset, _trained(partition, founders), _trained(partition))
         dataset = apply_turns(dataset, partition)
         if config.attack:
             config.attack.check(config.clients)
@@ -112,8 +108,7 @@ class Scenario:
                     "membership out"
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
-        config.membership.check(config.clients, config.rounds)
-        scenario = cls(config, dataset, partition, assumed=assumed)
+        scenario = cls(config, dataset, partition)
         scenario = scenario if agreed else scenario._in_deviations()
         scenario.check(agreed)
         return scenario
@@ -140,16 +135,15 @@ class Scenario:
         return found
 
     def _in_deviations(self) -> "Scenario":
-        """Standardise numeric targets over all training rows, so that lr has the same scale
-        everywhere.
+        """Standardise numeric targets over the founders' training rows, so that lr has the same
+        scale everywhere.
 
         Not with privacy, since moments are a release without noise; and not with a user's own loss,
         which may require positive numbers or integers.
         """
         if not self.task.standardised or self.config.privacy or self.config.model.loss != "auto":
             return self
-        rows = np.concatenate([c.train for c in self.partition.clients])
-        shift, scale = moments(self.dataset.y, rows)
+        shift, scale = moments(self.dataset.y, _trained(self.partition, self.founders))
         return replace(self, dataset=replace(self.dataset, target_shift=shift, target_scale=scale))
 
     def check(self, agreed: bool = False) -> None:
@@ -185,14 +179,22 @@ class Scenario:
 
     @property
     def remarks(self) -> list[str]:
-        """Return warnings about data and partition, one line each."""
-        return remarks(self.dataset, self.partition, self.names)
+        """Return warnings about data, partition and split, one line each."""
+        config = self.config
+        validated = bool(config.stop or config.keep != "last")
+        validated = validated or config.method.method().card.needs.validation
+        clients = Clients(self.names, self.founders, validated)
+        return [
+            *remarks(self.dataset, self.partition),
+            *split_notes(self.dataset, self.partition, clients),
+        ]
 
     @property
-    def notes(self) -> list[Note]:
-        """Return the notes on data and partition: ``remarks``, and how rows are dealt."""
-        dealt = (Note(line, "partition") for line in self.assumed)
-        return [*dealt, *(Note(line, "data") for line in self.remarks)]
+    def founders(self) -> tuple[int, ...]:
+        """The clients that are trained with in round 1: all that is learned before is learned from
+        their training rows alone, as clients that come later, or never, are not known then.
+        """
+        return _founders(self.config, self.partition)
 
     @property
     def names(self) -> list[str]:
@@ -224,10 +226,9 @@ class Scenario:
 
         Raises ConfigError if the targets do not define it.
         """
-        held = [c.train for c in self.partition.clients]
         labels = (
-            self.dataset.y[np.concatenate(held)]
-            if held and self.task.commonest
+            self.dataset.y[_trained(self.partition, self.founders)]
+            if self.task.commonest
             else self.dataset.y[:0]
         )
         return choose(self.config.metric, self.task, labels, self.dataset.classes)
@@ -425,7 +426,8 @@ class Scenario:
             reduced, truth = (torch.cat(parts) for parts in zip(*each(task.reduce), strict=True))
             return compute(name, reduced, truth, task)
 
-        return constants(sorted(names), task, self.dataset.n_outputs, train, test, judge)
+        known = y[_trained(self.partition, self.founders)]
+        return constants(sorted(names), task, self.dataset.n_outputs, known, train, test, judge)
 
     def _subgroups(self) -> dict[str, Any] | None:
         """Return the subgroup of each client's test samples."""
@@ -471,6 +473,7 @@ class Scenario:
             "constant": self.constant(),
             "subgroups": self._subgroups(),
             "input_shape": list(self.input_shape),
+            "notes": list(self.dataset.notes),
             "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows]))
             if len(rows) > 1
@@ -485,15 +488,14 @@ def _arrived(tree: Tree, *parts: Any) -> Scenario:
     return scenario
 
 
-def _assumed(config: Config, dataset: Dataset) -> tuple[str, ...]:
-    """Return how rows are dealt to clients that neither settings nor data name, as a note."""
-    if config.partition or dataset.owners or "clients" in config.model_fields_set:
-        return ()
-    return (
-        f"the data name no clients: their rows are dealt at random to {config.clients} (partition "
-        f"= {usual(dataset).name}, clients = {config.clients}); name the clients of the rows, or "
-        "set both",
-    )
+def _founders(config: Config, partition: Partition) -> tuple[int, ...]:
+    return config.membership.members(len(partition.clients), 1)
+
+
+def _trained(partition: Partition, clients: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """Return the training rows of some clients, of all by default."""
+    chosen = range(len(partition.clients)) if clients is None else clients
+    return np.concatenate([np.empty(0, np.int64), *(partition.clients[i].train for i in chosen)])
 
 
 def _held_out(partition: Partition) -> NDArray[np.int64]:

@@ -32,7 +32,7 @@ def require_private(
         raise ConfigError(card.privacy.not_private)
     _refuse_learnt_edges(config, dataset, agreed)
     data, entry = config.data, CATALOGUE.get(config.data.name)
-    named = agreed or (isinstance(data, ClassNames) and data.classes) or (entry and not entry.own)
+    named = agreed or (isinstance(data, ClassNames) and data.classes) or entry
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None

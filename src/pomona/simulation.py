@@ -2,7 +2,6 @@
 ``pomona.run``.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -22,14 +21,9 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
-from pomona.core.notes import CallerWarnings, Note
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
-from pomona.federation.callbacks import (
-    CallbackList,
-    NullCallback,
-    require_methods,
-)
+from pomona.federation.callbacks import Callback, CallbackList, NullCallback
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
 from pomona.federation.client_states import Hold, as_is, choose, require_training
@@ -41,9 +35,8 @@ from pomona.federation.loop import Loop
 from pomona.federation.noise_in_sums import against, noise_adds_up
 from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
-from pomona.federation.run_notes import RunNotes
 from pomona.federation.scoring import Scoring
-from pomona.federation.trackers import tracking
+from pomona.federation.trackers import aloud, tracking
 from pomona.federation.transport import Inline, Transport, calls
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -81,7 +74,7 @@ KEY_STORES = Path("private") / "dp"  # keys and ledgers
 def run(
     config: Config | None = None,
     out: Path | str | None = None,
-    watcher: object = None,
+    watcher: Callback | None = None,
     resume: bool = False,
     **settings: Any,
 ) -> Result:
@@ -93,9 +86,8 @@ def run(
     Args:
         config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
-        watcher: an object with any of the methods of ``Callback``, such as ``round``, called after
-            every round; one with the method of ``Steering`` sees the clients' models, and may end
-            the run. In a notebook None is a line of progress.
+        watcher: called after every round; one with the method of ``Steering`` sees the clients'
+            models, and may end the run. In a notebook None is a line of progress.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
@@ -104,9 +96,6 @@ def run(
 
     Returns:
         The result, as ``pomona.load(out)`` would read it.
-
-    Warns:
-        PomonaWarning: each note on data, partition, settings and training, as ``Result.notes``.
 
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
@@ -123,11 +112,18 @@ def run(
             'pomona.run(method="apple", clients=3, rounds=2, lr=0.1)'
         )
     config = config or Config(**settings)
-    require_methods(watcher)
+    if watcher is not None and (
+        lacks := [
+            name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)
+        ]
+    ):
+        raise ConfigError(
+            f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit "
+            "pomona.federation.callbacks.NullCallback and write what you want to hear of"
+        )
     scenario, folder = Scenario.prepare(config), None if out is None else Path(out)
     line = in_notebook(scenario.config) if watcher is None else None
-    heard = line or CallerWarnings(sys._getframe(1))  # a notebook's line shows the notes
-    result = simulate(scenario, folder, CallbackList(watcher, heard), resume)
+    result = simulate(scenario, folder, watcher or line, resume)
     if line:
         line.end(result)
     return result
@@ -148,44 +144,45 @@ def _one_thread() -> Iterator[None]:
 def simulate(
     scenario: Scenario,
     out: Path | None = None,
-    watcher: object = None,
+    watcher: Callback | None = None,
     resume: bool = False,
 ) -> Result:
-    """Apply ``run`` to a prepared scenario; the notes are for the watcher alone."""
+    """Apply ``run`` to a prepared scenario."""
     require_possible(scenario)
-    notes = RunNotes(CallbackList(watcher), watched=watcher is not None)
-    notes.extend(cautions(scenario))
+    watcher = watcher or NullCallback()
+    for line in cautions(scenario):
+        watcher.note(line)
     if out is None:
-        scenario = _settled(scenario, notes)
+        scenario = _settled(scenario, watcher)
         with _connected(scenario.config), enough("training"):
             return _train(
                 scenario,
                 RunRecord(None, scenario.config.tree()),
-                notes,
+                watcher,
                 Checkpointing(None, 1, {}),
-                _kept(scenario, out, notes),
+                _kept(scenario, out, watcher),
             )
     require_own(out)
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
-        scenario = _settled(scenario, notes, out)
+        scenario = _settled(scenario, watcher, out)
         if complete(scenario.config, *_what(scenario), out):
-            notes.say(f"{out} is finished; nothing to do")
+            watcher.note(f"{out} is finished; nothing to do")
             return load(out)
-        notes.say(f"{out} is finished after round {before.round}; going on")
+        watcher.note(f"{out} is finished after round {before.round}; going on")
     with _connected(scenario.config):
-        hold = _kept(scenario, out, notes)
+        hold = _kept(scenario, out, watcher)
         with locked(out), writing(out):
             if resume and read_status(out) != before and _finished(scenario, out):
-                notes.say(f"{out} has been finished by another process")
+                watcher.note(f"{out} has been finished by another process")
                 return load(out)
             probe(out)
-            scenario = _settled(scenario, notes, out if resume else None)
+            scenario = _settled(scenario, watcher, out if resume else None)
             if resume:
                 require_engine(scenario, out)
-            return _recorded(scenario, out, notes, resume, hold)
+            return _recorded(scenario, out, watcher, resume, hold)
 
 
 def _connected(config: Config) -> AbstractContextManager[None]:
@@ -200,15 +197,15 @@ def _finished(scenario: Scenario, out: Path) -> bool:
     status = read_status(out)
     if not status or status.state != "finished":
         return False
-    scenario = _settled(scenario, RunNotes(NullCallback()), out)
+    scenario = _settled(scenario, NullCallback(), out)
     return complete(scenario.config, *_what(scenario), out)
 
 
-def _settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
+def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
     """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to
     resume.
     """
-    return settled(on_engine(scenario, notes, before), notes, before)
+    return settled(on_engine(scenario, watcher, before), watcher, before)
 
 
 def _what(scenario: Scenario) -> tuple[str, str]:
@@ -216,7 +213,7 @@ def _what(scenario: Scenario) -> tuple[str, str]:
     return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
-def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
+def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
     """Run in a locked folder, with its status recorded; lost workers are replaced, once in a
     round.
     """
@@ -224,19 +221,20 @@ def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold
     with status_kept(out), enough("training"):
         while True:
             try:
-                return _attempt(scenario, out, notes, resume, hold)
+                return _attempt(scenario, out, watcher, resume, hold)
             except WorkerError as fault:
                 if lost == (lost := last_round(out)):
                     raise
-                notes.add(f"{fault}; once more from the last committed round", "training")
+                watcher.note(f"{fault}; once more from the last committed round")
                 resume = True
 
 
-def _attempt(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
+def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
     """Train from the start, or after the last committed round."""
     config, stamp = scenario.config, identity(scenario.config, *_what(scenario))
     point = resume_point(out, stamp) if resume else ResumePoint()
-    notes.extend(Note(line, "training") for line in point.notes)
+    for note in point.notes:
+        watcher.note(note)
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
@@ -245,17 +243,17 @@ def _attempt(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold:
         _settings(scenario, out)
     with RunRecord(out, config.tree(), point.after) as record:
         if point.found and (line := moved(record.events[0][1]["versions"])):
-            notes.add(line, "training")
+            watcher.note(line)
         return _train(
             scenario,
             record,
-            notes,
+            watcher,
             Checkpointing(out, config.checkpoint_every, stamp, point.found),
             hold,
         )
 
 
-def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> Hold:
+def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     """Return the storage of clients' states, reporting disk use.
 
     Raises ConfigError if they do not fit anywhere.
@@ -267,8 +265,9 @@ def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> Hold:
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
     kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    hold, lines = choose(config, first, kept, workers, out, nodes)
-    notes.extend(Note(line, "settings") for line in lines)
+    hold, notes = choose(config, first, kept, workers, out, nodes)
+    for note in notes:
+        watcher.note(note)
     return hold
 
 
@@ -282,35 +281,35 @@ def _workers(config: Config) -> int:
 
 
 def _train(
-    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
+    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
 ) -> Result:
     """Run from the start, or after the round in ``commits``, with the tracker that is set."""
     config, out, found = scenario.config, record.folder, commits.found
     if warning := caution(config):
-        notes.add(warning)
+        watcher.note(warning)
     if config.privacy:
         worst, delta = max(scenario.epsilons()), config.privacy.delta
         line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
         if whom := against(config):
             line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
-        notes.add(line)
+        watcher.note(line)
     if not found:
         if out:
             _settings(scenario, out)
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
-    notes.write(record)
     start, after = record.events[0][1], found.number if found else 0
-    with tracking(config, out, start, after, notes.failed) as tracker:
-        watched = replace(notes, watcher=CallbackList(*tracker, notes.watcher))
-        result = _finished_run(scenario, record, watched, commits, hold)
+    heard = aloud if type(watcher) is NullCallback else watcher.note
+    with tracking(config, out, start, after, heard) as tracker:
+        watchers = CallbackList(*tracker, watcher)
+        result = _finished_run(scenario, record, watchers, commits, hold)
         for each in tracker:
             each.end(result)
         return result
 
 
 def _finished_run(
-    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
+    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
 ) -> Result:
     """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
@@ -321,7 +320,7 @@ def _finished_run(
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
         place = _transport
         if config.cluster:
-            cores = ray_cluster.reserved(_workers(config), notes.say)
+            cores = ray_cluster.reserved(_workers(config), watcher.note)
             place = partial(_on_cluster, until.enter_context(cores))
         transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)
@@ -334,13 +333,11 @@ def _finished_run(
             scenario.initial,
             heard,
             record,
-            notes.watcher,
+            watcher,
             commits,
         )
         models = partial(KeptByClients, transport, config.clients, method.card.headline)
-        names = scenario.names
-        metric, called = scenario.choice.metric, names.__getitem__
-        loop = Loop(*parts, metric=metric, called=called, models=models)
+        loop = Loop(*parts, metric=scenario.choice.metric, models=models)
         loop.run()
         best = loop.curve.best_round
         if out:
@@ -350,7 +347,6 @@ def _finished_run(
         totals = _collected(scenario, transport, record, method.card.headline, best)
         if not out:
             held = held_models(transport, config.clients, method.card.headline, best)
-    notes.write(record)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
         network = metadata(scenario, 0, method.card.headline), scenario.frozen

@@ -302,7 +302,7 @@ def test_answers_name_the_client_whose_model_gave_them(capsys, tmp_path):
         "run",
         "separate",
         "--data",
-        "csv",
+        "table",
         *words,
         "lr=0.1",
         "workers=1",
@@ -376,13 +376,13 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
     ]
     (tmp_path / "t.csv").write_text("\n".join([*rows, "55,lonely,no"]) + "\n")
     words = (f"data.path={tmp_path / 't.csv'}", "data.label_column=y", "data.client_column=site")
-    code, out, _ = call(capsys, "data", "show", "--data", "csv", *words)
+    code, out, _ = call(capsys, "data", "show", "--data", "table", *words)
     assert code == 0
     assert "Rows of each class" in out
     assert "[red]yes" in out
     assert "[/x]" in out
     assert "note: 1 of 3 clients have no test rows and are in no mean: lonely" in out
-    code, out, _ = call(capsys, "data", "show", "--data", "csv", *words, "--json")
+    code, out, _ = call(capsys, "data", "show", "--data", "table", *words, "--json")
     about = json.loads(out)
     assert [row["class"] for row in about["targets_by_part"]] == ["[red]yes", "no"]
     assert sum(row[part] for row in about["targets_by_part"] for part in about["sizes"]) == 61
@@ -410,7 +410,7 @@ def test_data_show_names_labels_and_targets(capsys, tmp_path, targets, names, sh
         f"data.classes={names}",
         "clients=2",
     )
-    code, out, _ = call(capsys, "data", "show", "--data", "npz", *words)
+    code, out, _ = call(capsys, "data", "show", "--data", "arrays", *words)
     assert code == 0
     assert all(word in out for word in shown)
 
@@ -425,7 +425,9 @@ def test_a_run_says_at_its_start_what_is_odd(capsys, tmp_path):
         "model=logistic",
         "--no-report",
     )
-    code, _, err = call(capsys, "run", "fedavg", "--data", "npz", *words, "--out", tmp_path / "run")
+    code, _, err = call(
+        capsys, "run", "fedavg", "--data", "arrays", *words, "--out", tmp_path / "run"
+    )
     assert code == 0
     said = " ".join(err.split())
     assert "note: all rows are of class 1: there is nothing to learn, and accuracy is 100 %" in said
@@ -516,7 +518,7 @@ BAD = {
     ),
     "NaN pixel": (
         nan_pixel,
-        ["run", "fedavg", "--data", "npz", "data.path={here}/own.npz"],
+        ["run", "fedavg", "--data", "arrays", "data.path={here}/own.npz"],
         3,
         ["own.npz", "17"],
     ),
@@ -598,7 +600,7 @@ def test_a_model_of_texts_answers_for_lines(capsys, tmp_path):
     lines = [f'{k % 2},"{words[k % 2]} thing {k}"' for k in range(80)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     settings = [
-        "data.name=csv-text",
+        "data.name=text",
         f"data.path={tmp_path / 't.csv'}",
         "data.label_column=0",
         "data.text_columns=[1]",

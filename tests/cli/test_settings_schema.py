@@ -21,8 +21,8 @@ from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.training_settings import OPTIMIZERS, Stop
-from pomona.data.catalogue import CATALOGUE
-from pomona.data.kinds import BundledImages, PublicImages
+from pomona.data.axes import BundledImages, PublicImages
+from pomona.data.section import NAMES
 from pomona.experiments.grid import plan
 from pomona.experiments.suite import read_suite
 from pomona.methods import METHODS
@@ -99,8 +99,10 @@ def test_every_method_partition_and_data_set_is_known_by_its_name():
     assert validator().is_valid({"method": "fedrep+adam"})
     assert validator().is_valid({"method": {"name": "own:Method", "what": 1}})
     assert validator().is_valid({"data": {"name": "own:read", "path": "x"}})
-    unknown = {name for name in CATALOGUE if not validator().is_valid({"data": name})}
-    assert unknown == {"arrays", "frame"}  # in memory, not in a file
+    assert [name for name in NAMES if not validator().is_valid({"data": name})] == []
+    own = {"label_column": "y", "separator": "tab"}
+    assert validator().is_valid({"data": {"path": "a.csv", **own}})
+    assert not validator().is_valid({"data": own})
 
 
 TARGETS = [

@@ -67,7 +67,7 @@ def test_values_are_toml_else_text():
         ({"method": {"mu": 1}}, ["method.name must be set", "apple"]),
         ({"rounds": 0, "batch_size": 0}, ["rounds", "batch_size"]),
         (
-            {"data": {"name": "csv", "path": "a/" + "x" * 256}},
+            {"data": {"name": "table", "path": "a/" + "x" * 256}},
             ["data.path", "more than 255 bytes; correct the path"],
         ),
         (
@@ -77,7 +77,7 @@ def test_values_are_toml_else_text():
         (
             {
                 "method": {"name": "fedala"},
-                "data": {"name": "csv", "path": "a.csv", "drop_columns": "id"},
+                "data": {"name": "table", "path": "a.csv", "drop_columns": "id"},
             },
             ["data.drop_columns = 'id': give a list"],
         ),
@@ -100,8 +100,8 @@ def test_a_mistake_names_the_key_its_path_and_near_names(tree, words):
     assert "literal[" not in str(caught.value)  # how a library calls a form
 
 
-OWNED = {"name": "csv", "path": "clean.csv", "label_column": "died", "client_column": "hospital"}
-FILES = {"name": "clients", "clients": [{"name": "a", "train": "a.npz"}]}
+OWNED = {"name": "table", "path": "clean.csv", "label_column": "died", "client_column": "hospital"}
+FILES = {"clients": [{"name": "a", "train": "a.npz"}]}
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,14 @@ MISSING = {"ca-125": [-9], "x-1": [0], "x_1": [1]}
     "said",
     [
         {"method": {"name": "apple", "budget": 3}, "partition": {"name": "dirichlet", "beta": 0.2}},
-        {"data": {"name": "csv", "path": "a.csv", "label_column": "y", "missing_values": MISSING}},
+        {
+            "data": {
+                "name": "table",
+                "path": "a.csv",
+                "label_column": "y",
+                "missing_values": MISSING,
+            }
+        },
     ],
     ids=["method", "columns"],
 )

@@ -27,7 +27,7 @@ def test_texts_know_the_words_of_training_rows_alone(tmp_path):
     rows = [f"{k % 2},common word{k}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["y,text", *rows]) + "\n")
     data = {
-        "name": "csv-text",
+        "name": "text",
         "path": str(tmp_path / "t.csv"),
         "label_column": "y",
         "text_columns": ["text"],
@@ -72,7 +72,7 @@ def test_clients_are_counted_where_the_data_names_them(tmp_path):
     table = ["a,b,y,site"] + [f"{k},{k % 7},{k % 2},{'XYZ'[k % 3]}" for k in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(table))
     data = {
-        "name": "csv",
+        "name": "table",
         "path": str(tmp_path / "t.csv"),
         "label_column": "y",
         "client_column": "site",
@@ -99,7 +99,7 @@ def test_batchnorm_with_one_sample_is_refused_by_layer_and_client(tmp_path):
     config = tiny(
         "fedavg",
         model={"name": "resnet18"},
-        data={"name": "clients", "clients": files, "validation_share": 0.0, "resize": 32},
+        data={"clients": files, "validation_share": 0.0, "resize": 32},
         partition={"name": "natural"},
         clients=2,
     )

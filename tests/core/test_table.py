@@ -55,7 +55,7 @@ def test_the_files_of_a_run_hold_no_formula(tmp_path):
     ]
     (tmp_path / "own.csv").write_text("\n".join(["site,a,b,y", *lines]) + "\n")
     data = {
-        "name": "csv",
+        "name": "table",
         "path": str(tmp_path / "own.csv"),
         "label_column": "y",
         "client_column": "site",

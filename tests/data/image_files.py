@@ -29,10 +29,11 @@ def write_dicom(path, pixels, **changes):
 
 
 def write_series(folder, volume, places=None, **changes):
-    """A series of axial slices (D, H, W), written from last to first, 2.5 mm apart unless
-    ``places`` is given.
+    """A series of axial slices of a volume (z, y, x), which grow to the head, front and right,
+    written from last to first, 2.5 mm apart unless ``places`` is given. DICOM's rows run to the
+    left, and its columns to the back.
     """
-    for k, slice_ in reversed(list(enumerate(volume))):
+    for k, slice_ in reversed(list(enumerate(volume[:, ::-1, ::-1]))):
         place = 2.5 * k if places is None else places[k]
         spot = {
             "ImagePositionPatient": [0, 0, place],

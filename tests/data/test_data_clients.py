@@ -31,7 +31,7 @@ def test_roles_and_owners(tmp_path, write, suffix, more):
             validation=write(tmp_path / f"d.{suffix}", 50, 1),
         ),
     )
-    data = read(data_settings(name="clients", clients=files, **more))
+    data = read(data_settings(clients=files, **more))
     assert data.x[:, 0].tolist() == [0, 1, 2, 10, 11, 50, 90, 91]  # train, validation, test
     assert data.owners is not None
     assert data.owners.names == ("north", "NA")  # Namibia is no gap
@@ -46,11 +46,7 @@ def test_texts_of_clients(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text(f"0,word {name}\n1,word\n")
     files = tuple(ClientFiles(name=name, train=tmp_path / f"{name}.csv") for name in "ab")
-    data = read(
-        data_settings(
-            name="clients", clients=files, label_column=0, text_columns=(1,), sequence_length=2
-        )
-    )
+    data = read(data_settings(clients=files, label_column=0, text_columns=(1,), sequence_length=2))
     assert data.learn(data, np.arange(4)).x.tolist() == [[2, 3], [2, 0], [2, 4], [2, 0]]
 
 
@@ -58,8 +54,7 @@ def test_what_cannot_be(tmp_path):
     npz, csv = write_npz(tmp_path / "a.npz", 0, 2), write_csv(tmp_path / "b.csv", 0, 2)
     one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
-        (data_settings(name="clients"), "needs files"),
-        (data_settings(name="clients", clients=(one, other)), "all as .npz, .parquet, or CSV"),
+        (data_settings(clients=(one, other)), "all as .npz, .parquet, or CSV"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
@@ -89,4 +84,4 @@ def test_what_cannot_be(tmp_path):
         ),
     ):
         with pytest.raises(DataError, match=message):
-            read(data_settings(name="clients", clients=files))
+            read(data_settings(clients=files))

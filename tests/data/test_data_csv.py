@@ -26,7 +26,7 @@ def write(path, text):
 
 
 def table(path, text, **settings):
-    return read(data_settings(name="csv", path=write(path, text), **settings))
+    return read(data_settings(name="table", path=write(path, text), **settings))
 
 
 def test_columns_by_name(tmp_path):
@@ -55,7 +55,7 @@ def test_names_of_columns_are_kept_where_the_file_has_them(tmp_path):
     assert (data.columns, data.others, data.labels) == ((), (), ())
     texts = {"text_columns": ("body", "title"), "label_column": "mood", "sequence_length": 3}
     path = write(tmp_path / "t.csv", "id,title,body,mood\n1,a,b,up\n2,c,d,down\n")
-    data = read(data_settings(name="csv-text", path=path, **texts))
+    data = read(data_settings(name="text", path=path, **texts))
     assert (data.columns, data.others) == (("body", "title"), ("id", "mood"))
 
 
@@ -78,8 +78,7 @@ def test_a_column_tells_results_apart(tmp_path):
     assert as_number.subgroups.names == ("1", "2")
     texts = {"text_columns": ("age",), "label_column": "sick", "subgroup_column": "sex"}
     assert (
-        read(data_settings(name="csv-text", path=tmp_path / "a.csv", **texts)).subgroups.names
-        == names
+        read(data_settings(name="text", path=tmp_path / "a.csv", **texts)).subgroups.names == names
     )
     assert table(tmp_path / "c.csv", "a,b\n1,2\n", label_column="b").subgroups is None
 
@@ -146,7 +145,7 @@ def test_a_first_line_that_is_read_as_a_row_is_told(tmp_path):
 def test_train_and_test_files(tmp_path):
     write(tmp_path / "test.csv", "x,c,y\n100,k,1\n")
     write(tmp_path / "train.csv", "x,c,y\n1,k,0\n3,j,1\n")
-    data = read(data_settings(name="csv", path=tmp_path, label_column="y", client_column="c"))
+    data = read(data_settings(name="table", path=tmp_path, label_column="y", client_column="c"))
     assert (data.n_train, data.x.tolist(), data.shift, data.scale) == (
         2,
         [[1], [3], [100]],
@@ -259,7 +258,7 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding))
     settings = {"label_column": "sick", "client_column": "site"}
     wide, plain = (
-        read(data_settings(name="csv", path=tmp_path / "wide.csv", **settings)),
+        read(data_settings(name="table", path=tmp_path / "wide.csv", **settings)),
         table(tmp_path / "a.csv", text, **settings),
     )
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
@@ -277,22 +276,22 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
 def test_bad_files(tmp_path):
     (tmp_path / "latin.csv").write_bytes("1,2,é\n".encode("latin-1"))
     with pytest.raises(DataError, match="UTF-8"):
-        read(data_settings(name="csv", path=tmp_path / "latin.csv", label_column=2))
+        read(data_settings(name="table", path=tmp_path / "latin.csv", label_column=2))
     for packed in (gzip.compress(b"1,2,3\n"), b"PK\x03\x04 and the rest of a zip"):
         (tmp_path / "a.csv.gz").write_bytes(packed)
         with pytest.raises(DataError, match=r"a.csv.gz is compressed.*; unpack it, or save it as"):
-            read(data_settings(name="csv", path=tmp_path / "a.csv.gz", label_column=2))
+            read(data_settings(name="table", path=tmp_path / "a.csv.gz", label_column=2))
     with pytest.raises(DataError, match=r"no train.csv"):
-        read(data_settings(name="csv", path=tmp_path, label_column=2))
+        read(data_settings(name="table", path=tmp_path, label_column=2))
     write(tmp_path / "train.csv", "a,b\n1,2\n")
     write(tmp_path / "test.csv", "a,c\n1,2\n")
     with pytest.raises(
         DataError, match=r"only .*test.csv has c; only .*train.csv has b\); give both the same"
     ):
-        read(data_settings(name="csv", path=tmp_path, label_column="a"))
+        read(data_settings(name="table", path=tmp_path, label_column="a"))
     write(tmp_path / "train.csv", "a;b\n1|2\n")
     with pytest.raises(ConfigError, match=r"no column 'a'; known: a;b; .*set data.separator$"):
-        read(data_settings(name="csv", path=tmp_path / "train.csv", label_column="a"))
+        read(data_settings(name="table", path=tmp_path / "train.csv", label_column="a"))
 
 
 @pytest.mark.parametrize("n", [1, 2, 70_000])
@@ -307,7 +306,7 @@ def test_moments_against_scikit_learn(n):
 
 
 def text(path, content, **settings):
-    return read(data_settings(name="csv-text", path=write(path, content), **settings))
+    return read(data_settings(name="text", path=write(path, content), **settings))
 
 
 def test_words():
@@ -352,7 +351,7 @@ def test_the_vocabulary_knows_training_rows_only(tmp_path):
     write(tmp_path / "test.csv", "0,unseen unseen seen\n")
     whole = read(
         data_settings(
-            name="csv-text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3
+            name="text", path=tmp_path, label_column=0, text_columns=(1,), sequence_length=3
         )
     )
     data = learnt(whole, [0, 1])

@@ -104,7 +104,7 @@ def test_resizing_an_even_image_leaves_its_values(tmp_path, dtype):
     """
     ends = np.array([RANGES[dtype][0], RANGES[dtype][1] - 1]).astype(dtype)
     np.savez(tmp_path / "own.npz", x=np.broadcast_to(ends[:, None, None], (2, 9, 6)), y=[0, 1])
-    data = read(data_settings(name="npz", path=tmp_path / "own.npz", resize=4))
+    data = read(data_settings(name="arrays", path=tmp_path / "own.npz", resize=4))
     assert (data.x.shape, data.x.dtype) == ((2, 4, 4, 1), dtype)
     assert np.unique(data.x[0]).tolist() == [ends[0]]
     assert np.unique(data.x[1]).tolist() == [ends[1]]
@@ -113,7 +113,7 @@ def test_resizing_an_even_image_leaves_its_values(tmp_path, dtype):
 def test_volumes_are_not_resized(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.zeros((4, 4, 4, 4, 1), np.int16), y=[0, 1, 0, 1])
     with pytest.raises(ConfigError, match=r"data.resize is for images, and .* is volumes; drop it"):
-        read(data_settings(name="npz", path=tmp_path / "own.npz", resize=4))
+        read(data_settings(name="arrays", path=tmp_path / "own.npz", resize=4))
 
 
 def convolved(settings, input_shape, n_outputs, vocabulary):

@@ -24,7 +24,7 @@ def test_one_folder_a_class(tmp_path):
     classes(tmp_path)
     (tmp_path / "cat" / "notes.txt").write_text("no image")
     (tmp_path / ".cache").mkdir()
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     assert (data.x.shape, data.classes, data.y.tolist(), data.n_train) == (
         (4, 4, 6, 3),
         ("cat", "dog"),
@@ -36,12 +36,12 @@ def test_one_folder_a_class(tmp_path):
 
 def test_thumbnails_and_folders_named_like_images_are_no_images(tmp_path):
     classes(tmp_path)
-    expected = first_channel(read(data_settings(name="folder", path=tmp_path)))
+    expected = first_channel(read(data_settings(name="images", path=tmp_path)))
     for hidden in (".@__thumb", "@eaDir", "more/.cache/deep"):
         picture(tmp_path / "cat" / hidden / "0.png", 200)
     picture(tmp_path / "._0.png", 200)
     (tmp_path / "dog" / "folder.png").mkdir()
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     assert (first_channel(data), data.notes) == (expected, ())
 
 
@@ -57,15 +57,15 @@ def test_thumbnails_and_folders_named_like_images_are_no_images(tmp_path):
 def test_parts(tmp_path, parts, order, n_train):
     for i, part in enumerate(parts):
         classes(tmp_path / part, first=100 * i if i < 2 else 200)
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     assert (first_channel(data), data.n_train) == (order, n_train)
 
 
 def test_gray_only_if_all_are_gray(tmp_path):
     picture(tmp_path / "a" / "1.png", 7, mode="L")
-    assert read(data_settings(name="folder", path=tmp_path)).x.shape == (1, 4, 6, 1)
+    assert read(data_settings(name="images", path=tmp_path)).x.shape == (1, 4, 6, 1)
     picture(tmp_path / "b" / "1.png", (1, 2, 3))
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     assert data.x[:, 0, 0].tolist() == [[7, 7, 7], [1, 2, 3]]
 
 
@@ -76,8 +76,8 @@ def test_resize_makes_one_size(tmp_path):
         DataError,
         match=r"several sizes: 1 of 8 x 8 \(1.png\), 1 of 5 x 9 \(2.png\); set data.resize",
     ):
-        read(data_settings(name="folder", path=tmp_path))
-    data = read(data_settings(name="folder", path=tmp_path, resize=6))
+        read(data_settings(name="images", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path, resize=6))
     assert data.x.shape == (2, 6, 6, 3)
     assert first_channel(data) == [9, 7]
 
@@ -103,7 +103,7 @@ def test_tiny_imagenet(tmp_path, place):
     data = read(data_settings(name="tiny-imagenet", dir=tmp_path))
     assert (data.x.shape, data.n_train, data.classes) == ((4, 64, 64, 3), 2, ("n01", "n02"))
     assert (data.y.tolist(), first_channel(data)) == ([0, 1, 1, 0], [50, 100, 200, 201])
-    assert read(data_settings(name="folder", path=tmp_path / place)).fingerprint == data.fingerprint
+    assert read(data_settings(name="images", path=tmp_path / place)).fingerprint == data.fingerprint
 
 
 def _cut(root):
@@ -138,20 +138,20 @@ def test_bad_images(tmp_path, case):
     classes(tmp_path)
     damage(tmp_path)
     with pytest.raises(DataError, match=message):
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
 
 
 def test_a_file_is_no_folder(tmp_path):
     picture(tmp_path / "1.png", (0, 0, 0))
     with pytest.raises(DataError, match=r"1.png"):
-        read(data_settings(name="folder", path=tmp_path / "1.png"))
+        read(data_settings(name="images", path=tmp_path / "1.png"))
 
 
 def test_a_class_only_tests_know(tmp_path):
     classes(tmp_path / "train")
     classes(tmp_path / "test", ("cat", "dok"))
     with pytest.raises(DataError, match="did you mean dog"):
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
 
 
 @pytest.mark.parametrize("line", ["val_1.JPEG", "val_1.JPEG\tn09"])

@@ -19,7 +19,9 @@ SITES = ("K\u00f6ln", "Ko\u0308ln")  # one name, composed and decomposed
 
 def table(path, text, **settings):
     path.write_text(text, encoding="utf-8")
-    return read(data_settings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+    return read(
+        data_settings(**{"name": "table", "path": path, "label_column": "died", **settings})
+    )
 
 
 def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_path):
@@ -27,11 +29,9 @@ def test_zero_at_one_site_and_zero_point_zero_at_the_other_are_one_class(tmp_pat
         lines = [f"{k},{cells[k % 2]}" for k in range(10)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,died", *lines]) + "\n")
     sites = [{"name": name, "train": str(tmp_path / f"{name}.csv")} for name in ("north", "south")]
-    data = read(data_settings(name="clients", clients=sites, label_column="died"))
+    data = read(data_settings(clients=sites, label_column="died"))
     assert (data.classes, data.y.tolist()) == (("0", "1"), [0, 1] * 10)
-    named = read(
-        data_settings(name="clients", clients=sites, label_column="died", classes=("1.0", "0"))
-    )
+    named = read(data_settings(clients=sites, label_column="died", classes=("1.0", "0")))
     assert (named.classes, named.y.tolist()) == (("1.0", "0"), [1, 0] * 10)
 
 
@@ -78,7 +78,8 @@ def test_rows_without_a_name_are_patients_of_their_own_and_decimals_are_not_merg
     x, y = np.arange(9.0)[:, None], np.arange(9) % 2
     np.savez(tmp_path / "a.npz", x=x, y=y, group=np.array(PATIENTS))
     assert (
-        same_patients(read(data_settings(name="npz", path=tmp_path / "a.npz")).groups) == expected
+        same_patients(read(data_settings(name="arrays", path=tmp_path / "a.npz")).groups)
+        == expected
     )
     assert same_patients(read(from_arrays(x, y, group=pd.array(PATIENTS))).groups) == expected
     missing = pd.Series(PATIENTS).replace({"NA": pd.NA, "": None}).astype("string")
@@ -112,7 +113,7 @@ def test_names_of_sites_are_one_whatever_their_form_and_other_spellings_are_note
         resolve(
             {
                 "data": {
-                    "name": "csv",
+                    "name": "table",
                     "path": str(tmp_path / "a.csv"),
                     "label_column": "died",
                     "client_column": "site",
@@ -161,7 +162,7 @@ def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientatio
     classes = tuple(map(str, range(24)))
     data = read(
         data_settings(
-            name="manifest", path=tmp_path / "m.csv", targets="segmentation", classes=classes
+            name="images", path=tmp_path / "m.csv", targets="segmentation", classes=classes
         )
     )
     assert data.x[0, :, :, 0].tolist() == data.y[0].tolist() == shown.tolist()
@@ -170,7 +171,7 @@ def test_pictures_and_masks_are_read_as_a_viewer_shows_them(tmp_path, orientatio
 def test_problems_of_a_manifest_come_in_the_order_of_its_lines(tmp_path):
     (tmp_path / "m.csv").write_text("path,label,split\na.png,x,exam\nb.png,,train\nc.png,y,exam\n")
     with pytest.raises(DataError) as fault:
-        read(data_settings(name="manifest", path=tmp_path / "m.csv"))
+        read(data_settings(name="images", path=tmp_path / "m.csv"))
     numbers = [
         line.strip().split(":")[0]
         for line in fault.value.text().splitlines()
@@ -191,13 +192,13 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     (tmp_path / "m.csv").write_text(
         "path,label\n" + "".join(f"{k}.nii,{'ab'[k % 2]}\n" for k in range(4))
     )
-    data = read(data_settings(name="manifest", path=tmp_path / "m.csv"))
+    data = read(data_settings(name="images", path=tmp_path / "m.csv"))
     assert any(
         "2 of 1 x 1 x 1 mm (0.nii), 2 of 5 x 1 x 1 mm (1.nii)" in line for line in data.notes
     )
     np.savez(tmp_path / "m.npz", x=np.zeros((6, 4, 4), np.uint8), y=np.zeros((6, 4, 4), np.uint8))
     masks = data_settings(
-        name="npz", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel")
+        name="arrays", path=tmp_path / "m.npz", targets="segmentation", classes=("ground", "vessel")
     )
     scenario = Scenario.prepare(
         resolve(
@@ -210,7 +211,7 @@ def test_voxels_of_several_sizes_and_masks_without_a_class_are_noted(tmp_path):
     )
     assert any(
         "no pixel of any mask is of class vessel" in line
-        for line in remarks(scenario.dataset, scenario.partition, "a")
+        for line in remarks(scenario.dataset, scenario.partition)
     )
 
 
@@ -227,7 +228,7 @@ def test_a_spreadsheets_semicolons_and_decimal_commas_are_read_and_noted(tmp_pat
     )
     said = "; a comma in a number is its decimal mark: 1,343 is read as 1.343"
     assert data.notes == (f"{tmp_path / 'a.csv'}: cells are divided by ';'{said}",)
-    again = {"name": "csv", "path": tmp_path / "a.csv", "label_column": "died"}
+    again = {"name": "table", "path": tmp_path / "a.csv", "label_column": "died"}
     # nothing was said of the comma
     assert read(data_settings(**again, separator=";")).notes == data.notes
     assert read(data_settings(**again, decimal=",")).notes == (data.notes[0].removesuffix(said),)

@@ -57,7 +57,7 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
         "category_share": 0,
         "unlabelled": "drop",
     }
-    data = read(data_settings(name="clients", clients=sites, **said))
+    data = read(data_settings(clients=sites, **said))
     assert data.columns == ("age", "crp", "ward=er", "ward=icu")
     assert data.x.tolist() == [[20, 1.5, 0, 1], [30, 2.5, 1, 0], [40, 3.5, 1, 0]]
     assert (data.y.tolist(), data.owners.client.tolist()) == ([0, 1, 1], [0, 0, 1])
@@ -65,26 +65,24 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
     with pytest.raises(
         DataError, match=r"column crp: 1 of 3 cells are gaps, first '\?' in line 2 of .*b\.csv"
     ):
-        read(data_settings(name="clients", clients=sites, **said))
+        read(data_settings(clients=sites, **said))
 
 
 def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
     (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
     site = {"name": DECOMPOSED, "train": tmp_path / "a.csv"}
-    assert read(
-        data_settings(name="clients", clients=[site], label_column="died")
-    ).owners.names == (COMPOSED,)
+    assert read(data_settings(clients=[site], label_column="died")).owners.names == (COMPOSED,)
     other = {"name": COMPOSED, "train": tmp_path / "b.csv"}
     (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
     with pytest.raises(DataError, match="two clients have the same name"):
-        read(data_settings(name="clients", clients=[site, other], label_column="died"))
+        read(data_settings(clients=[site, other], label_column="died"))
     for part, names in (("train", ("bonn", COMPOSED)), ("test", ("bonn", DECOMPOSED))):
         for level, name in enumerate(names):
             folder = tmp_path / "scans" / part / name
             folder.mkdir(parents=True)
             Image.fromarray(np.full((4, 4), level, np.uint8)).save(folder / "0.png")
     for said, classes in (((), (COMPOSED, "bonn")), (("bonn", DECOMPOSED), ("bonn", DECOMPOSED))):
-        data = read(data_settings(name="folder", path=tmp_path / "scans", classes=said))
+        data = read(data_settings(name="images", path=tmp_path / "scans", classes=said))
         assert sorted(data.classes) == sorted(classes)
         cologne = next(k for k, name in enumerate(data.classes) if name != "bonn")
         assert data.x[data.y == cologne].mean(axis=(1, 2, 3)).tolist() == [1, 1]
@@ -146,7 +144,7 @@ def test_a_unit_that_differs_by_a_factor_is_noted(tmp_path, factor, said):
         sites.append({"name": name, "train": tmp_path / f"{name}.csv"})
     settings = {"label_column": "died", "drop_columns": ("patient",)}
     for more in ({}, {"missing": "median"}):
-        notes = read(data_settings(name="clients", clients=sites, **settings, **more)).notes
+        notes = read(data_settings(clients=sites, **settings, **more)).notes
         found = [line for line in notes if "factor of units" in line]
         assert found == (
             [
@@ -176,17 +174,17 @@ def test_bytes_of_another_encoding_name_the_setting(tmp_path):
     with pytest.raises(
         DataError, match=r"bytes that are not UTF-8 .*set data\.encoding = 'cp1252'"
     ):
-        read(data_settings(name="csv", path=path, label_column="died"))
+        read(data_settings(name="table", path=path, label_column="died"))
     path.write_bytes(b"crp,died\n1,\x81\n")  # not defined in cp1252
     with pytest.raises(DataError, match=r"not data\.encoding = cp1252 .*set the encoding"):
-        read(data_settings(name="csv", path=path, label_column="died", encoding="cp1252"))
+        read(data_settings(name="table", path=path, label_column="died", encoding="cp1252"))
 
 
 def test_a_manifest_is_written_as_other_tables_are(tmp_path):
     Image.fromarray(np.full((4, 4), 7, np.uint8)).save(tmp_path / "ä.png")
     path = tmp_path / "m.csv"
     path.write_bytes("path|label\nä.png|ill\n".encode("cp1252"))
-    data = read(data_settings(name="manifest", path=path, separator="|", encoding="cp1252"))
+    data = read(data_settings(name="images", path=path, separator="|", encoding="cp1252"))
     assert (data.x.max(), data.classes) == (7, ("ill",))
 
 
@@ -226,14 +224,14 @@ def test_a_table_without_bounds_is_the_same_whatever_is_said_of_them(tmp_path):
 def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     lines = [f"{40 + k},{'<5' if k % 3 == 0 else k},{k % 2}" for k in range(60)]
     text = "\n".join(["age,crp,died", *lines, ""])
-    plain = data_settings(name="csv", path=tmp_path / "a.csv", label_column="died")
+    plain = data_settings(name="table", path=tmp_path / "a.csv", label_column="died")
     data = table(tmp_path / "a.csv", text, censored="limit")
     (tmp_path / "numbers.csv").write_text(text.replace("<5", "5"))
     config = resolve(
         {"method": "separate", "rounds": 1, "clients": 2, "lr": 0.1},
         {
             "data": {
-                "name": "csv",
+                "name": "table",
                 "path": str(plain.path),
                 "label_column": "died",
                 "censored": "limit",

@@ -85,11 +85,11 @@ def test_own_idx_may_lack_a_test_part_and_mix_packed_and_plain(tmp_path):
     x, y = arrays(4, classes=3)
     write(tmp_path / "train-images-idx3-ubyte.gz", x)
     write(tmp_path / "train-labels-idx1-ubyte", y, bytes)
-    data = read(data_settings(name="idx", path=tmp_path))
+    data = read(data_settings(name="images", format="idx", path=tmp_path))
     assert (data.n_train, len(data), data.classes) == (4, 4, ("0", "1", "2"))
     write(tmp_path / "t10k-images-idx3-ubyte", x, bytes)
     write(tmp_path / "t10k-labels-idx1-ubyte.gz", y)
-    assert (len(read(data_settings(name="idx", path=tmp_path)))) == 8
+    assert (len(read(data_settings(name="images", format="idx", path=tmp_path)))) == 8
 
 
 def test_big_endian_types(tmp_path):
@@ -185,11 +185,11 @@ def test_missing_files_say_where_and_what(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="t10k-labels"):
         read(data_settings(name="mnist", dir=tmp_path))
     with pytest.raises(ConfigError, match=r"data.path"):
-        read(data_settings(name="idx"))
+        read(data_settings(name="images", format="idx"))
     with pytest.raises(DataError, match="does not exist"):
-        read(data_settings(name="idx", path=tmp_path / "nowhere"))
+        read(data_settings(name="images", format="idx", path=tmp_path / "nowhere"))
     with pytest.raises(DataError, match="train-images"):
-        read(data_settings(name="idx", path=tmp_path))
+        read(data_settings(name="images", format="idx", path=tmp_path))
 
 
 def test_the_environment_names_the_folder(tmp_path, monkeypatch):

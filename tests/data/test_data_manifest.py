@@ -1,5 +1,7 @@
 """Manifests: reading of their lines, and errors that name line and file."""
 
+import json
+
 import numpy as np
 import pytest
 from image_files import write_nifti, write_series
@@ -23,7 +25,7 @@ def listed(folder, *lines):
 
 
 def own(path, **settings):
-    return read(data_settings(name="manifest", path=path, **settings))
+    return read(data_settings(name="images", path=path, **settings))
 
 
 @pytest.fixture
@@ -245,7 +247,11 @@ def test_masks_are_read_for_their_images(six):
     picture(six / "masks" / "4.png", 0, size=(2, 2))
     images, masks = ([six / part / f"{k}.png" for k in range(6)] for part in ("in", "masks"))
     settings = data_settings(
-        name="manifest", classes=("a", "b", "c"), targets="segmentation", skip_bad=True
+        name="images",
+        path="list.csv",
+        classes=("a", "b", "c"),
+        targets="segmentation",
+        skip_bad=True,
     )
     stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
     assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
@@ -309,7 +315,7 @@ def test_masks_are_targets(drawn):
 
 
 def test_a_federation_of_masks_runs(drawn, tmp_path):
-    data = {"name": "manifest", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
+    data = {"name": "images", "path": str(drawn), **MASKED, "classes": list(MASKED["classes"])}
     tree = {
         "data": data,
         "partition": {"name": "natural"},
@@ -324,7 +330,7 @@ def test_a_federation_of_masks_runs(drawn, tmp_path):
 def test_the_record_lists_what_was_skipped(drawn, tmp_path):
     (drawn.parent / "in" / "3.png").write_bytes(b"?")
     data = {
-        "name": "manifest",
+        "name": "images",
         "path": str(drawn),
         **MASKED,
         "classes": list(MASKED["classes"]),
@@ -336,9 +342,11 @@ def test_the_record_lists_what_was_skipped(drawn, tmp_path):
         "method": {"name": "fedavg"},
         "model": {"name": "unet"},
     }
-    run = pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
-    lines = [note.text for note in run.notes if note.topic == "data"]
+    pomona.run(resolve({**tree, "rounds": 1, "lr": 0.05, "workers": 1}), tmp_path / "run")
+    start = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[0])
     assert [
         part in note
-        for part, note in zip(("1 of 16 files are skipped", "in/3.png"), lines, strict=True)
+        for part, note in zip(
+            ("1 of 16 files are skipped", "in/3.png"), start["notes"], strict=True
+        )
     ] == [True] * 2

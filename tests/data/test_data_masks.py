@@ -13,7 +13,7 @@ from pomona.scenario import Scenario
 
 
 def own(path, **over):
-    return read(data_settings(name="npz", path=path, targets="segmentation", **over))
+    return read(data_settings(name="arrays", path=path, targets="segmentation", **over))
 
 
 def test_an_archive_of_images_and_masks(tmp_path):

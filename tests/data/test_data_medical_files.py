@@ -14,7 +14,7 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, image_file, image_stack, read
+from pomona.data import data_settings, image_stack, read
 from pomona.data.image_stack import opened, stacked
 from representatives import representatives
 
@@ -113,7 +113,7 @@ def test_nifti_that_is_none(tmp_path):
     (tmp_path / "z.nii.gz").write_bytes(
         gzip.compress(good[:42] + struct.pack("<3h", 900, 900, 900) + good[48:])
     )
-    with pytest.raises(DataError, match="at most 67108864 values"):
+    with pytest.raises(DataError, match="cannot read the image"):
         pixels(tmp_path / "z.nii.gz")
     with pytest.raises(DataError, match=r"No such file"):
         opened(tmp_path / "nowhere.nii")
@@ -170,13 +170,12 @@ BAD_DICOM = {
     "frames": ({"NumberOfFrames": 2}, "holds 2 frames"),
     "no rows": ({"Rows": 0}, "no pixel"),
     "other rows": ({"Rows": 40}, "cannot read the image"),
-    "many rows": ({"Rows": 65535, "Columns": 65535}, "at most 67108864 values are read"),
-    "32 bits": ({"BitsStored": 32, "BitsAllocated": 32}, "32 bits"),
+    "many rows": ({"Rows": 65535, "Columns": 65535}, "cannot read the image"),
+    "32 bits": ({"BitsStored": 33, "BitsAllocated": 40}, "33 bits"),
     "a palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
-    "no rows said": ({"Rows": None}, "cannot read the image"),
+    "no rows said": ({"Rows": None}, "has no pixels"),
     "no pixels": ({"PixelData": None}, "cannot read the image"),
     "slope 0": ({"RescaleSlope": 0}, "RescaleSlope 0.0"),
-    "deflated": ({"TransferSyntaxUID": "1.2.840.10008.1.2.1.99"}, "deflated as a whole"),
 }
 
 
@@ -209,7 +208,7 @@ def test_a_series_is_a_volume_from_the_feet_to_the_head(tmp_path):
 
 def test_a_series_without_places_is_in_the_order_of_its_numbers(tmp_path):
     volume = values("i2", (4, 4, 3))
-    folder = write_series(tmp_path / "mr", volume, ImagePositionPatient=None)
+    folder = write_series(tmp_path / "mr", volume[:, ::-1, ::-1], ImagePositionPatient=None)
     np.testing.assert_array_equal(pixels(folder)[..., 0], volume)
 
 
@@ -219,7 +218,7 @@ def test_slices_of_several_slopes_are_in_one_unit(tmp_path):
     folder = write_series(tmp_path / "pet", volume)
     for k, path in enumerate(sorted(folder.iterdir())):
         spot = {"ImagePositionPatient": [0, 0, k], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
-        write_dicom(path, volume[k], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
+        write_dicom(path, volume[k, ::-1, ::-1], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
     np.testing.assert_array_equal(
         pixels(folder)[..., 0], volume * (0.25 * np.arange(1, 4))[:, None, None]
     )
@@ -309,7 +308,7 @@ def test_png_of_16_bits(tmp_path):
         (6, (4, 3, 4)),
     ):
         (tmp_path / "2.png").write_bytes(png(16, colour, values("u2", shape)))
-        with pytest.raises(DataError, match="of 16 bits, which are not read"):
+        with pytest.raises(DataError, match=r"of 16 bits, which are not read.*TIFF"):
             opened(tmp_path / "2.png")
 
 
@@ -366,10 +365,10 @@ def test_a_window(tmp_path):
     raw = np.array([[-1000, -160, 40], [140, 240, 3000]], np.int16)
     for label in "ab":
         write_dicom(tmp_path / label / "1.dcm", raw)
-    data = read(data_settings(name="folder", path=tmp_path, window=(40, 400)))
+    data = read(data_settings(name="images", path=tmp_path, window=(40, 400)))
     assert data.x[0, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
     assert (data.x.dtype, data.shift, data.scale) == (np.uint8, (127.5,), (127.5,))
-    plain = read(data_settings(name="folder", path=tmp_path))
+    plain = read(data_settings(name="images", path=tmp_path))
     assert (plain.x.dtype, plain.x[1, ..., 0].tolist(), plain.learn is None) == (
         np.int16,
         raw.tolist(),
@@ -381,7 +380,7 @@ def test_volumes_in_folders_of_classes(tmp_path):
     volumes = values("i2", (4, 5, 4, 3))
     for k, volume in enumerate(volumes):
         write_nifti(tmp_path / "ab"[k % 2] / f"{k}.nii.gz", volume)
-    data = read(data_settings(name="folder", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path))
     np.testing.assert_array_equal(data.x[..., 0], volumes[[0, 2, 1, 3]])
     assert (data.classes, data.y.tolist(), data.x.dtype) == (("a", "b"), [0, 0, 1, 1], np.int16)
     write_nifti(tmp_path / "a" / "9.nii", values("i2", (5, 4, 2)))
@@ -389,7 +388,7 @@ def test_volumes_in_folders_of_classes(tmp_path):
         DataError,
         match=r"several sizes: 4 of 3 x 4 x 5 \(0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one",
     ):
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
 
 
 def test_bad_files_are_skipped_if_asked(tmp_path):
@@ -409,9 +408,9 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
         (tmp_path / "test" / "b" / "1.nii").read_bytes()[:-4]
     )
     with pytest.raises(DataError) as fault:
-        read(data_settings(name="folder", path=tmp_path))
+        read(data_settings(name="images", path=tmp_path))
     assert fault.value.text().splitlines()[0].endswith("has 3 problems:")
-    data = read(data_settings(name="folder", path=tmp_path, skip_bad=True))
+    data = read(data_settings(name="images", path=tmp_path, skip_bad=True))
     assert (data.x[:, 0, 0, 0, 0].tolist(), data.y.tolist(), data.n_train) == (
         [20, 10, 0, 20],
         [0, 1, 0, 0],
@@ -427,7 +426,7 @@ def test_bad_files_are_skipped_if_asked(tmp_path):
     for path in tmp_path.rglob("*.nii"):
         path.write_bytes(b"?")
     with pytest.raises(DataError, match="none of 7 files can be read"):
-        read(data_settings(name="folder", path=tmp_path, skip_bad=True))
+        read(data_settings(name="images", path=tmp_path, skip_bad=True))
 
 
 @pytest.mark.parametrize("kind", representatives(["nii.gz", "series"], ["nii.gz"]))
@@ -443,7 +442,7 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
         for path in paths:
             write_nifti(path, volume) if kind == "nii.gz" else write_series(path, volume)
         tracemalloc.start()
-        stack = stacked("it", paths, data_settings(name="folder", memory_share=1e-9))
+        stack = stacked("it", paths, data_settings(name="images", memory_share=1e-9))
         held = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert isinstance(stack.x.base, np.memmap) or isinstance(stack.x, np.memmap)
@@ -459,19 +458,13 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
     )
 
 
-def test_the_limit_is_on_values(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_file, "MOST_VALUES", 59)
-    with pytest.raises(DataError, match="has 5 x 4 x 3 pixels of 1 channels, at most 59 values"):
-        opened(write_nifti(tmp_path / "v.nii", values("i2", (3, 4, 5))))
-
-
 def test_images_of_16_bits_are_brought_to_one_size(tmp_path):
     for k, size in enumerate(((6, 4), (9, 9))):
         (tmp_path / "ab"[k]).mkdir()
         Image.fromarray(np.full(size, 60000, np.uint16)).save(tmp_path / "ab"[k] / "1.png")
     with pytest.raises(DataError, match=r"several sizes: .*set data.resize"):
-        read(data_settings(name="folder", path=tmp_path))
-    data = read(data_settings(name="folder", path=tmp_path, resize=5))
+        read(data_settings(name="images", path=tmp_path))
+    data = read(data_settings(name="images", path=tmp_path, resize=5))
     assert (data.x.shape, data.x.dtype, np.unique(data.x).tolist()) == (
         (2, 5, 5, 1),
         np.uint16,

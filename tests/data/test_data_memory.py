@@ -53,14 +53,14 @@ def archives(folder, x, y, site):
     for name in names:
         np.savez(folder / f"{name}.npz", x=x[site == name], y=y[site == name])
     named = [{"name": name, "train": folder / f"{name}.npz"} for name in names]
-    return {"name": "clients", "clients": named}
+    return {"clients": named}
 
 
 def test_arrays_are_the_archives_of_the_same_rows_to_the_bit(tmp_path):
     held = pomona.run(data=from_arrays(X, Y, SITE), **RUN)
     of_each = {name: (X[name == SITE], Y[name == SITE]) for name in "abc"}
     np.savez(tmp_path / "all.npz", x=X, y=Y, client=SITE)
-    one = pomona.run(data={"name": "npz", "path": tmp_path / "all.npz"}, **RUN)
+    one = pomona.run(data={"name": "arrays", "path": tmp_path / "all.npz"}, **RUN)
     several = pomona.run(data=archives(tmp_path, X, Y, SITE), **RUN)
     assert same(held, one)
     assert same(held, several)
@@ -203,7 +203,7 @@ def test_cells_of_a_frame_are_named_by_their_row():
         read(from_frame(odd, **COLUMNS))
     with pytest.raises(ConfigError, match="frame has no column 'outcom'; did you mean outcome"):
         read(from_frame(FRAME, **COLUMNS | {"label_column": "outcom"}))
-    with pytest.raises(ConfigError, match="a frame has no images; remove it"):
+    with pytest.raises(ConfigError, match="a table in memory has no images; remove it"):
         from_frame(FRAME, resize=4, **COLUMNS)
 
 
@@ -224,7 +224,7 @@ def test_all_sizes_train_or_are_refused_as_archives_are(sizes, classes, features
         np.savez(folder / f"{name}.npz", x=own, y=labels)
     named = [{"name": name, "train": folder / f"{name}.npz"} for name in parts]
     ends = []
-    for data in (from_clients(parts), {"name": "clients", "clients": named}):
+    for data in (from_clients(parts), {"clients": named}):
         try:
             ends.append(pomona.run(data=data, **RUN))
         except pomona.PomonaError as fault:

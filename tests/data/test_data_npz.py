@@ -16,7 +16,7 @@ IMAGES = np.arange(4 * 6 * 6, dtype=np.uint8).reshape(4, 6, 6)
 
 def own(tmp_path, arrays, save=np.savez, **settings):
     save(tmp_path / "own.npz", **arrays)
-    return read(data_settings(name="npz", path=tmp_path / "own.npz", **settings))
+    return read(data_settings(name="arrays", path=tmp_path / "own.npz", **settings))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -207,7 +207,7 @@ def test_damaged_archives(tmp_path):
     path = tmp_path / "own.npz"
     np.savez(path, x=X, y=Y)
     whole = path.read_bytes()
-    settings = data_settings(name="npz", path=path)
+    settings = data_settings(name="arrays", path=path)
     path.write_bytes(whole[:-40])
     with pytest.raises(DataError, match=r"cannot read .*own.npz"):
         read(settings)
@@ -311,7 +311,7 @@ def test_two_arrays_of_one_name_are_refused(tmp_path):
     ):
         archive.writestr("x.npy", archive.read("x.npy"))
     with pytest.raises(DataError, match="two arrays named 'x'"):
-        read(data_settings(name="npz", path=tmp_path / "own.npz"))
+        read(data_settings(name="arrays", path=tmp_path / "own.npz"))
 
 
 def test_arrays_that_share_bytes_are_refused(tmp_path):

@@ -32,7 +32,9 @@ def lines(numbers, *others):
 
 def table(path, text, **settings):
     path.write_text(text)
-    return read(data_settings(**{"name": "csv", "path": path, "label_column": "died", **settings}))
+    return read(
+        data_settings(**{"name": "table", "path": path, "label_column": "died", **settings})
+    )
 
 
 def seen(data, rows=ALL):
@@ -80,19 +82,31 @@ def test_gaps_of_large_numbers_become_their_median(tmp_path):
 )
 def test_any_other_column_has_the_bytes_that_float32_has(tmp_path, numbers):
     data = table(tmp_path / "a.csv", lines(numbers))
-    assert data.x[:, 0].tobytes() == numbers.astype(np.float32).tobytes()
-    assert (data.raw, data.preprocessing) == (None, ())
+    learnt = data.learn(data, ALL)
+    for each in (data, learnt):
+        assert each.x[:, 0].tobytes() == numbers.astype(np.float32).tobytes()
+        assert each.preprocessing == ()
+    assert learnt.raw is None
+
+
+def test_the_rows_that_are_learned_from_decide_whether_there_is_an_offset(tmp_path):
+    """Half of the rows need one, all together none, and half need it again."""
+    large = np.where(ALL < 40, 1e9 + SMALL, 1e12 * SMALL)
+    data = table(tmp_path / "a.csv", lines(large))
+    assert data.preprocessing == ()
+    assert data.learn(data, ALL[40:]).preprocessing == ()
+    assert data.learn(data, ALL[:40]).preprocessing[0].offsets == (np.median(large[:40]), 0.0)
 
 
 def test_arrays_are_read_as_tables_are(tmp_path):
     large = np.stack([1e9 + SMALL, ALL % 7], axis=1)
     np.savez(tmp_path / "a.npz", x=large, y=ALL % 2)
-    data = read(data_settings(name="npz", path=tmp_path / "a.npz"))
+    data = read(data_settings(name="arrays", path=tmp_path / "a.npz"))
     found, expected = seen(data)[1], seen(table(tmp_path / "a.csv", lines(large[:, 0])))[1]
     assert np.array_equal(found.x, expected.x)
     assert found.preprocessing[0].offsets == expected.preprocessing[0].offsets
     np.savez(tmp_path / "b.npz", x=large.astype(np.float32), y=ALL % 2)
-    assert read(data_settings(name="npz", path=tmp_path / "b.npz")).raw is None
+    assert read(data_settings(name="arrays", path=tmp_path / "b.npz")).raw is None
 
 
 def test_targets_that_float32_does_not_tell_apart_are_refused(tmp_path):
@@ -102,7 +116,7 @@ def test_targets_that_float32_does_not_tell_apart_are_refused(tmp_path):
     with pytest.raises(DataError, match=said):
         read(from_arrays(np.ones((8, 1)), y, targets="regression"))
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"1,{value}\n" for value in y))
-    asked = {"name": "csv", "path": tmp_path / "t.csv", "label_column": "y"}
+    asked = {"name": "table", "path": tmp_path / "t.csv", "label_column": "y"}
     with pytest.raises(DataError, match=said):
         read(data_settings(**asked, targets="regression"))
     assert read(data_settings(**asked, label_above=100_000_004)).y.tolist() == [0] * 4 + [1] * 4
@@ -116,7 +130,7 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
     by = learnt.preprocessing[0]
     (tmp_path / "b.csv").write_text(lines(np.full(80, 1e9 + 0.5)))
     np.savez(tmp_path / "b.npz", x=np.full((80, 2), 1e9 + 0.5), y=ALL % 2)
-    b = data_settings(name="csv", path=tmp_path / "b.csv", label_column="died")
+    b = data_settings(name="table", path=tmp_path / "b.csv", label_column="died")
     same = csv_table.agreed(read(csv_table.read_as(b, by), keep_raw=True), by)
     np.testing.assert_allclose(same.x[:, 0], 0.5 - np.median(SMALL), atol=1e-6)
     array = by.model_copy(
@@ -126,7 +140,7 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
             )
         }
     )
-    own = data_settings(name="npz", path=tmp_path / "b.npz")
+    own = data_settings(name="arrays", path=tmp_path / "b.npz")
     alone = read(csv_table.read_as(own, array), keep_raw=True)
     np.testing.assert_allclose(csv_table.agreed(alone, array).x[:, 0], same.x[:, 0])
     assert 1e9 + 0.5 in read_raw(own, 0).numbers("0")

@@ -13,6 +13,7 @@ from pomona.core.errors import ConfigError, DataError, StorageError
 from pomona.core.registry import load
 from pomona.core.rng import stream
 from pomona.data import DATASETS, Dataset, Owners, data_settings, describe, read
+from pomona.data.axes import CONTENTS
 from pomona.data.dataset import RowGroups
 from pomona.data.image_arrays import resized
 from pomona.storage import mapped_array
@@ -43,7 +44,7 @@ def test_breast_cancer_is_standardised():
 
 def test_every_name_has_a_reader_and_a_line():
     listing = {line.name: line for line in describe()}
-    assert list(listing) == list(DATASETS)
+    assert list(listing) == [*DATASETS, *CONTENTS]
     for name in DATASETS:
         assert callable(load(DATASETS[name]))
         assert listing[name].about
@@ -61,7 +62,7 @@ def test_listing_says_what_is_there(tmp_path):
         False,
         "fetch MNIST (LeCun, Cortes, Burges), IDX files",
     )
-    assert (listing["digits"].present, listing["csv"].present) == (True, None)
+    assert (listing["digits"].present, listing["table"].present) == (True, None)
 
 
 def test_import_and_listing_stay_light():
@@ -293,5 +294,5 @@ def test_settings_refuse(wrong):
 
 def test_columns_are_numbers_or_names():
     assert data_settings(
-        name="csv-text", label_column="-1", text_columns=("2", "body")
+        name="text", label_column="-1", text_columns=("2", "body")
     ).text_columns == (2, "body")

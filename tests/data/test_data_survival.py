@@ -15,7 +15,7 @@ HEADER = "age,days,died\n"
 
 
 def settings(path, **over):
-    keys = {"name": "csv", "path": path, "targets": "survival", "label_columns": ["days", "died"]}
+    keys = {"name": "table", "path": path, "targets": "survival", "label_columns": ["days", "died"]}
     return data_settings(**{**keys, **over})
 
 
@@ -75,7 +75,10 @@ def test_given_edges_are_taken(tmp_path):
 def test_arrays_and_own_functions(tmp_path):
     x, y = function(None)
     np.savez(tmp_path / "own.npz", x=x.astype(np.float32), y=y)
-    for keys in ({"name": "npz", "path": tmp_path / "own.npz"}, {"name": f"{__name__}:function"}):
+    for keys in (
+        {"name": "arrays", "path": tmp_path / "own.npz"},
+        {"name": f"{__name__}:function"},
+    ):
         data = read(data_settings(**keys, targets="survival"))
         assert data.y.tolist() == y.tolist()
         assert data.targets == "survival"
@@ -119,7 +122,7 @@ def test_a_table_that_is_wrong_says_where(tmp_path, row, message):
 def test_arrays_that_are_wrong_say_where(tmp_path, y, message):
     np.savez(tmp_path / "own.npz", x=np.zeros((2, 3), np.float32), y=np.array(y))
     with pytest.raises(DataError, match=message):
-        read(data_settings(name="npz", path=tmp_path / "own.npz", targets="survival"))
+        read(data_settings(name="arrays", path=tmp_path / "own.npz", targets="survival"))
 
 
 def test_one_column_is_not_enough(tmp_path):

@@ -44,7 +44,6 @@ def repository(cache, files, features=None):
 
 def section(**over):
     return {
-        "name": "hf",
         "repository": "mine/things",
         "revision": COMMIT,
         "label_column": "label",

@@ -32,7 +32,7 @@ def ends_on(monkeypatch, *names, end=lambda: os.kill(os.getpid(), signal.SIGSEGV
 
 
 def numbers(folder, **settings):
-    dataset = read(data_settings(name="folder", path=folder, **settings))
+    dataset = read(data_settings(name="images", path=folder, **settings))
     return dataset.x[:, 0, 0, 0].tolist(), dataset.y.tolist(), dataset.notes
 
 
@@ -82,7 +82,7 @@ def test_a_file_that_fills_the_memory_is_named(folder, monkeypatch):
 
 @pytest.mark.parametrize("share", [1.0, 1e-15])
 def test_images_in_memory_and_on_disk_are_alike(folder, share):
-    dataset = read(data_settings(name="folder", path=folder, memory_share=share))
+    dataset = read(data_settings(name="images", path=folder, memory_share=share))
     assert isinstance(dataset.x, np.memmap) == (share < 1)
     assert dataset.x[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
     dataset.x[0] = 9  # as methods that poison or rotate do

@@ -14,10 +14,11 @@ from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.toml import flat
 from pomona.core.training_settings import OPTIMIZERS, Adam, Stop
-from pomona.data import data_settings, from_arrays, from_frame, read
+from pomona.data import data_settings, from_arrays, from_frame, image_stack, read
+from pomona.data.axes import CustomReader, InMemory, sources
 from pomona.data.catalogue import CATALOGUE
-from pomona.data.kinds import InMemory, OwnReader
-from pomona.data.section import kind_of
+from pomona.data.formats import transfer
+from pomona.data.section import group_of
 from pomona.partition import divide
 
 ROWS = "age,sex,text,died,days,site,who,day\n" + "".join(
@@ -38,49 +39,46 @@ GIVEN = {
     "censored": "limit", "categories": "encode", "category_share": 0.1, "category_limit": 9, "dates": ("a",),
     "fit": "client", "text_columns": ("a",), "vocabulary_size": 9, "sequence_length": 9,
     "tokenizer": "folder", "repository": "a/b", "revision": "0" * 40, "subset": "a", "train_part": "a", "test_part": "b",
-    "image_column": "a",
+    "image_column": "a", "format": "", "memory": True,
 }  # fmt: skip
 BESIDE = {
     "intervals": {"targets": "survival"}, "time_edges": {"targets": "survival"},
     "category_share": {"categories": "encode"}, "category_limit": {"categories": "encode"},
 }  # fmt: skip
-CLIENTS = {
-    f"clients {suffix}{' texts' * texts}": {
-        "name": "clients", "clients": [{"name": "a", "train": f"a{suffix}"}], **({"text_columns": ["text"]} if texts else {})
-    }
-    for suffix, texts in ((".csv", False), (".parquet", False), (".npz", False), (".txt", True), (".parquet", True))
-}  # fmt: skip
+PLACES = {
+    "path": lambda suffix: {"path": f"rows{suffix}"},
+    "clients": lambda suffix: {"clients": [{"name": "a", "train": f"a{suffix}"}]},
+    "repository": lambda _: {"repository": "a/b"},
+    "memory": lambda _: {"memory": True},
+}
+SUFFIXES = {"csv": ".csv", "parquet": ".parquet", "npz": ".npz", "list": ".csv"}
 SECTIONS = {
     **{name: {"name": name} for name in CATALOGUE},
-    **{f"{name} in Parquet": {"name": name, "path": "a.parquet"} for name in ("csv", "csv-text")},
-    "parquet in CSV": {"name": "parquet", "path": "a.csv"},
-    **CLIENTS,
-    "hf texts": {"name": "hf", "text_columns": ["a"]},
-    "hf images": {"name": "hf", "image_column": "a"},
+    **{
+        f"{s.content} {s.location} {s.format}": {
+            "name": s.content,
+            **PLACES[s.location](SUFFIXES.get(s.format, "")),
+            **({"format": s.format} if s.format and s.format not in SUFFIXES else {}),
+        }
+        for s in sources()
+    },
     "own code": {"name": "mine:rows"},
 }
 
 
 def test_the_table_below_has_every_setting():
-    assert GIVEN.keys() == OwnReader.model_fields.keys()
+    assert GIVEN.keys() == CustomReader.model_fields.keys()
 
 
 @pytest.mark.parametrize("which", SECTIONS)
 def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_taken(which):
     section = SECTIONS[which]
-    kind = kind_of(section)
+    kind = group_of(section)
     for key, default in product(set(GIVEN) - {"name", *section}, (False, True)):
-        value = OwnReader.model_fields[key].default if default else GIVEN[key]
-        if key == "text_columns" and section["name"] == "clients" and ".npz" not in which:
-            continue  # they make texts of the same files
-        if key in {"text_columns", "image_column"} and section["name"] == "hf":
-            continue  # they say what the files hold
-        suffix = (
-            ""
-            if key != "path" or default
-            else {"csv": ".csv", "parquet": ".parquet"}.get(section["name"], "")
-        )
-        given = {"data": {**section, key: value + suffix if suffix else value}}
+        value = CustomReader.model_fields[key].default if default else GIVEN[key]
+        if key in {"clients", "repository", "memory", "path", "format"} - kind.model_fields.keys():
+            continue  # they say where the data are
+        given = {"data": {**section, key: value}}
         if key in kind.model_fields:
             beside = BESIDE.get(key, {})
             given["data"] |= beside
@@ -102,7 +100,13 @@ def test_all_misplaced_and_wrong_settings_are_named_at_once():
     with pytest.raises(ConfigError) as fault:
         resolve(
             {
-                "data": {"name": "npz", "window": [1, 2], "header": True, "resize": 0, "pth": "a"},
+                "data": {
+                    "name": "arrays",
+                    "window": [1, 2],
+                    "header": True,
+                    "resize": 0,
+                    "pth": "a",
+                },
                 "rounds": 0,
             }
         )
@@ -263,16 +267,24 @@ def written(folder):
         "clients npz": [
             {"clients": [{"name": "a", "train": folder / "t.npz"}], "targets": "survival"}
         ],
-        "hf": [{**hub, "label_column": "died", **table}, {**hub, **times, **table}],
-        "hf texts": [
+        "hub table": [{**hub, "label_column": "died", **table}, {**hub, **times, **table}],
+        "hub texts": [
             {**hub, **texts, "client_column": "site"},
             {**hub, **times, "text_columns": ("text",)},
         ],
-        "hf images": [
+        "hub images": [
             {**commit, "subset": "shots", "image_column": "shot", **label}
             for label in ({"label_column": "died", "client_column": "site"}, times)
         ],
     }
+
+
+NAMED = {
+    "csv-text": {"name": "text"},
+    "manifest": {"name": "images"},
+    "idx": {"name": "images", "format": "idx"},
+}
+SELECTORS = {"name", "format", "memory"}  # by which the section is read
 
 
 @pytest.mark.parametrize(
@@ -290,19 +302,21 @@ def written(folder):
         "clients",
         "clients texts",
         "clients npz",
-        "hf",
-        "hf texts",
-        "hf images",
+        "hub table",
+        "hub texts",
+        "hub images",
     ],
 )
 def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for module in (image_stack, transfer):  # in this process, where reads of settings are seen
+        monkeypatch.setattr(module, "read_in_child", lambda work, *_: work())
     looked, settings = set(), None
     for section in written(tmp_path)[which]:
         settings = (
             section
             if isinstance(section, InMemory)
-            else data_settings(**{"name": which.split()[0], **section})
+            else data_settings(**{**NAMED.get(which, {}), **section})
         )
         spy, found = seen(settings)
         dataset = read(spy)
@@ -313,4 +327,4 @@ def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypat
                 == 1
             )
         looked |= found
-    assert type(settings).model_fields.keys() - looked == set()
+    assert type(settings).model_fields.keys() - looked - SELECTORS == set()

@@ -51,7 +51,7 @@ def reviews(folder, **over):
     lines = [f"{('good', 'bad')[k % 2]},{('fine', 'slow')[k % 2]} stay quickly" for k in range(40)]
     (folder / "reviews.csv").write_text("\n".join(["mood,text", *lines]) + "\n")
     return {
-        "name": "csv-text",
+        "name": "text",
         "path": folder / "reviews.csv",
         "label_column": "mood",
         "text_columns": ["text"],

@@ -33,5 +33,5 @@ def test_the_message_on_a_hospitals_table_is_the_one_shown(tmp_path, monkeypatch
         r"^```text\n(error.*?)^```$", GUIDE.read_text(), flags=re.DOTALL | re.MULTILINE
     )
     with pytest.raises(DataError) as caught:
-        read(data_settings(name="csv", path="ward.csv", label_column="outcome"))
+        read(data_settings(name="table", path="ward.csv", label_column="outcome"))
     assert f"{caught.value.text()}\n" == shown

@@ -29,7 +29,6 @@ def test_three_cameras_are_three_clients(real_data, tmp_path):
                 assert made["x"].shape == (size, 64, 64, 3)
                 assert 0.1 < made["y"].mean() < 0.3
     data = {
-        "name": "clients",
         "clients": clients,
         "targets": "segmentation",
         "classes": ["background", "vessel"],

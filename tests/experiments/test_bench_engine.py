@@ -212,7 +212,7 @@ def test_missing_data_is_no_failure_and_is_looked_for_again(tmp_path):
         method={"separate": {}},
         scenario={
             "mnist": {"data": {"name": "mnist", "dir": str(tmp_path)}},
-            "own": {"data": {"name": "npz", "path": str(rows)}},
+            "own": {"data": {"name": "arrays", "path": str(rows)}},
         },
     )
     made = run(suite, tmp_path / "bench", Never())

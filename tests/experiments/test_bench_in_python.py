@@ -99,7 +99,7 @@ def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
     text = write(drawn, tmp_path / "page").with_name(TEXT).read_text()
     section = text.partition("## Does it beat training alone?")[2].partition("## ")[0]
     assert (
-        "No gain of FedAvg in all, here and in “Who benefits”: each seed has other test samples"
+        "Not compared: FedAvg in all, here and in “Who benefits”: each seed has other test samples"
         in section
     )
     assert all(word in section for word in ("pomona data show --save", "partition.name=file"))
@@ -146,6 +146,9 @@ def test_verdicts_of_a_scenario_hold_together(made, monkeypatch):
 def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
     table = gains_table(comparison(made))
     frame = made.to_frame().set_index("method")
+    sides = "personal model, after local training, round 3, the last"
+    assert frame.loc["apple", "judged"] == frame.loc["apple", "base"] == sides
+    assert any(note.endswith(f"APPLE in all: {sides}, against {sides}.") for note in table.notes)
     assert [row[1] for row in table.rows] == ["FedAvg", "APPLE"]
     for row in table.rows:
         own = frame.loc[row[1].lower()]
@@ -155,7 +158,7 @@ def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
         assert row[2:] == ["1", f"{gain} percentage points", f"{low} to {high}", own["verdict"]]
     gone = gains_table(comparison(replace(made, folder=tmp_path)))
     why = "the folders of its runs are missing"
-    told = f"No gain of FedAvg in all, APPLE in all, here and in “Who benefits”: {why}."
+    told = f"Not compared: FedAvg in all, APPLE in all, here and in “Who benefits”: {why}."
     assert (gone.rows, gone.notes) == ([], [told])
     lying = [{**r, "settings": {**r["settings"], "attack": {}}} for r in made.results["results"]]
     beside_liars = replace(made, results={**made.results, "results": lying})

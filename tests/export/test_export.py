@@ -40,7 +40,7 @@ def patients(folder):
     ]
     (folder / "patients.csv").write_text("\n".join(["age,dose,outcome,site", *rows]) + "\n")
     return {
-        "name": "csv",
+        "name": "table",
         "path": str(folder / "patients.csv"),
         "label_column": "outcome",
         "client_column": "site",
@@ -55,7 +55,7 @@ def reviews(folder):
     ]
     (folder / "reviews.csv").write_text("\n".join(["text,mood", *rows]) + "\n")
     return {
-        "name": "csv-text",
+        "name": "text",
         "path": str(folder / "reviews.csv"),
         "label_column": "mood",
         "text_columns": ["text"],

@@ -180,12 +180,12 @@ def test_sections_may_be_named_alone():
 
 
 def test_a_partition_that_is_not_named_follows_from_the_data():
-    config = resolve({"data": {"name": "csv", "path": "x.csv", "client_column": "site"}})
+    config = resolve({"data": {"name": "table", "path": "x.csv", "client_column": "site"}})
     assert config.partition is None  # tests/partition/test_partition_groups.py: what becomes of it
     assert "clients" not in config.tree()
     assert (
         resolve(
-            {"data": {"name": "csv", "client_column": "a"}, "partition": {"name": "iid"}}
+            {"data": {"name": "table", "client_column": "a"}, "partition": {"name": "iid"}}
         ).partition.name
         == "iid"
     )
@@ -230,8 +230,7 @@ def test_a_test_row_with_a_huge_value_decides_nothing(name, tmp_path):
     assert digest_of_models(tmp_path / "1.0") == digest_of_models(tmp_path / "3.4e+38")
     assert set(huge.answers) == set(plain.answers) - {2}
     undefined = [note for note in notes.said if "is not finite" in note]
-    names = plain.about["clients"]
-    assert all(note.startswith(f"{names[2]}, round") for note in undefined)
+    assert all(note.startswith("client 2, round") for note in undefined)
     assert len(undefined) == len({e.key for e in huge.evaluations if e.split == "test"})
 
 

@@ -132,10 +132,10 @@ def test_a_model_file_answers_with_survival(run):
     expected = curves(model.outputs(x[:4]).numpy())
     edges = list(model.about.edges)
     for row, beyond in zip(rows, expected, strict=True):
-        assert [float(name) for name in row["survival"]] == edges
+        assert [np.float32(name) for name in row["survival"]] == edges
         assert list(row["survival"].values()) == pytest.approx(beyond)
         below = [edge for edge, s in zip(model.about.edges, beyond, strict=True) if s <= 0.5]
-        assert row["median"] == (below[0] if below else None)
+        assert (row["median"] and np.float32(row["median"])) == (below[0] if below else None)
     with torch.no_grad():
         assert Raw(model)(torch.from_numpy(x[:4])).numpy() == pytest.approx(
             model.outputs(x[:4]).numpy(), abs=1e-6

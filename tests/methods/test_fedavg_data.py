@@ -87,7 +87,7 @@ def test_targets_that_are_no_classes(tmp_path, targets, source):
     config = resolve(
         {
             "method": {"name": "fedavg-data", "shared_from": source},
-            "data": {"name": "npz", "path": str(tmp_path / "own.npz"), "targets": targets},
+            "data": {"name": "arrays", "path": str(tmp_path / "own.npz"), "targets": targets},
             "partition": {"name": "iid"},
             "clients": 3,
             "rounds": 1,

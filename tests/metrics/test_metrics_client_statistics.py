@@ -204,16 +204,13 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
     )
 
 
-def test_the_model_before_any_training_is_best_on_validation_only_where_there_is_no_other():
-    """Validation would choose round 0; round 1 is the better of the trained ones.
-
-    The papers' best on test stays.
-    """
+def test_the_model_before_any_training_is_best_only_where_there_is_no_other():
+    """Validation and test data would choose round 0; round 1 is the better of the trained ones."""
     test, validation = [[0.9, 0.9], [0.6, 0.6], [0.5, 0.5]], [[0.8, 0.8], [0.7, 0.7], [0.4, 0.4]]
     best = best_rounds([0, 1, 2], test, [1, 1], validation)
     assert (best.best_validation, best.best_test, best.chosen_by) == (
         At(0.6, 1, 0.7),
-        At(0.9, 0, 0.8),
+        At(0.6, 1, 0.7),
         "accuracy",
     )
     unknown = [validation[0], [None, None], [None, None]]
@@ -234,3 +231,14 @@ def test_selection_on_test_is_never_below_the_honest_numbers(test):
         best_rounds(rounds, test, samples, validation=test).best_validation[:2]
         == best.best_test[:2]
     )
+
+
+def test_round_0_counts_where_no_later_round_is_defined():
+    test, validation = [[0.9, 0.9], [0.5, 0.7], [0.6, 0.5]], [[0.8, 0.8], [0.4, 0.4], [0.5, 0.5]]
+    best = best_rounds([0, 1, 2], test, [1, 3], validation)
+    rounds = (best.last, best.best_validation, best.best_test, best.best_test_pooled)
+    assert [at.round for at in rounds] == [2, 2, 1, 1]
+    alone = best_rounds([0], test[:1], [1, 3], validation[:1])
+    assert (alone.best_test.round, alone.best_validation.round) == (0, 0)
+    undefined = best_rounds([0, 1], [[0.9, 0.9], [None, None]], [1, 3], validation[:2])
+    assert undefined.best_test.round == 0

@@ -6,11 +6,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from pomona.core.rng import stream
 from pomona.metrics import survival as s
 from pomona.metrics.intervals import stratified
-from pomona.metrics.metric import METRICS
 from pomona.tasks import scores, task_of
 
 TIMES = np.array([1.0, 2.5, 4.0, 6.0])
@@ -42,14 +44,18 @@ def structured(targets):
     )
 
 
+def parted(targets):
+    """Ties among events and among censorings, but no time that both have: censored a little later."""
+    return targets + np.column_stack([np.where(targets[:, 1] > 0, 0, 0.25), np.zeros(len(targets))])
+
+
 @pytest.mark.parametrize("whole", [False, True], ids=["no ties", "ties of times and risks"])
 @pytest.mark.parametrize("seed", range(4))
 def test_all_four_are_those_of_scikit_survival(seed, whole):
     sksurv = pytest.importorskip("sksurv.metrics")
     survival, targets = samples(seed=seed, whole=whole)
-    # where the last times are events and censorings at once G is 0, and scikit-survival refuses
     if whole:
-        targets[targets[:, 0] == targets[:, 0].max(), 1] = 0
+        targets = parted(targets)
     risk, truth = s.risk(survival), structured(targets)
     inside = (targets[:, 0].min() <= TIMES) & (targets[:, 0].max() > TIMES)
     expected = {
@@ -79,6 +85,82 @@ def test_kaplan_meier_is_that_of_scikit_survival_and_of_the_book():
     few = np.array([[1.0, 1], [2, 0], [3, 1], [3, 1], [4, 0]])
     curve = s.kaplan_meier(few, once(few), np.array([0.5, 1, 2, 3, 9]))
     assert curve[0] == pytest.approx([1, 4 / 5, 4 / 5, 4 / 15, 4 / 15])
+
+
+def yearly(seed, n=3000):
+    """Yearly visits for at most eight years: S at years 1 to 7, targets, and all times of events.
+
+    The eighth year is the end of the study: events are seen in it, and all others are censored.
+    """
+    draw = np.random.default_rng(seed)
+    score = draw.normal(size=n)
+    hazard = 1 - np.exp(-0.18 * np.exp(0.7 * score))
+    event_at = draw.geometric(hazard).astype(float)
+    censored_at = draw.integers(1, 9, n).astype(float)
+    seen = np.column_stack([np.minimum(event_at, censored_at), event_at <= censored_at])
+    return (1 - hazard)[:, np.newaxis] ** np.arange(1.0, 8.0), seen, event_at
+
+
+def without_censoring(survival, event_at, tau):
+    """Integrated Brier score, concordance and mean AUROC of the same times if none is censored."""
+    at = np.arange(1.0, 8.0)
+    brier = [((survival[:, k] - (event_at > t)) ** 2).mean() for k, t in enumerate(at)]
+    risk = s.risk(survival)
+    first, second = np.triu_indices(len(risk), 1)
+    gap, excess = event_at[second] - event_at[first], risk[first] - risk[second]
+    pairs = (gap != 0) & (np.minimum(event_at[first], event_at[second]) < tau)
+    right = np.where(excess == 0, 0.5, np.sign(gap) == np.sign(excess))
+    areas = [roc_auc_score(event_at <= t, 1 - survival[:, k]) for k, t in enumerate(at)]
+    fallen = -np.diff([1.0, *((event_at > t).mean() for t in at)])
+    return np.trapezoid(brier, at) / 6, right[pairs].mean(), np.average(areas, weights=fallen)
+
+
+@pytest.mark.long
+def test_tied_times_are_as_without_censoring():
+    """Years of events and of censorings are the same: 1 / G(T) instead of 1 / G(T-) gives 0.2095."""
+    at, found, truth = np.arange(1.0, 8.0), [], []
+    for seed in range(6):
+        survival, targets, event_at = yearly(seed)
+        found.append(
+            [
+                s.integrated_brier(survival, targets, once(targets), at)[0],
+                s.uno_c(survival, targets, once(targets))[0],
+                s.dynamic_auroc(survival, targets, once(targets), at)[0],
+            ]
+        )
+        truth.append(without_censoring(survival, event_at, tau=9))
+    assert np.mean(found, axis=0) == pytest.approx(np.mean(truth, axis=0), abs=0.004)
+    assert np.mean(found, axis=0)[0] == pytest.approx(0.1907, abs=0.002)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12))
+@settings(max_examples=60)
+def test_weights_of_censoring_are_those_of_all_samples(seed, n):
+    """Whatever is tied, the weights at each time sum to n: a constant S loses what it loses once."""
+    draw = np.random.default_rng(seed)
+    targets = np.column_stack([draw.integers(1, 5, n), draw.integers(0, 2, n)]).astype(float)
+    at = np.array([1.0, 2.0, 3.0])
+    value = s.integrated_brier(np.full((n, 3), 0.5), targets, once(targets), at)[0]
+    assert np.isnan(value) or value == pytest.approx(0.25)
+
+
+def test_events_at_the_end_of_the_study_count():
+    """At time 3 one event and one censoring: G(3) = 0, and G(3-) = 2/3."""
+    targets = np.array([[1.0, 1], [2, 0], [3, 1], [3, 0]])
+    # pairs: (1, all later) right with weight 1, (3, censored at 3) wrong with weight (3/2)^2
+    survival = np.array([[0.1], [0.5], [0.9], [0.8]])
+    value = s.uno_c(survival, targets, once(targets))[0]
+    assert value == pytest.approx(3 / (3 + 9 / 4))
+    assert s.uno_c(survival, targets, once(targets), tau=3.0)[0] == 1
+
+
+@pytest.mark.parametrize("tau", [2.0, 4.5])
+def test_pairs_from_tau_on_do_not_count_as_in_scikit_survival(tau):
+    sksurv = pytest.importorskip("sksurv.metrics")
+    survival, targets = samples(seed=3)
+    truth = structured(targets)
+    expected = sksurv.concordance_index_ipcw(truth, truth, s.risk(survival), tau, tied_tol=0)[0]
+    assert s.uno_c(survival, targets, once(targets), tau)[0] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("measure", [s.c_index, s.uno_c])
@@ -176,17 +258,14 @@ def test_a_perfect_and_a_constant_prediction():
     assert s.c_index(same, targets, once(targets))[0] == 0.5
 
 
-def test_a_weight_of_a_tied_time_takes_an_integrated_brier_score_above_one():
-    """Two events and two censored at time 2. Events go first, so G falls to 1/3 there, and S = 1 of
-    the events and S = 0 of the one who survives lose 3 each: 9 of 5 samples.
+def test_an_integrated_brier_score_is_one_at_most():
+    """Two events and two censored at time 2, and S = 1 of the events, S = 0 of the one who
+    survives: with 1 / G(T) each lost 3, 9 of 5 samples.
     """
     targets = np.array([[2.0, 1], [2, 1], [2, 0], [2, 0], [3, 0]])
     at = np.array([2.0, 2.5])
     wrong = np.array([[1.0], [1], [0], [0], [0]]).repeat(2, axis=1)
-    value = s.integrated_brier(wrong, targets, once(targets), at)[0]
-    metric = METRICS["integrated_brier"]
-    assert value == pytest.approx(9 / 5)
-    assert value <= metric.high
+    assert s.integrated_brier(wrong, targets, once(targets), at)[0] == pytest.approx(1)
 
 
 def test_surprise_is_the_logarithm_of_what_was_seen():

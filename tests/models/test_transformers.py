@@ -159,7 +159,7 @@ def reviews(folder):
     path = folder / "reviews.csv"
     path.write_text("\n".join(lines) + "\n")
     return {
-        "name": "csv-text",
+        "name": "text",
         "path": path,
         "label_column": "mood",
         "text_columns": ["text"],

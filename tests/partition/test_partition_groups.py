@@ -117,7 +117,7 @@ def visits(patients=160, rows=6):
 def ward(tmp_path, **data):
     (tmp_path / "visits.csv").write_text(visits())
     own = {
-        "name": "csv",
+        "name": "table",
         "path": str(tmp_path / "visits.csv"),
         "label_column": "sick",
         "client_column": "hospital",
@@ -175,21 +175,21 @@ def test_a_table_split_by_date(tmp_path):
         DataError,
         match=r"time column hospital: 960 of 960 are neither dates .*, first 'H0' in line 2",
     ):
-        read(data_settings(name="csv", path=tmp_path / "visits.csv", **wrong))
+        read(data_settings(name="table", path=tmp_path / "visits.csv", **wrong))
 
 
 def test_owners_and_groups_of_arrays_are_arrays_beside_them(tmp_path):
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "a.npz", x=x, y=y, client=["N", "S", "N", "S"], group=[7, 7, 7, 9])
-    data = read(data_settings(name="npz", path=tmp_path / "a.npz"))
+    data = read(data_settings(name="arrays", path=tmp_path / "a.npz"))
     assert (data.owners.names, data.owners.client.tolist()) == (("N", "S"), [0, 1, 0, 1])
     assert data.groups.number.tolist() == [0, 0, 0, 1]
     np.savez(tmp_path / "b.npz", x=x, y=y, x_test=x, y_test=y, client=["N"] * 4)
     with pytest.raises(DataError, match="no array 'client_test', others have"):
-        read(data_settings(name="npz", path=tmp_path / "b.npz"))
+        read(data_settings(name="arrays", path=tmp_path / "b.npz"))
     np.savez(tmp_path / "c.npz", x=x, y=y, group=[1, 2])
     with pytest.raises(DataError, match=r"array group is int64 .*; give 4 whole numbers or texts"):
-        read(data_settings(name="npz", path=tmp_path / "c.npz"))
+        read(data_settings(name="arrays", path=tmp_path / "c.npz"))
 
 
 def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_path):
@@ -200,7 +200,7 @@ def test_rows_that_have_owners_stay_with_them_unless_a_partition_is_named(tmp_pa
         client=["N"] * 20 + ["S"] * 20,
     )
     run = {
-        "data": {"name": "npz", "path": str(tmp_path / "a.npz")},
+        "data": {"name": "arrays", "path": str(tmp_path / "a.npz")},
         "lr": 0.1,
         "model": {"name": "logistic"},
     }

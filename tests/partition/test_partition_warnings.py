@@ -10,13 +10,14 @@ from pomona.core.errors import DataError
 from pomona.data.dataset import Owners
 from pomona.partition import Iid, Natural, divide
 from pomona.partition.divergence import remarks
+from pomona.partition.split_notes import Clients, split_notes
 
 PLAIN = table([30, 30], [10, 10])
 
 
 def said(dataset, clients=2, **fields):
     dataset = replace(dataset, **fields)
-    return remarks(dataset, divided(dataset, Iid(), clients), [f"c{i}" for i in range(clients)])
+    return remarks(dataset, divided(dataset, Iid(), clients))
 
 
 def test_data_without_oddities_need_no_remark():
@@ -34,7 +35,7 @@ def test_rows_that_are_dealt_to_others_than_their_owners():
     ]
     assert said(data, 1) == []
     given = replace(divided(data, Iid(), 2), recipe={"fingerprint": "of a file"})
-    assert remarks(data, given, ["a", "b"]) == []
+    assert remarks(data, given) == []
 
 
 def test_classes():
@@ -107,7 +108,8 @@ def owned(counts):
 )  # fmt: skip
 def test_clients_without_test_rows(counts, lines):
     data = owned(counts)
-    assert remarks(data, divided(data, Natural(), len(counts)), data.owners.names) == lines
+    clients = Clients(data.owners.names, range(len(counts)))
+    assert split_notes(data, divided(data, Natural(), len(counts)), clients)[-1:] == lines
 
 
 def test_iid_says_how_many_clients_it_can_serve():

@@ -142,7 +142,7 @@ def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turn
     write(tmp_path / "r.csv", "\n".join(["dose,age", *(f"{d:.4f},{a}" for a, _, _, d in rows)]))
     settings = [
         "--data",
-        "csv",
+        "table",
         f"data.path={tmp_path / 't.csv'}",
         "data.label_column=out come",
         "data.client_column=site",
@@ -233,7 +233,7 @@ def trained(folder, images):
     for path in images:
         os.link(path, folder / "class" / path.name)
     with pytest.raises(DataError) as fault:
-        read_data(data_settings(name="folder", path=folder))
+        read_data(data_settings(name="images", path=folder))
     return str(fault.value)
 
 
@@ -402,8 +402,8 @@ def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text,
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode(encoding))
     with pytest.raises((DataError, ConfigError), match=r"data\.(separator|decimal|encoding)"):
-        read_data(data_settings(name="csv", path=path, label_column="died"))
-    settings = data_settings(name="csv", path=path, label_column="died", **form)
+        read_data(data_settings(name="table", path=path, label_column="died"))
+    settings = data_settings(name="table", path=path, label_column="died", **form)
     data = read_data(settings)
     assert data.x.tolist() == [[1.5, 2], [3, 4.25]]
     assert (data.columns, data.classes) == (("größe", "mg, dl"), ("no", "yes"))

@@ -38,7 +38,7 @@ def trained(folder, write, **data):
         )
     (folder / "list.csv").write_text("\n".join(lines))
     tree = {
-        "data": {"name": "manifest", "path": str(folder / "list.csv"), **data},
+        "data": {"name": "images", "path": str(folder / "list.csv"), **data},
         "model": {"name": "logistic"},
     }
     tree |= {

@@ -141,7 +141,7 @@ def test_a_client_without_test_samples_has_no_figures(tmp_path):
         y=np.arange(40) % 2,
     )
     given = {
-        "data": {"name": "npz", "path": tmp_path / "own.npz"},
+        "data": {"name": "arrays", "path": tmp_path / "own.npz"},
         "lr": 0.1,
         "workers": 1,
         "rounds": 1,

@@ -86,7 +86,7 @@ def test_class_names_found_in_the_data_are_a_release(tmp_path):
     draw = np.random.default_rng(0)
     lines = [f"{a:.3f},{b:.3f},{'ill' if a > 0 else 'well'}" for a, b in draw.normal(size=(80, 2))]
     (tmp_path / "t.csv").write_text("a,b,state\n" + "\n".join(lines) + "\n")
-    own = {"name": "csv", "path": str(tmp_path / "t.csv"), "label_column": "state"}
+    own = {"name": "table", "path": str(tmp_path / "t.csv"), "label_column": "state"}
     base = {
         "privacy": {
             **PRIVATE,

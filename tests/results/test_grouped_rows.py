@@ -35,7 +35,7 @@ def ran(table, method, **data):
     rows.
     """
     data = {
-        "name": "csv",
+        "name": "table",
         "path": str(table),
         "label_column": "outcome",
         "client_column": "hospital",

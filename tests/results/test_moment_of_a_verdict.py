@@ -34,7 +34,7 @@ def compared(tmp_path_factory):
     table = np.column_stack([held.data, held.target])
     np.savetxt(path, table, delimiter=",", header=",".join([*held.feature_names, "y"]), comments="")
     data = {
-        "name": "csv",
+        "name": "table",
         "path": str(path),
         "label_column": "y",
         "targets": "regression",

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from report_results import comparison, degenerate, halved, presented, regression, result
 
 from pomona.core.rng import stream
+from pomona.record.judged import views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results import headline, table
 from pomona.results.figures import clients
 from pomona.results.figures.series import blocks, order, recorded
-from pomona.results.run_numbers import comparable, leader, runs, views
+from pomona.results.run_numbers import comparable, leader, runs
 from pomona.results.summary_table import distinct
 
 

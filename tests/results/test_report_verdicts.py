@@ -628,11 +628,11 @@ def test_own_data_are_called_by_their_file_and_not_by_its_format() -> None:
         (run,) = runs([replace(base, config={**base.config, "data": data})])
         return title([run]), place(run), setup([run])
 
-    heading, where, sentence = words(name="csv", path="/private/hospital/icu.csv")
+    heading, where, sentence = words(name="table", path="/private/hospital/icu.csv")
     assert (heading, where) == ("FedAvg on icu.csv", "icu.csv, practical")
     assert "that hold parts of icu.csv (" in sentence
     assert "/private" not in sentence
-    assert words(name="csv")[0] == "FedAvg on csv"
+    assert words(name="table")[0] == "FedAvg on csv"
     assert words(name="mnist", path="/private/mnist-raw")[0] == "FedAvg on mnist"
 
 

@@ -21,10 +21,10 @@ def of(kind, outputs):
 
 
 def times(draw, n):
-    """Times with ties, half of them censored; no event is at the last time."""
+    """Times with ties, half of them censored; no time is that of an event and of a censoring."""
     time, event = draw.exponential(size=n).round(1) + 0.1, draw.integers(0, 2, n)
     event[time == time.max(initial=0)] = 0
-    return np.column_stack([time, event]).astype(np.float32)
+    return np.column_stack([time + 0.03 * (1 - event), event]).astype(np.float32)
 
 
 def drawn(kind, n, seed=0, width=3):

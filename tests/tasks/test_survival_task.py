@@ -142,3 +142,16 @@ def test_any_width_and_batch(width, batch):
     assert learnt.shape == (batch, 2, width)
     assert hazard_surprise(torch.zeros(batch, width), learnt).shape == (batch,)
     assert task_of("survival", edges).no_target(width, ()).shape == (2, width)
+
+
+def test_learned_edges_are_named_by_the_times_of_the_data():
+    """Times are kept as float32; 1.55 there is 1.5499999523162842 as float64."""
+    edges = tuple(float(np.float32(edge)) for edge in (0.1, 1.55, 2.0, 123456792.0))
+    rows = task_of("survival", edges).predict(torch.full((1, 4), 1.0), ())
+    assert list(rows[0]["survival"]) == ["0.1", "1.55", "2", "123456792"]
+    assert rows[0]["median"] == 0.1
+    given = (1.55, 1.5500000001)
+    assert [*task_of("survival", given).predict(torch.zeros(1, 2), ())[0]["survival"]] == [
+        "1.55",
+        "1.5500000001",
+    ]

@@ -49,15 +49,15 @@ TABLE = b"age,dose,site,sick\n" + b"".join(
 )
 TEXTS = b"sick,body,title\n" + b'0,"up, and ""down""",first\n1,down,second\n' * 4
 X, Y = np.arange(96, dtype=np.float32).reshape(24, 4), np.arange(24) % 3
-CSV = {"name": "csv", "label_column": "sick", "client_column": "site"}
+CSV = {"name": "table", "label_column": "sick", "client_column": "site"}
 FILES = {
     "table.csv": (TABLE, CSV),
-    "table.csv, without a header": (TABLE.partition(b"\n")[2], {"name": "csv", "label_column": -1, "client_column": 2}),
-    "texts.csv": (TEXTS, {"name": "csv-text", "label_column": "sick", "text_columns": ("body", "title")}),
-    "table.npz": (archive(x=X, y=Y, x_test=X[:6], y_test=Y[:6]), {"name": "npz"}),
-    "targets.npz": (archive(x=X, y=X[:, :2]), {"name": "npz", "targets": "regression"}),
-    "flags.npz": (archive(x=X, y=(X[:, :2] % 2).astype(int)), {"name": "npz", "targets": "multilabel"}),
-    "images.npz": (archive(x=np.zeros((24, 8, 8, 1), np.uint8), y=Y), {"name": "npz"}),
+    "table.csv, without a header": (TABLE.partition(b"\n")[2], {"name": "table", "label_column": -1, "client_column": 2}),
+    "texts.csv": (TEXTS, {"name": "text", "label_column": "sick", "text_columns": ("body", "title")}),
+    "table.npz": (archive(x=X, y=Y, x_test=X[:6], y_test=Y[:6]), {"name": "arrays"}),
+    "targets.npz": (archive(x=X, y=X[:, :2]), {"name": "arrays", "targets": "regression"}),
+    "flags.npz": (archive(x=X, y=(X[:, :2] % 2).astype(int)), {"name": "arrays", "targets": "multilabel"}),
+    "images.npz": (archive(x=np.zeros((24, 8, 8, 1), np.uint8), y=Y), {"name": "arrays"}),
     "medical.npz": (
         archive(**{f"{p}_{k}": a for p in ("train", "val", "test") for k, a in (("images", np.zeros((6, 28, 28), np.uint8)), ("labels", Y[:6, None] % 2))}),
         {"name": "pneumoniamnist"},
@@ -160,11 +160,11 @@ TARGETS += [
     Target(f"{which}, among images of more than 8 bits", 20, partial(within, parts, which, known))
     for parts, known, names in (
         *(
-            ({name: content}, {"name": "folder", "skip_bad": name == "a/1.dcm"}, (name,))
+            ({name: content}, {"name": "images", "skip_bad": name == "a/1.dcm"}, (name,))
             for name, content in FLAT.items()
         ),
-        (VOLUMES, {"name": "folder"}, VOLUMES),
-        (MEDICAL, {"name": "manifest"}, ("list.csv", "ct/s002.dcm")),
+        (VOLUMES, {"name": "images"}, VOLUMES),
+        (MEDICAL, {"name": "images"}, ("list.csv", "ct/s002.dcm")),
     )
     for which in names
 ]
@@ -172,7 +172,7 @@ TARGETS += [
     Target(f"{which}, read for training", 20, partial(part_of, parts, which, known))
     for parts, known, names in (
         (IDX, {"name": "idx"}, IDX),
-        (CLASSES, {"name": "folder"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
+        (CLASSES, {"name": "images"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
     )
     for which in names
 ]

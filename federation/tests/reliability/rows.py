@@ -25,18 +25,18 @@ CSV = (
     "fedavg",
     "rounds=2",
     "workers=1",
-    "data=csv",
+    "data=table",
     "data.path={here}/own.csv",
     "data.label_column=y",
     "model=mlp",
 )
 SITES = (*CSV, "data.client_column=site")
-IMAGES = ("fedavg", "rounds=2", "data=folder", "data.path={here}/own", "clients=2")
+IMAGES = ("fedavg", "rounds=2", "data=images", "data.path={here}/own", "clients=2")
 NPZ = (
     "fedavg",
     "rounds=2",
     "workers=1",
-    "data=npz",
+    "data=arrays",
     "data.path={here}/own.npz",
     "clients=2",
     "model=mlp",

@@ -50,7 +50,7 @@ def table(folder, name="north", rows=400, wards="AAAB"):
     ]
     path = folder / f"{name}.csv"
     path.write_text("\n".join(["age,ward,outcome", *lines]) + "\n")
-    return data_settings(name="csv", path=path, label_column="outcome", test_share=0.2)
+    return data_settings(name="table", path=path, label_column="outcome", test_share=0.2)
 
 
 def asked(data, survey, disclosed=None, seed=0):

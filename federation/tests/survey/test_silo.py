@@ -36,7 +36,7 @@ def table(folder, seed=0, rows=ROWS, ward="AAAB", change=lambda lines: lines):
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(change(lines)) + "\n")
     return data_settings(
-        name="csv", path=path, label_column="outcome", dates=("visit",), test_share=0.2
+        name="table", path=path, label_column="outcome", dates=("visit",), test_share=0.2
     )
 
 
@@ -193,7 +193,7 @@ def images(folder, seed):
     x = draw.integers(0, 200 + 20 * seed, (100, 6, 5, 2)).astype(np.uint8)
     path = folder / f"{seed}.npz"
     np.savez(path, x=x, y=np.arange(100) % 2)
-    return data_settings(name="npz", path=path, test_share=0.2), x
+    return data_settings(name="arrays", path=path, test_share=0.2), x
 
 
 def test_images_are_told_by_their_intensities(tmp_path):
@@ -225,7 +225,7 @@ def texts(folder, seed, rare):
     path = folder / f"{seed}.csv"
     path.write_text("\n".join(lines) + "\n")
     return data_settings(
-        name="csv-text",
+        name="text",
         path=path,
         label_column="kind",
         text_columns=("text",),
@@ -263,7 +263,7 @@ def test_times_to_an_event_become_intervals(tmp_path):
 
     data = {
         name: data_settings(
-            name="csv",
+            name="table",
             path=outcomes(tmp_path, k, "days,seen", line),
             label_columns=("days", "seen"),
             targets="survival",
@@ -282,7 +282,7 @@ def test_times_to_an_event_become_intervals(tmp_path):
 def test_targets_that_are_numbers_get_shift_and_scale(tmp_path):
     data = {
         name: data_settings(
-            name="csv",
+            name="table",
             path=outcomes(tmp_path, k, "y", lambda draw, k=k: f"{draw.normal(1000 + k, 3):.3f}"),
             label_column="y",
             targets="regression",
@@ -297,7 +297,7 @@ def test_targets_that_are_numbers_get_shift_and_scale(tmp_path):
 def test_flags_become_outputs(tmp_path):
     data = {
         name: data_settings(
-            name="csv",
+            name="table",
             path=outcomes(
                 tmp_path,
                 k,

@@ -125,7 +125,7 @@ def say(*lines: str) -> None:
 
 
 def laid_out(table: Table) -> Grid:
-    """Lay out a table for the terminal, rows with a marked name in bold.
+    """Lay out a table for the terminal, marked cells in bold.
 
     Control sequences in texts are escaped.
     """
@@ -140,7 +140,10 @@ def laid_out(table: Table) -> Grid:
         )
     for k, row in enumerate(table.rows):
         grid.add_row(
-            *(Text(plain(text)) for text in row), style="bold" if (k, 0) in table.marked else ""
+            *(
+                Text(plain(text), style="bold" if (k, j) in table.marked else "")
+                for j, text in enumerate(row)
+            )
         )
     return grid
 

@@ -32,21 +32,23 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     from pomona.core.table import markdown as as_markdown
     from pomona.results import table as result_table
     from pomona.results.run_numbers import runs as prepare
-    from pomona.results.summary_table import run_table
+    from pomona.results.summary_table import gain_columns, run_table
     from pomona.results.tables.latex import latex as as_latex
+    from pomona.results.text.cautions import mixed_rounds
     from pomona.results.text.narrative import rests_on
 
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
     results = _load(runs)
-    rows = result_table(results)
+    rows, prepared = result_table(results), prepare(results)
     if json:
-        emit(rows)
+        about = gain_columns(prepared, mixed_rounds(prepared))
+        emit([{**row, **about[row["run"]]} for row in rows])
     elif latex or markdown:
         print(as_latex(run_table(rows)) if latex else as_markdown(run_table(rows)), end="")
     else:
         print_table(run_table(rows))
-        say(*rests_on(prepare(results)))
+        say(*rests_on(prepared), *mixed_rounds(prepared))
 
 
 def report(

@@ -13,8 +13,8 @@ from pomona.core.errors import ConfigError, near
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
-from pomona.data.kinds import BundledImages
-from pomona.data.section import groups, names_with, own_keys
+from pomona.data.axes import BundledImages
+from pomona.data.section import groups, names_with, added_keys
 from pomona.data.settings import ClientFiles, DataSettings, Images
 from pomona.methods import METHODS
 from pomona.models import ModelSettings
@@ -56,7 +56,7 @@ def _data() -> Iterator[Part]:
         left_out=Images.model_fields.keys() - DataSettings.model_fields.keys(),
     )
     for group in groups():
-        left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - own_keys(group)
+        left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
         names = ", ".join(names_with(group))
         yield Part(
             "data", group, f"data {names}", f"Section `data`, {group.title}: {names}", left_out

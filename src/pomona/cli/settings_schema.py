@@ -12,10 +12,9 @@ from pydantic.json_schema import models_json_schema
 
 from pomona.config import Config
 from pomona.core.training_settings import OPTIMIZERS
+from pomona.data.axes import CONTENTS, LOCATIONS, CustomReader, settings_class, sources
 from pomona.data.catalogue import CATALOGUE
-from pomona.data.kinds import CsvTable, MemoryArrays, MemoryFrame, OwnReader, ParquetTable
-from pomona.data.section import IN_PARQUET, VARIANTS
-from pomona.data.settings import DEFAULT, DataSettings
+from pomona.data.settings import DEFAULT
 from pomona.methods import METHODS, SUFFIXES
 from pomona.models import ModelSettings
 from pomona.partition import RECIPES
@@ -29,12 +28,13 @@ Refs = Mapping[Any, Schema]  # a kind's definition
 
 def schema() -> Schema:
     """Return the JSON Schema (draft 2020-12) of a settings file; sections may be names only."""
-    data = {name: kinds for name in CATALOGUE if (kinds := _data(name))}
+    own = {name: _own(name) for name in CONTENTS}
+    data = {**{name: (entry.settings,) for name, entry in CATALOGUE.items()}, **own}
     methods = {name: (kind,) for name, kind in METHODS.items()}
     partitions = {name: (kind,) for name, kind in RECIPES.items()}
     optimizers: Mapping[str, Kinds] = {name: (kind,) for name, kind in OPTIMIZERS.items()}
     tables: tuple[Mapping[str, Kinds], ...] = (data, methods, partitions, optimizers)
-    every: set[type[BaseModel]] = {Config, ModelSettings, OwnReader}
+    every: set[type[BaseModel]] = {Config, ModelSettings, CustomReader}
     every |= {kind for table in tables for kinds in table.values() for kind in kinds}
     ordered = sorted(every, key=lambda kind: kind.__name__)
     refs, found = models_json_schema([(kind, "validation") for kind in ordered])
@@ -43,7 +43,17 @@ def schema() -> Schema:
     stepped = {"pattern": rf"\+({'|'.join(SUFFIXES)})$"}
     sections = {
         "method": _named(methods, ref, "", [OWN, stepped]),
-        "data": _named(data, ref, DEFAULT, [OWN], {"if": _name(OWN), "then": ref[OwnReader]}),
+        "data": _named(
+            data,
+            ref,
+            DEFAULT,
+            [OWN],
+            {"if": _name(OWN), "then": ref[CustomReader]},
+            {
+                "if": {"not": _any_of("name"), **_any_of(*LOCATIONS)},
+                "then": {"anyOf": [ref[kind] for kinds in own.values() for kind in kinds]},
+            },
+        ),
         "partition": _named(partitions, ref),
         "model": {"if": {"type": "string"}, "else": ref[ModelSettings]},
         "optimizer": {"type": "object", **_named(optimizers, ref, "sgd")["else"]},
@@ -56,14 +66,14 @@ def schema() -> Schema:
     return {"$schema": DRAFT, "title": "Pomona run", **_untitled({**top, "$defs": found["$defs"]})}
 
 
-def _data(name: str) -> Kinds:
-    """Return the kinds of settings that data of a name may have; none for data in memory."""
-    kind = CATALOGUE[name].settings
-    if issubclass(kind, MemoryArrays | MemoryFrame):
-        return ()
-    kinds: list[type[DataSettings]] = [kind, *VARIANTS.get(kind, ())]
-    kinds += [IN_PARQUET[each] for each in kinds if each in IN_PARQUET]
-    return (*kinds, CsvTable) if kind is ParquetTable else tuple(kinds)
+def _own(content: str) -> Kinds:
+    """Return the settings that own data of this content may have; not of data in memory."""
+    kinds = [settings_class(s) for s in sources() if s.content == content and s.location != "memory"]
+    return tuple(dict.fromkeys(kinds))
+
+
+def _any_of(*keys: str) -> Schema:
+    return {"anyOf": [{"required": [key]} for key in keys]}
 
 
 def _name(values: Schema) -> Schema:
@@ -95,7 +105,7 @@ def _named(
         fits = ref[kinds[0]] if len(kinds) == 1 else {"anyOf": [ref[kind] for kind in kinds]}
         chosen = _name({"enum": own})
         if default in own:
-            del chosen["required"]
+            chosen = {"anyOf": [chosen, {"not": _any_of("name", *LOCATIONS)}]}
         cases.append({"if": chosen, "then": fits})
     must = {} if default else {"required": ["name"]}
     section = {"type": "object", "properties": {"name": names}, **must, "allOf": [*cases, *more]}

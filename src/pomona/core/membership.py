@@ -28,7 +28,9 @@ class Membership(Settings):
     joins: Rounds = Field({}, description="client -> the first round it takes part in")
     leaves: Rounds = Field({}, description="client -> the last round it takes part in")
     unseen: tuple[Place, ...] = Field(
-        (), description="clients never trained with; they get a personal model at the end"
+        (),
+        description="clients never trained with; they get a personal model at the end, and nothing "
+        "that members learn (moments, categories, words, units) comes from their rows",
     )
     adapt_rounds: int = Field(
         10,

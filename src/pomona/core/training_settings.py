@@ -135,9 +135,9 @@ class Stop(Settings):
         0, ge=0, le=ROUNDS, description="no run ends before the evaluation of this round"
     )
 
-    def is_due(self, evaluations_since_best: int, round: int) -> bool:
-        """Return whether a run ends after the evaluation of this round."""
-        return evaluations_since_best >= self.patience and round >= self.after
+    def is_due(self, evaluations_since_best: int, number: int) -> bool:
+        """Return whether a run ends after the evaluation of round ``number``."""
+        return evaluations_since_best >= self.patience and number >= self.after
 
 
 LEAST_IN_A_SUM = 3  # by default

@@ -1,7 +1,7 @@
 """Readers that load a name or a file as one checked ``Dataset``."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from pomona.data import (
     python_values,
     targets,
 )
+from pomona.data.axes import OwnData, Source
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import is_frame
-from pomona.data.kinds import OwnReader
 from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.section import data_settings
 from pomona.data.settings import (
@@ -49,6 +49,20 @@ __all__ = [
 ]
 
 DATASETS = Registry("data set", {name: entry.target for name, entry in CATALOGUE.items()})
+OWN_DATA = Registry(
+    "source of data",
+    {
+        "clients": "pomona.data.clients:read",
+        "repository": "pomona.data.hub_dataset:read",
+        "memory": "pomona.data.memory:read",
+        "table": "pomona.data.csv_table:read",
+        "text": "pomona.data.text:read",
+        "arrays": "pomona.data.npz:read",
+        "folders": "pomona.data.image_folder:read",
+        "list": "pomona.data.manifest:read",
+        "idx": "pomona.data.idx:own",
+    },
+)
 
 
 def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
@@ -63,7 +77,11 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
         ConfigError: unknown name, or settings that do not fit the data.
         DataError: the data are missing or damaged.
     """
-    reader = DATASETS.resolve(settings.name)
+    reader = (
+        OWN_DATA.resolve(_reader_of(settings.source))
+        if isinstance(settings, OwnData)
+        else DATASETS.resolve(settings.name)
+    )
     if not callable(reader):
         raise ConfigError(
             f"{settings.name} is not a function; give a module:function that takes the data "
@@ -88,6 +106,13 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
         if seen.targets == "survival" and isinstance(settings, EventTimes)
         else seen
     )
+
+
+def _reader_of(source: Source) -> str:
+    """Return the name of the reader of own data: of its place, else of its content."""
+    if source.location != "path":
+        return source.location
+    return source.format if source.content == "images" else source.content
 
 
 def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
@@ -142,8 +167,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     """Convert a reader's result to a ``Dataset``; a user's own function may return arrays x, y."""
     if isinstance(result, Dataset):
         return result
-    name = settings.name
-    assert isinstance(settings, OwnReader), "readers of the package return a Dataset"
+    name, custom = settings.name, cast(Any, settings)  # with all settings that any data have
     if not (isinstance(result, tuple) and len(result) == 2):
         raise DataError(
             f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
@@ -156,7 +180,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
             f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of "
             "numbers"
         )
-    y, classes = targets.from_arrays([(f"{name}: y", y)], settings.targets, settings.classes)
+    y, classes = targets.from_arrays([(f"{name}: y", y)], custom.targets, custom.classes)
     if x.ndim == 2:
         finite(x, f"{name}: x")
         return csv_table.in_single(

@@ -6,23 +6,7 @@ from pathlib import Path
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.files import expanded
-from pomona.data.kinds import (
-    BundledImages,
-    BundledTable,
-    ClientCsvTables,
-    CsvTable,
-    CsvTexts,
-    HubTable,
-    IdxImages,
-    ImageFolder,
-    ImageManifest,
-    MemoryArrays,
-    MemoryFrame,
-    NpzArrays,
-    ParquetTable,
-    PublicImages,
-    PublicTexts,
-)
+from pomona.data.axes import BundledImages, BundledTable, PublicImages, PublicTexts
 from pomona.data.settings import DataSettings, OwnPath
 
 
@@ -34,7 +18,7 @@ class CatalogueEntry:
         name: the name in settings.
         settings: what section data has for it.
         target: the reader, ``module:function`` from these settings to Dataset.
-        kind: image, table or text; "any" if the files decide.
+        kind: image, table or text.
         shape: shape of one input, for display.
         about: content and size, for display.
         source: the public data set to download; empty if there is none.
@@ -51,11 +35,6 @@ class CatalogueEntry:
     source: str = ""
     folders: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
-
-    @property
-    def own(self) -> bool:
-        """Return whether it reads the user's own files, of any shape."""
-        return self.shape == "any"
 
 
 @dataclass(frozen=True)
@@ -110,14 +89,6 @@ def _images(
     target = f"pomona.data.{reader}"
     return CatalogueEntry(
         name, PublicImages, target, "image", shape, about, source, folders, markers
-    )
-
-
-def _own(
-    name: str, settings: type[DataSettings], kind: str, about: str, reader: str = ""
-) -> CatalogueEntry:
-    return CatalogueEntry(
-        name, settings, f"pomona.data.{reader or f'{name}:read'}", kind, "any", about
     )
 
 
@@ -198,57 +169,14 @@ _ENTRIES = (
         ("ag-news", "ag_news", "ag_news_csv"),
         ("train.csv", "test.csv"),
     ),
-    _own("npz", NpzArrays, "any", "own arrays x, y (x_test, y_test) in an .npz; set data.path"),
-    _own(
-        "csv",
-        CsvTable,
-        "table",
-        "own table as CSV; set data.path, data.label_column",
-        "csv_table:read",
-    ),
-    _own(
-        "parquet",
-        ParquetTable,
-        "table",
-        "own table as Parquet; set data.path, label_column",
-        "csv_table:read",
-    ),
-    _own(
-        "csv-text",
-        CsvTexts,
-        "text",
-        "own texts; set data.path, label_column, text_columns",
-        "text:read",
-    ),
-    _own(
-        "folder",
-        ImageFolder,
-        "image",
-        "own images, one folder a class; set data.path",
-        "image_folder:read",
-    ),
-    _own(
-        "manifest", ImageManifest, "image", "own images or volumes that a CSV lists; set data.path"
-    ),
-    _own(
-        "idx",
-        IdxImages,
-        "image",
-        "own images in IDX files named as MNIST's; set data.path",
-        "idx:own",
-    ),
-    _own(
-        "hf",
-        HubTable,
-        "any",
-        "a data set of the Hugging Face Hub; set data.repository, data.revision",
-        "hub_dataset:read",
-    ),
-    _own("arrays", MemoryArrays, "any", "arrays of a Python program", "memory:read"),
-    _own("frame", MemoryFrame, "table", "a pandas frame of a Python program", "memory:read"),
-    _own("clients", ClientCsvTables, "any", "own files of each client; set data.clients"),
 )
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
+OWN = {
+    "table": "own table (CSV, Parquet, Excel, SPSS, ...): set data.path, data.label_column",
+    "text": "own texts in a table: set data.path, data.label_column, data.text_columns",
+    "images": "own images or volumes: set data.path to class folders or a table of paths",
+    "arrays": "own arrays x, y (x_test, y_test) in an .npz archive: set data.path",
+}
 
 
 def data_dir(setting: Path | None = None) -> Path | None:
@@ -292,11 +220,12 @@ def locate(settings: PublicImages | PublicTexts) -> Path:
     return found
 
 
-def own_path(settings: OwnPath) -> Path:
+def own_path(settings: DataSettings) -> Path:
     """Return the path of own data.
 
     Raises ConfigError if it is not set, DataError if it does not exist.
     """
+    assert isinstance(settings, OwnPath)
     if settings.path is None:
         raise ConfigError("own data need a file or folder: set data.path")
     path = expanded(settings.path)
@@ -310,16 +239,14 @@ def describe(folder: Path | None = None) -> tuple[Listing, ...]:
     data folder.
     """
     base = data_dir(folder)
-    return tuple(_listing(entry, base) for entry in _ENTRIES)
+    own = (Listing(name, name, "any", about, None, "own data") for name, about in OWN.items())
+    return (*(_listing(entry, base) for entry in _ENTRIES), *own)
 
 
 def _listing(entry: CatalogueEntry, base: Path | None) -> Listing:
-    present: bool | None
     if entry.markers:
         found = base and _found(entry, [base / folder for folder in entry.folders])
         present, where = found is not None, str(found) if found else f"fetch {entry.source}"
-    elif entry.name in {"digits", "breast-cancer"}:
-        present, where = True, "comes with scikit-learn"
     else:
-        present, where = None, "own data"
+        present, where = True, "comes with scikit-learn"
     return Listing(entry.name, entry.kind, entry.shape, entry.about, present, where)

@@ -21,9 +21,9 @@ from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import image_arrays, npz, targets
 from pomona.data.array_file import StoredArray, file, opened, reading
+from pomona.data.axes import PublicImages
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import PublicImages
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 

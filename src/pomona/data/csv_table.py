@@ -19,10 +19,10 @@ from pomona.data import (
     table_file,
     table_survey,
 )
+from pomona.data.axes import Table
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.frame import Source
-from pomona.data.kinds import CsvTable, ParquetTable, Table
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
 from pomona.data.settings import DataSettings, Features, as_column
 from pomona.data.validation import blocks
@@ -59,17 +59,20 @@ def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         yield from (values for _, values in blocks(flat, PIECE // x.shape[-1] + 1))
 
 
-def standardised(dataset: Dataset, rows: NDArray[np.int64]) -> Dataset:
+def standardised(
+    dataset: Dataset, rows: NDArray[np.int64], _own: NDArray[np.int64] | None = None
+) -> Dataset:
     """Standardise the data to mean 0 and deviation 1 over these rows, by column or by channel."""
     shift, scale = moments(dataset.x, rows)
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
 
 
-def read(settings: CsvTable | ParquetTable) -> Dataset:
+def read(settings: Table) -> Dataset:
     """Read an own table: a file, or a folder with train and optionally test; all other columns are
     features.
     """
-    suffix = ".csv" if isinstance(settings, CsvTable) else parquet.SUFFIX
+    own = own_path(settings)
+    suffix = parquet.SUFFIX if (own / "train.parquet").exists() else ".csv"
     return read_parts(table_file.parts(own_path(settings), suffix), 1, settings)[0]
 
 
@@ -124,19 +127,42 @@ def _odd_cells(raw: RawTable) -> list[str]:
 def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = ()) -> Dataset:
     """Convert a numeric table x (N, F) of any dtype to float32.
 
-    Raw cells stay beside it; features are learned from them if float32 would lose their
-    differences.
+    Raw cells stay beside it until the training rows are known: features are learned from these if
+    float32 would lose their differences.
     """
     if np.can_cast(dataset.x.dtype, np.float32):
         return replace(dataset, x=dataset.x.astype(np.float32, copy=False))
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
     raw = RawTable.plain(names, dataset.x, layout)
-    if any(offset(column) for column in dataset.x[: dataset.n_train].T):
-        learn = partial(learnt, share=0.0, by_client=False, memory_share=memory_share)
-        return replace(dataset, raw=raw, learn=learn)
-    x = allocate(dataset.x.shape, np.float32, memory_share)
-    x[...] = dataset.x
-    return replace(dataset, x=x, raw=raw)
+    learn = partial(_resolved, columns=dataset.columns, memory_share=memory_share)
+    return replace(_rounded(dataset, raw, memory_share), raw=raw, learn=learn)
+
+
+def _rounded(dataset: Dataset, raw: RawTable, memory_share: float) -> Dataset:
+    """Return the data with the raw numbers as float32."""
+    x = allocate(raw.x.shape, np.float32, memory_share)
+    x[...] = raw.x
+    return replace(dataset, x=x)
+
+
+def _resolved(
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    _own: NDArray[np.int64] | None = None,
+    *,
+    columns: tuple[str, ...],
+    memory_share: float,
+) -> Dataset:
+    """Standardise a numeric table over these rows, less an offset where float32 would lose their
+    differences.
+    """
+    raw = dataset.raw
+    assert raw
+    if any(offset(raw.x[rows, k]) for k in range(len(raw.columns))):
+        return learnt(dataset, rows, share=0.0, by_client=False, memory_share=memory_share)
+    if dataset.preprocessing:  # other rows needed an offset
+        dataset = replace(_rounded(dataset, raw, memory_share), preprocessing=(), columns=columns)
+    return replace(standardised(dataset, rows), raw=None, learn=None)
 
 
 def _prepares(settings: Table) -> bool:
@@ -146,13 +172,20 @@ def _prepares(settings: Table) -> bool:
 
 
 def learnt(
-    dataset: Dataset, rows: NDArray[np.int64], share: float, by_client: bool, memory_share: float
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    own: NDArray[np.int64] | None = None,
+    *,
+    share: float,
+    by_client: bool,
+    memory_share: float,
 ) -> Dataset:
     """Rebuild a table's features from these rows, standardised over them.
 
     Args:
         dataset: must include the raw table.
         rows: (n,) indices of the training rows.
+        own: (m,) those of all clients, by default the same.
         share: see ``table_features.fitted``.
         by_client: whether to learn medians, means and deviations from each owner's own training
             rows.
@@ -176,7 +209,8 @@ def learnt(
         learn=None,
     )
     if by_client:
-        return replace(made, preprocessing=_by_owner(dataset, rows, shared, x, memory_share))
+        each = _by_owner(dataset, rows if own is None else own, shared, x, memory_share)
+        return replace(made, preprocessing=each)
     return replace(standardised(made, rows), learn=None)
 
 

@@ -1,10 +1,10 @@
 """A checked data set: inputs and targets, training rows first."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,22 @@ from pomona.data.preprocessing import Preprocessing, RawTable
 from pomona.data.tokenizer import Tokenizer
 
 Kind = Literal["image", "table", "text"]
-Learn = Callable[["Dataset", NDArray[np.int64]], "Dataset"]
+
+
+class Learn(Protocol):
+    """Returns the data with what it learns from training rows."""
+
+    def __call__(
+        self, dataset: "Dataset", rows: NDArray[np.int64], own: NDArray[np.int64] | None = None, /
+    ) -> "Dataset":
+        """Learn from ``rows``, those of the clients of round 1.
+
+        ``own``: the training rows of all clients, from which each may learn for itself; by default
+        ``rows``.
+        """
+        ...
+
+
 SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
 
 
@@ -130,7 +145,8 @@ class Dataset:
             they lie in the patient.
         notes: the reader's remarks, e.g. on skipped content, one line each, for display.
         learn: returns the data with statistics (column moments, a vocabulary) learned only from the
-            given rows, once a partition has selected the training rows; None if nothing is learned.
+            given rows, once a partition has selected the training rows of round 1's clients; None
+            if nothing is learned.
     """
 
     name: str

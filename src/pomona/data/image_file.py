@@ -1,6 +1,6 @@
 """An image or volume in a file: its form from the header, and its pixels on request.
 
-Sizes are limited before memory is allocated, and each error is one line with the file.
+Each error is one line with the file.
 """
 
 import warnings
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,6 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, PomonaError, with_extra
 from pomona.data.image_arrays import DTYPES, plane_resized
-
-# of one image or volume; a small file can promise enough to fill the memory
-MOST_VALUES = 64 * 2**20
 
 if TYPE_CHECKING:
     from pomona.data.images.grid import Grid
@@ -141,7 +137,7 @@ def plain(
 ) -> ImageFile:
     """Create an image file whose values ``load`` returns in this shape and dtype.
 
-    Raises DataError if too large.
+    Raises DataError if it has no pixels.
     """
     within(path, shape)
 
@@ -159,16 +155,11 @@ def plain(
 
 
 def within(path: Path, shape: tuple[int, ...]) -> None:
-    """Raise DataError for an image without pixels, or with more than the limit."""
+    """Raise DataError for an image without pixels."""
     size = " x ".join(map(str, shape[:-1]))
     if min(shape) < 1:
         raise DataError(
             f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it"
-        )
-    if prod(shape) > MOST_VALUES:
-        raise DataError(
-            f"{path} has {size} pixels of {shape[-1]} channels, at most {MOST_VALUES} values are "
-            "read"
         )
 
 

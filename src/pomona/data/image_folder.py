@@ -10,19 +10,18 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import DataError, listed, near
-from pomona.data import dicom, image_arrays, image_decoding, image_stack
+from pomona.data import image_arrays, image_stack
 from pomona.data.array_file import file, reading
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.formats import nifti
+from pomona.data.formats import volumes
 from pomona.data.kinds import ImageFolder, PublicImages
 
 Labelled = list[tuple[Path, int]]  # (path, class index) of images
 
-SUFFIXES = {*image_decoding.SUFFIXES, *dicom.SUFFIXES}  # and NIfTI
 # Pictures and volumes that cannot be decoded; skipping them silently would leave a class
 # incomplete.
-UNREAD = {".nrrd", ".mha", ".mhd", ".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
+UNREAD = {".npy", ".npz", ".jp2", ".heic", ".avif", ".svs"}
 # From file managers and storage servers, as are all names that start with a dot.
 TIDY = {"thumbs.db", "desktop.ini", "@eadir"}
 
@@ -108,7 +107,7 @@ def _class(folder: Path) -> str:
 
 def is_image(path: Path) -> bool:
     """Return whether a file name has the suffix of an image or volume."""
-    return path.suffix.lower() in SUFFIXES or path.name.lower().endswith(nifti.ENDS)
+    return path.suffix.lower() in image_stack.PICTURES or volumes.is_volume(path)
 
 
 def folders(root: Path) -> list[Path]:

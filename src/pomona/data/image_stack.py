@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from PIL import Image
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
-from pomona.data import dicom, image_decoding
-from pomona.data.formats import nifti
+from pomona.data.formats import pictures, tiff, volumes
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window, decoding
 from pomona.data.images import file_notes
@@ -29,14 +29,27 @@ from pomona.data.settings import ImageFiles, Images
 SMALL_FILE = 1 << 16  # bytes
 MOST_CRASHES = 10  # of the reader process, if bad files are skipped
 
+PICTURES = {*pictures.SUFFIXES, *tiff.SUFFIXES}  # of files
+
 FileSettings = HubImages | ImageFolder | ImageManifest | PublicImages
 S = TypeVar("S")
 T = TypeVar("T")
-# of the files that ``Opened`` opens by number, into memory that ``Allocate`` gives: the masks, the
-# numbers of their files, and problems
-Opened = Callable[[int], ImageFile]
+Opened = Callable[[int], ImageFile]  # opens a file by its number
 Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-MaskReader = Callable[[Opened, Allocate], tuple[NDArray[Any], NDArray[np.int64], list[str]]]
+
+
+class Masks(NamedTuple):
+    """Masks of images: (n, *spatial) uint8, the numbers of the images that have one, problems with
+    the others, and remarks.
+    """
+
+    values: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+    problems: list[str]
+    notes: tuple[str, ...]
+
+
+MaskReader = Callable[[Opened, Allocate], Masks]
 
 
 def opened(path: Path) -> ImageFile:
@@ -47,18 +60,9 @@ def opened(path: Path) -> ImageFile:
         ConfigError: a package is missing.
     """
     suffix = path.suffix.lower()
-    if path.is_dir():
-        return dicom.series(path)
-    if suffix in dicom.SUFFIXES:
-        return dicom.opened(path)
-    if path.name.lower().endswith(nifti.ENDS):
-        return nifti.opened(path)
-    try:
-        return image_decoding.picture(path)
-    except DataError:
-        if suffix not in image_decoding.TIFF:
-            raise
-        return image_decoding.tiff(path)
+    if file := volumes.opened(path, picture=suffix in PICTURES):
+        return file
+    return tiff.opened(path) if suffix in tiff.SUFFIXES else pictures.opened(path)
 
 
 @dataclass(frozen=True)
@@ -162,11 +166,12 @@ def _decoded(
     y_memory: LateArray,
 ) -> Reply:
     """Read headers and masks, then decode the files into place; in the reader process."""
+    Image.MAX_IMAGE_PIXELS = None  # this process has a limit of its own, whole slides have more
     skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
     window = settings.window if isinstance(settings, ImageFiles) else None
-    rows = np.arange(count)
+    rows, mask_notes = np.arange(count), ()
     if read_masks:
-        y, rows, bad = read_masks(position.opened, y_memory.allocate)
+        y, rows, bad, mask_notes = read_masks(position.opened, y_memory.allocate)
     forms = list(each(rows.tolist(), position.opened, bad))
     files = [file for _, file in forms]
     faults = [*problems, *([] if skip_bad else bad)]
@@ -193,7 +198,7 @@ def _decoded(
                 y[row] = y[k]
     facts = {
         "x": (len(kept), x.shape, x.dtype.str, y.shape if read_masks else ()),
-        "notes": (*skipped(name, bad, count), *file_notes.notes(files)),
+        "notes": (*skipped(name, bad, count), *file_notes.notes(files), *mask_notes),
         "spacings": file_notes.spacings(files),
         "orientation": file_notes.orientation(files),
     }

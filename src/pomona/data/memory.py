@@ -19,9 +19,9 @@ from pomona.core.bounds import NAMED, SPLITS, Targets
 from pomona.core.errors import DataError, near
 from pomona.data import cell_values, csv_table, npz, targets
 from pomona.data.array_file import paired
+from pomona.data.axes import Arrays, InMemory, Table
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import Frame, is_frame
-from pomona.data.kinds import InMemory, MemoryArrays, MemoryFrame
 from pomona.data.memory_tables import (
     ClientFrames,
     Rows,
@@ -37,7 +37,7 @@ from pomona.data.section import data_settings
 
 def from_arrays(
     x: Any, y: Any, client: Any = None, group: Any = None, **settings: Any
-) -> MemoryArrays | MemoryFrame:
+) -> Arrays | Table:
     """Return arrays of NumPy, PyTorch or anything that NumPy converts, as data of a run.
 
     Args:
@@ -98,7 +98,7 @@ def from_clients(
     validation: Mapping[str, Any] | None = None,
     test: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> MemoryArrays | MemoryFrame:
+) -> Arrays | Table:
     """Return each client's arrays (x, y), or its ``torch.utils.data.Dataset``, as data of a run.
 
     Args:
@@ -136,7 +136,7 @@ def from_clients(
     return _made([_Part(*part) for part in parts], names, settings, notes)
 
 
-def from_frame(frame: Any, test: Any = None, **settings: Any) -> MemoryFrame:
+def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:
     """Return a pandas DataFrame as data of a run.
 
     Args:
@@ -166,7 +166,7 @@ def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def read(settings: MemoryArrays | MemoryFrame) -> Dataset:
+def read(settings: InMemory) -> Dataset:
     """Return the data beside the settings.
 
     Raises DataError if there are none, as in another process than the one that made them.
@@ -201,7 +201,7 @@ class _Parts:
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    def read(self, settings: MemoryArrays) -> Dataset:
+    def read(self, settings: Arrays) -> Dataset:
         """Return the data set."""
         labels, classes = self._labels(settings.targets, settings.classes)
         pairs = [
@@ -274,7 +274,7 @@ class _Frames:
 
     frames: tuple[Frame, ...]
 
-    def read(self, settings: MemoryFrame) -> Dataset:
+    def read(self, settings: Table) -> Dataset:
         """Return the data set."""
         return csv_table.read_parts(self.frames, 1, settings)[0]
 
@@ -305,9 +305,9 @@ def _made(
     names: tuple[str, ...],
     settings: Mapping[str, Any],
     notes: Sequence[str] = (),
-) -> MemoryArrays:
+) -> Arrays:
     content = _Parts(tuple(parts), names, tuple(notes))
-    arrays: MemoryArrays = _with(content, {"name": "arrays", **settings})
+    arrays: Arrays = _with(content, {"name": "arrays", "memory": True, **settings})
     return arrays
 
 
@@ -315,6 +315,6 @@ def _table(
     content: _Frames | ClientFrames,
     settings: Mapping[str, Any],
     columns: Mapping[str, Any] = MappingProxyType({}),
-) -> MemoryFrame:
-    table: MemoryFrame = _with(content, {"name": "frame", **settings, **columns})
+) -> Table:
+    table: Table = _with(content, {"name": "table", "memory": True, **settings, **columns})
     return table

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from pomona.core.bounds import NAMED, SPLITS
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import cell_values, csv_table
+from pomona.data.axes import Source, Table, settings_class
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import Frame, column_cells, is_frame
-from pomona.data.kinds import MemoryFrame, OwnReader
 from pomona.data.parquet import cell
 from pomona.data.python_values import array
+from pomona.data.settings import DataSettings
 
 Cells = dict[str, list[str]]
 
@@ -161,7 +162,7 @@ class ClientFrames:
     role: tuple[int, ...]
     names: tuple[str, ...]
 
-    def read(self, settings: MemoryFrame) -> Dataset:
+    def read(self, settings: Table) -> Dataset:
         """Return the data set."""
         training = sum(role == 0 for role in self.role)
         dataset, counts = csv_table.read_parts(self.frames, training, settings)
@@ -213,15 +214,10 @@ def _renamed(frame: Frame, first: Frame) -> dict[str, Sequence[str]]:
     return dict(zip(first.added, frame.added.values(), strict=True))
 
 
-def own_table(x: Any, y: Any, where: str, settings: OwnReader) -> Dataset:
+def own_table(x: Any, y: Any, where: str, settings: DataSettings) -> Dataset:
     """Return a frame and its labels, as a user's own reader returns them, as a data set."""
     frame, said = with_labels(Rows("", 0, x, y), settings.model_dump(exclude_unset=True))
-    table = MemoryFrame(
-        **{
-            key: getattr(settings, key)
-            for key in MemoryFrame.model_fields
-            if key in settings.model_fields_set
-        },
-        **said,
-    )
+    in_memory: Any = settings_class(Source("table", "memory"))
+    keys = in_memory.model_fields.keys() & settings.model_fields_set - {"name"}
+    table = in_memory(**{key: getattr(settings, key) for key in keys}, **said)
     return csv_table.read_parts([replace(frame, name=where)], 1, table)[0]

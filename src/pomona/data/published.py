@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.data import image_arrays, npz
+from pomona.data.axes import BundledImages, BundledTable, PublicImages
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import BundledImages, BundledTable, PublicImages
 
 _ORGANS = (
     *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),

@@ -1,6 +1,4 @@
-"""Which settings a data set has: by its name and, for own tables, texts and arrays, by the files
-named.
-"""
+"""Section ``data``: which settings it has, and what is said of a setting of other data."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -9,123 +7,163 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
+from pomona.core.errors import near
 from pomona.core.settings import Settings, of_kind, require_name
 from pomona.core.toml import Choices, validated
-from pomona.data.catalogue import CATALOGUE
-from pomona.data.kinds import (
-    ClientArrays,
-    ClientCsvTables,
-    ClientCsvTexts,
-    ClientParquetTables,
-    ClientParquetTexts,
-    CsvTable,
-    CsvTexts,
-    HubImages,
-    HubTable,
-    HubTexts,
-    OwnReader,
-    ParquetTable,
-    ParquetTexts,
+from pomona.data.axes import (
+    CONTENTS,
+    FORMATS,
+    LOCATIONS,
+    CustomReader,
+    Group,
+    OwnData,
+    Source,
+    settings_class,
+    sources,
 )
+from pomona.data.catalogue import CATALOGUE
+from pomona.data.formats import formats, suffix
 from pomona.data.settings import DEFAULT, DataSettings
 
-PARQUET, ARCHIVE = ".parquet", ".npz"
-IN_PARQUET: dict[type[DataSettings], type[DataSettings]] = {
-    CsvTable: ParquetTable,
-    CsvTexts: ParquetTexts,
-    ClientCsvTables: ClientParquetTables,
-    ClientCsvTexts: ClientParquetTexts,
+NAMES = (*CATALOGUE, *CONTENTS)
+# a mistyped key is compared with those of all data
+CHOICES: Choices = {"data": dict.fromkeys(NAMES, CustomReader)}
+OLD = {
+    "csv": "table",
+    "parquet": "table",
+    "csv-text": "text",
+    "folder": "images",
+    "manifest": "images",
+    "npz": "arrays",
+    "idx": "images",
+    "frame": "table",
 }
-VARIANTS: dict[type[DataSettings], tuple[type[DataSettings], ...]] = {
-    ClientCsvTables: (ClientArrays, ClientCsvTexts),
-    HubTable: (HubTexts, HubImages),
-}
-# a mistyped key is compared with those of all kinds
-CHOICES: Choices = {"data": dict.fromkeys(CATALOGUE, OwnReader)}
 
 
-def kind_of(section: Mapping[str, Any]) -> type[DataSettings]:
+def group_of(section: Mapping[str, Any]) -> Group:
     """Return the class of settings that a section data has.
 
-    Raises PydanticKnownError for an unknown name.
+    Raises PydanticKnownError for an unknown name, ValueError as ``source_of``.
     """
     if isinstance(name := section["name"], str) and ":" in name:
-        return OwnReader
-    kind, suffix = CATALOGUE[require_name(section, CATALOGUE)].settings, _suffix(section)
-    if kind is ClientCsvTables:
-        kind = (
-            ClientArrays
-            if suffix == ARCHIVE
-            else ClientCsvTexts
-            if section.get("text_columns")
-            else kind
+        return CustomReader
+    if require_name(section, NAMES) in CATALOGUE:
+        return CATALOGUE[name].settings
+    return settings_class(source_of(section))
+
+
+def source_of(section: Mapping[str, Any]) -> Source:
+    """Return the source that a section of own data describes.
+
+    Raises ValueError for a content or format that does not exist, or not at the location.
+    """
+    location = _location(section)
+    content = section.get("name") or _content(section)
+    file_format = _format(section, content) if location in {"path", "clients"} else ""
+    source = Source(content, location, file_format)
+    if source not in sources():
+        hint = (
+            "; give each client one .npz archive (name = 'arrays'), or list the images in a table"
+            if (content, location) == ("images", "clients")
+            else ""
         )
-    if kind is HubTable:
-        images = section.get("image_column") is not None
-        kind = HubImages if images else HubTexts if section.get("text_columns") else kind
-    if kind is ParquetTable and suffix not in {"", PARQUET}:
-        kind = CsvTable
-    return IN_PARQUET.get(kind, kind) if suffix == PARQUET else kind
+        raise ValueError(
+            f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}{hint}"
+        )
+    return source
 
 
-def _suffix(section: Mapping[str, Any]) -> str:
+def _location(section: Mapping[str, Any]) -> str:
+    """Return the location: the first of path, clients and repository that is given."""
+    return next((name for name in LOCATIONS if section.get(name) not in (None, "", (), [])), "path")
+
+
+def _content(section: Mapping[str, Any]) -> str:
+    """Return the content of data without a name: by what the section says, and by the suffix."""
+    if section.get("text_columns"):
+        return "text"
+    if section.get("image_column") is not None:
+        return "images"
+    ending = suffix_of(section)
+    contents = (
+        content
+        for content, choices in FORMATS.items()
+        if any(ending in value.suffixes for value in choices.values())
+    )
+    return next(contents, "table" if ending or _location(section) != "path" else "images")
+
+
+def _format(section: Mapping[str, Any], content: str) -> str:
+    """Return the format: as ``data.format`` says, else by the suffix of the first file."""
+    choices, requested = FORMATS[content], section.get("format")
+    if requested:
+        if requested not in choices:
+            hint = near(str(requested), choices)
+            raise ValueError(f"{content}: unknown format {requested!r}; {hint}")
+        return str(requested)
+    ending = suffix_of(section)
+    if content == "images":
+        return "list" if ending in formats() else "folders"
+    fitting = (name for name, value in choices.items() if ending in value.suffixes)
+    return next(fitting, next(iter(choices)))
+
+
+def suffix_of(section: Mapping[str, Any]) -> str:
     """Return the suffix of the first file that a section names; empty if there is none."""
     path, clients = section.get("path"), section.get("clients")
     if isinstance(clients, list | tuple) and clients:
         first = clients[0]
         path = first.get("train") if isinstance(first, Mapping) else getattr(first, "train", None)
-    return Path(path).suffix.lower() if isinstance(path, str | Path) else ""
+    return suffix(Path(path)) if isinstance(path, str | Path) else ""
 
 
 @cache
-def groups() -> tuple[type[DataSettings], ...]:
-    """Return the groups of settings that some kinds of data have."""
+def groups() -> tuple[Group, ...]:
+    """Return the groups of settings that some data have."""
     return tuple(
-        kind
-        for kind in reversed(OwnReader.__mro__)
-        if issubclass(kind, DataSettings) and own_keys(kind)
+        group
+        for group in reversed(CustomReader.__mro__)
+        if issubclass(group, DataSettings) and added_keys(group)
     )[1:]
 
 
 @cache
-def own_keys(group: type[DataSettings]) -> frozenset[str]:
+def added_keys(group: Group) -> frozenset[str]:
     """Return the keys that a group adds to those that it extends."""
     extended = (base for base in group.__bases__ if issubclass(base, DataSettings))
     return frozenset(group.model_fields).difference(*(base.model_fields for base in extended))
 
 
-def names_with(group: type[DataSettings]) -> list[str]:
-    """Return the names of data sets that have a group of settings; those that are not own data by a
-    common name.
+def names_with(group: Group) -> list[str]:
+    """Return the names of those that have a group of settings: formats, places or contents of own
+    data that bring it, then data sets of the catalogue, if they are few by name.
     """
-    kinds = {
-        name: (entry.settings, *VARIANTS.get(entry.settings, ()))
-        for name, entry in CATALOGUE.items()
-    }
-    names = [name for name, some in kinds.items() if any(issubclass(kind, group) for kind in some)]
-    public = [name for name in names if not CATALOGUE[name].own]
+    values = (value for axis in (*FORMATS.values(), LOCATIONS, CONTENTS) for value in axis.values())
+    names = [v.name for v in values if any(issubclass(g, group) for g in v.groups)]
+    if not names:
+        names = [s.content for s in sources() if any(issubclass(g, group) for g in s.groups)]
+    public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
     return [
-        *(name for name in names if CATALOGUE[name].own),
+        *dict.fromkeys(names),
         *(public if len(public) < 3 else ["public data sets"]),
     ]
 
 
-def _misplaced(section: Mapping[str, Any], kind: type[DataSettings]) -> dict[str, str]:
-    """Return the keys of a section that data of this kind do not have, but others do, each with the
-    reason.
-    """
-    wrong: dict[str, str] = {}
-    for key in (key for key in section if key not in kind.model_fields):
-        if group := next((group for group in groups() if key in own_keys(group)), None):
-            called, names = kind.called or section["name"], ", ".join(names_with(group))
-            wrong[key] = f"{called} {group.lacking}; remove it, it is for {names}"
-    return wrong
+def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, str]:
+    """Return the keys of a section that only other data have, each with the reason."""
+    reasons: dict[str, str] = {}
+    title = settings_type.source.title if issubclass(settings_type, OwnData) else section["name"]
+    for key in (key for key in section if key not in settings_type.model_fields):
+        if group := next((group for group in groups() if key in added_keys(group)), None):
+            names = ", ".join(names_with(group))
+            reasons[key] = f"{title} {group.absence}; remove it, it is for {names}"
+    return reasons
 
 
 def _chosen(value: Any) -> Any:
-    """Validate a section as the settings of its kind of data; settings are returned unchanged.
+    """Validate a section as the settings of its data; settings are returned unchanged.
 
-    Raises ValidationError with every bad key or value, also for a key that only other kinds have.
+    Raises ValidationError with every bad key or value, also for a key that only other data have.
     """
     if not isinstance(value, Mapping):
         if hasattr(value, "__getitem__") and not isinstance(value, str | list):
@@ -133,9 +171,23 @@ def _chosen(value: Any) -> Any:
                 "data in memory go by from_arrays, from_clients or from_frame of pomona.data"
             )
         return value
-    section = {"name": DEFAULT, **value}
-    kind = kind_of(section)
-    return of_kind(kind, section, _misplaced(section, kind))
+    section = _with_name(value)
+    settings_type = group_of(section)
+    return of_kind(settings_type, section, _misplaced(section, settings_type))
+
+
+def _with_name(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section with its name: the content of own data if it says where they are."""
+    section = dict(section)
+    if str(section.get("name")) in OLD | {"hf": "", "clients": ""}:
+        old = section.pop("name")
+        if old == "idx":
+            section["format"] = "idx"
+        if old in OLD:
+            section["name"] = OLD[old]
+    if section.get("name") is None:
+        section["name"] = source_of(section).content if section.keys() & LOCATIONS else DEFAULT
+    return section
 
 
 Data = Annotated[SerializeAsAny[DataSettings], BeforeValidator(_chosen)]

@@ -72,14 +72,12 @@ class DataSettings(Settings):
     """What every kind of data has; subclasses are groups of settings that some kinds have.
 
     Attributes:
-        called: what data of a kind are called in messages; by their name if empty.
         title: what a group is about, a heading in the reference.
-        lacking: what is said of data without the group, after their name.
+        absence: what is said of data without the group, after their name.
     """
 
-    called: ClassVar[str] = ""
     title: ClassVar[str] = "every kind of data"
-    lacking: ClassVar[str] = ""
+    absence: ClassVar[str] = ""
 
     name: str = Field(
         description="A data set of `pomona data list`, or module:function of your own."
@@ -140,7 +138,7 @@ class DataFolder(DataSettings):
     """Where data sets of the catalogue lie."""
 
     title = "folder of data sets"
-    lacking = "is not looked for in the folder of data sets"
+    absence = "is not looked for in the folder of data sets"
 
     dir: Path | None = Field(
         default=None,
@@ -152,7 +150,7 @@ class OwnPath(DataSettings):
     """Where own data lie."""
 
     title = "file or folder"
-    lacking = "is not read from a file or folder that you name"
+    absence = "is not read from a file or folder that you name"
 
     path: Path | None = Field(default=None, description="The file or the folder to read.")
 
@@ -161,7 +159,7 @@ class HubFiles(DataSettings):
     """Parquet files of a repository of the Hugging Face Hub."""
 
     title = "repository of the Hugging Face Hub"
-    lacking = "is not read from a repository of the Hugging Face Hub"
+    absence = "is not read from a repository of the Hugging Face Hub"
 
     repository: str = Field(default="", max_length=200, description="OWNER/NAME of the data set.")
     revision: str = Field(
@@ -190,7 +188,7 @@ class ImageColumn(DataSettings):
     """Images in a column of Parquet files."""
 
     title = "column of images"
-    lacking = "has no column of images"
+    absence = "has no column of images"
 
     image_column: Column | None = Field(
         default=None, description="Column of images, encoded as in files (PNG, JPEG)."
@@ -201,7 +199,7 @@ class FilesByClient(DataSettings):
     """Files of each client."""
 
     title = "files by client"
-    lacking = "has no files by client, data.name = clients has"
+    absence = "has no files by client, data.name = clients has"
 
     clients: tuple[ClientFiles, ...] = Field(default=(), description="Files of each client.")
 
@@ -210,7 +208,7 @@ class Images(DataSettings):
     """Images in any form."""
 
     title = "images"
-    lacking = "has no images"
+    absence = "has no images"
 
     resize: int | None = Field(
         default=None,
@@ -232,7 +230,7 @@ class ImageFiles(DataSettings):
     """Images in files of their own."""
 
     title = "image files"
-    lacking = "has no image files"
+    absence = "has no image files"
 
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
         default=None,
@@ -252,7 +250,7 @@ class ClassNames(DataSettings):
     """Names of own data's classes."""
 
     title = "class names"
-    lacking = "has its own names of classes or targets"
+    absence = "has its own names of classes or targets"
 
     classes: tuple[str, ...] = Field(
         default=(),
@@ -266,7 +264,7 @@ class TargetKind(ClassNames):
     """What own data's labels are."""
 
     title = "targets"
-    lacking = "has targets of one kind only"
+    absence = "has targets of one kind only"
 
     targets: Targets = Field(
         default="classes",
@@ -280,7 +278,7 @@ class EventTimes(TargetKind):
     """Times to an event as targets."""
 
     title = "times to an event"
-    lacking = "has no times to an event"
+    absence = "has no times to an event"
 
     intervals: int = Field(
         default=10,
@@ -311,7 +309,7 @@ class LabelThreshold(DataSettings):
     """Two classes from a label that is a number."""
 
     title = "label of numbers"
-    lacking = "has no column of labels"
+    absence = "has no column of labels"
 
     label_above: float | None = Field(
         default=None,
@@ -348,7 +346,7 @@ class CsvFormat(CsvForm, DataSettings):
     """Format of CSV files."""
 
     title = "format of a CSV file"
-    lacking = "is not a CSV file"
+    absence = "is not a CSV file"
 
     @property
     def form(self) -> CsvForm:
@@ -365,7 +363,7 @@ class CsvHeading(DataSettings):
     """Names of the columns of a CSV file."""
 
     title = "names of CSV columns"
-    lacking = "is not a CSV file whose columns may lack names"
+    absence = "is not a CSV file whose columns may lack names"
 
     header: bool | None = Field(
         default=None,
@@ -380,11 +378,15 @@ class CsvHeading(DataSettings):
     )
 
 
+class CsvFile(CsvHeading, CsvFormat):
+    """Settings that only CSV files have."""
+
+
 class Columns(DataSettings):
     """Columns with a purpose: labels, owners, groups, times, subgroups."""
 
     title = "columns"
-    lacking = "has no columns"
+    absence = "has no columns"
 
     label_column: Column | None = Field(
         default=None,
@@ -445,7 +447,7 @@ class OwnerColumn(Columns):
     """Who owns a row."""
 
     title = "column of clients"
-    lacking = "has a file for each client, or no column that names them"
+    absence = "has a file for each client, or no column that names them"
 
     client_column: Column | None = Field(
         default=None, description="Column that names the client owning a row."
@@ -456,7 +458,7 @@ class Features(Columns):
     """Columns that become features of a table."""
 
     title = "features of a table"
-    lacking = "has no columns that become features"
+    absence = "has no columns that become features"
 
     drop_columns: tuple[Column, ...] = Field(default=(), description="Columns that are left out.")
     keep_columns: tuple[Column, ...] = Field(
@@ -531,7 +533,7 @@ class Tokens(DataSettings):
     """Texts as rows of tokens."""
 
     title = "texts"
-    lacking = "has no texts"
+    absence = "has no texts"
 
     vocabulary_size: int = Field(
         default=98635,
@@ -562,7 +564,7 @@ class TextColumns(Columns):
     """Columns of texts."""
 
     title = "columns of texts"
-    lacking = "has no columns of texts"
+    absence = "has no columns of texts"
 
     text_columns: tuple[Column, ...] = Field(
         default=(), description="Columns whose texts are joined."

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, refuse
 from pomona.data import table_file, table_survey, tokenizer
+from pomona.data.axes import PublicTexts, Source, Texts, settings_class
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import CsvTexts, ParquetTexts, PublicTexts, Texts
 from pomona.data.table_file import Record
 from pomona.data.table_survey import TableSurvey
 from pomona.data.validation import blocks
@@ -45,7 +45,7 @@ def encode(
     return x
 
 
-def read(settings: CsvTexts | ParquetTexts) -> Dataset:
+def read(settings: Texts) -> Dataset:
     """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
     return read_parts(table_file.parts(own_path(settings)), 1, settings)[0]
 
@@ -124,7 +124,14 @@ def _dataset(
     )
 
 
-def spoken(dataset: Dataset, rows: NDArray[np.int64], size: int, memory_share: float) -> Dataset:
+def spoken(
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    _own: NDArray[np.int64] | None = None,
+    *,
+    size: int,
+    memory_share: float,
+) -> Dataset:
     """Re-encode texts with the vocabulary of these rows, i.e. the training rows.
 
     Args:
@@ -158,8 +165,9 @@ def ag_news(settings: PublicTexts) -> Dataset:
     such results must not be reported as AG News accuracy.
     """
     found = locate(settings)
-    fixed = CsvTexts(
-        name="csv-text",
+    columns_of: Any = settings_class(Source("text", "path", "csv"))
+    fixed = columns_of(
+        name="text",
         header=False,
         label_column=0,
         text_columns=(1, 2),

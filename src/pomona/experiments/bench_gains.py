@@ -63,6 +63,8 @@ def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any
             **{key: row[key] for key in VALUES},
             "gain": known and known.value,
             **{key: known and getattr(known, key) for key in ("low", "high", "p")},
+            "judged": known.judged if known else "",
+            "base": known.base if known else "",
             "verdict": verdicts[i],
             "reason": gain if isinstance(gain, str) else "",
         }

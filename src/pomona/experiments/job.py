@@ -16,9 +16,9 @@ from pomona.core.errors import DataError, StorageError, stated
 from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
 from pomona.data import data_settings, read
+from pomona.data.axes import InMemory, PublicImages, PublicTexts
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import InMemory, PublicImages, PublicTexts
 from pomona.data.settings import DataSettings, OwnPath
 from pomona.federation.checkpointing import INERT
 from pomona.metrics.best_round import Point, best
@@ -214,11 +214,6 @@ def figures(result: Result) -> Figures:
         **({"backdoor": found} if (found := result.summary.get("backdoor")) else {}),
         "privacy": result.summary.get("privacy"),
         "versions": {**result.about["versions"], "engine": result.about["engine"]},
-        "notes": [
-            {"text": note.text, "topic": note.topic}
-            for note in result.notes
-            if note.topic in ("data", "partition")  # the same after an interruption
-        ],
     }
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
 from pomona.core.files import own, probe, writing
-from pomona.data.kinds import InMemory
+from pomona.data.axes import InMemory
 from pomona.experiments.bench_results import Bench, collect, require_same, save
 from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan

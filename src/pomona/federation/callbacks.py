@@ -1,9 +1,8 @@
 """Callbacks that observe the round loop, or end it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from pomona.core.errors import ConfigError
 from pomona.record.rows import Evaluation, RoundRow
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 class Callback(Protocol):
     """Observes a run (for example, a progress bar).
 
-    A callback of your own has any of these methods, and any of ``Steering`` and ``Witness``. An
-    exception that it raises ends the run, which can be resumed.
+    An exception that it raises ends the run, which can be resumed. ``Steering`` and ``Witness``
+    have a method more.
     """
 
     def begin(self) -> None:
@@ -94,51 +93,35 @@ class NullCallback:
         """Do nothing."""
 
 
-METHODS = ("begin", "trained", "round", "note", "ends", "exchanged")
-"""Methods of which a callback has any."""
-
-
-def require_methods(watcher: object) -> None:
-    """Raise ConfigError for a watcher that would never be called."""
-    if watcher is not None and not any(callable(getattr(watcher, name, None)) for name in METHODS):
-        raise ConfigError(
-            f"watcher: {type(watcher).__name__} has none of {', '.join(METHODS)}; give an object "
-            "with those that you want to hear of"
-        )
-
-
 class CallbackList:
-    """Several callbacks as one; each is called by the methods that it has."""
+    """Several callbacks as one."""
 
-    def __init__(self, *callbacks: object) -> None:
-        self._callbacks = callbacks
-        if asked := self._methods("ends"):
+    def __init__(self, *callbacks: Callback) -> None:
+        self.callbacks = callbacks
+        if asked := [callback.ends for callback in callbacks if isinstance(callback, Steering)]:
             self.ends = lambda *seen: True in [ends(*seen) for ends in asked]  # all see the round
-        if told := self._methods("exchanged"):
+        if told := [callback.exchanged for callback in callbacks if isinstance(callback, Witness)]:
             self.exchanged = lambda *seen: [exchanged(*seen) for exchanged in told]
-
-    def _methods(self, name: str) -> list[Callable[..., Any]]:
-        return [method for each in self._callbacks if callable(method := getattr(each, name, None))]
 
     def begin(self) -> None:
         """Call all."""
-        for begin in self._methods("begin"):
-            begin()
+        for callback in self.callbacks:
+            callback.begin()
 
     def trained(self, number: int) -> None:
         """Call all."""
-        for trained in self._methods("trained"):
-            trained(number)
+        for callback in self.callbacks:
+            callback.trained(number)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Call all."""
-        for seen in self._methods("round"):
-            seen(row, evaluations)
+        for callback in self.callbacks:
+            callback.round(row, evaluations)
 
     def note(self, text: str) -> None:
         """Call all."""
-        for heard in self._methods("note"):
-            heard(text)
+        for callback in self.callbacks:
+            callback.note(text)
 
 
 class StopAfter(NullCallback):

@@ -147,10 +147,12 @@ class At(NamedTuple):
 class BestRounds:
     """Rounds that summarise a run; None if no test samples define the metric.
 
+    Round 0, the untrained model, is the best only if no later round can be: on validation and on
+    test data, as in the choice of the models that a run keeps.
+
     Attributes:
         last: client mean in the last round.
-        best_validation: client mean in the best validation round, chosen without test data. Round
-            0, the untrained model, is chosen only if no later round can be.
+        best_validation: client mean in the best validation round, chosen without test data.
         best_test: the papers' BMCTA: the best client mean over rounds. Selected on test data, so
             optimistic.
         best_test_pooled: the APPLE code's BTA: the best value over all samples. Also optimistic;
@@ -225,6 +227,11 @@ def _mean(values: Array) -> float | None:
 
 
 def _highest(tested: Sequence[At], scores: ArrayLike) -> At | None:
-    """Return the first with the highest score among those with a test value."""
+    """Return the first with the highest score among those with a test value, after round 0 if there
+    are any.
+    """
     score = np.where([np.isnan(at.test) for at in tested], np.nan, np.asarray(scores, dtype=float))
+    later = np.array([at.round > 0 for at in tested], dtype=bool)
+    if not np.isnan(score[later]).all():
+        score = np.where(later, score, np.nan)
     return None if np.isnan(score).all() else tested[int(np.nanargmax(score))]

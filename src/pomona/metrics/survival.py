@@ -6,8 +6,11 @@ at the same time.
 
 Metrics with inverse probability of censoring weights (``uno_c``, ``dynamic_auroc``,
 ``integrated_brier``) use the Kaplan-Meier estimate G of the censoring times of the same samples,
-with the same weights: a client's test samples, or a resample of them. A sample with G = 0 is
-ignored. scikit-survival gives the same if it gets those samples twice.
+with the same weights: a client's test samples, or a resample of them. An event at T is seen if the
+sample is not censored before T, so its weight is 1 / G(T-), with G just before T; survival of t is
+seen if it is not censored by t, so its weight is 1 / G(t). Both differ only where events and
+censorings share a time, as in whole years. There scikit-survival weights events by 1 / G(T), which
+is too much; without such times it gives the same if it gets those samples twice.
 """
 
 from typing import Any
@@ -34,12 +37,14 @@ def risk(survival: Array) -> Array:
     return expected
 
 
-def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = False) -> Array:
+def kaplan_meier(
+    targets: Array, weights: Array, at: Array, censoring: bool = False, before: bool = False
+) -> Array:
     """Return the product-limit estimate of the share without an event beyond each time ``at`` (K,):
     (R, K).
 
     Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With
-    ``censoring``, of the share not censored.
+    ``censoring``, of the share not censored; with ``before``, just before each time.
     """
     order = np.argsort(targets[:, 0], kind="stable")
     (time, event), drawn = targets[order].T, weights[:, order]
@@ -49,7 +54,7 @@ def kaplan_meier(targets: Array, weights: Array, at: Array, censoring: bool = Fa
     hits, exposed = (left - seen, exposed - seen) if censoring else (seen, exposed)
     curve = np.cumprod(1 - np.nan_to_num(divide(hits, exposed)), axis=1)
     beyond: Array = np.pad(curve, ((0, 0), (1, 0)), constant_values=1.0)[
-        :, np.searchsorted(moments, at, side="right")
+        :, np.searchsorted(moments, at, side="left" if before else "right")
     ]
     return beyond
 
@@ -66,9 +71,13 @@ def c_index(survival: Array, targets: Array, weights: Array) -> Array:
     return _concordance(risk(survival), targets, weights, weights)
 
 
-def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
-    """Return ``c_index`` with pairs weighted by 1 / G(T)^2 at their earlier time, to remove the
+def uno_c(survival: Array, targets: Array, weights: Array, tau: float = np.inf) -> Array:
+    """Return ``c_index`` with pairs weighted by 1 / G(T-)^2 at their earlier time, to remove the
     effect of censoring.
+
+    Pairs whose earlier time is ``tau`` or later do not count. By default all do: tau is then the
+    end of the samples' observation, beyond which no event can be seen, and G(T-) > 0 at each event
+    before.
 
     Uno et al., "On the C-statistics for evaluating overall adequacy of risk prediction procedures
     with censored survival data", Statistics in Medicine 2011.
@@ -77,7 +86,7 @@ def uno_c(survival: Array, targets: Array, weights: Array) -> Array:
         risk(survival),
         targets,
         weights,
-        weights * _uncensored(targets, weights, targets[:, 0]) ** 2,
+        weights * _seen(targets, weights) ** 2 * (targets[:, 0] < tau),
     )
 
 
@@ -85,16 +94,16 @@ def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) ->
     """Return the mean over times t of the AUROC of 1 - S(t), for events by t against samples known
     to survive t.
 
-    Cases by t are weighted by 1 / G(T) (Uno et al., JASA 2007); times by the number of events since
-    the previous time (Lambert and Chevret, "Summary measure of discrimination in survival models
-    based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical Research
-    2014). Of ``at``, only those within the samples' times are used.
+    Cases by t are weighted by 1 / G(T-) (Uno et al., JASA 2007); times by the number of events
+    since the previous time (Lambert and Chevret, "Summary measure of discrimination in survival
+    models based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical
+    Research 2014). Of ``at``, only those within the samples' times are used.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     within = _within(time, at)
     if not within.any():
         return np.full(len(weights), np.nan)
-    cases = weights * _uncensored(targets, weights, time)
+    cases = weights * _seen(targets, weights)
     areas = []
     for k in np.flatnonzero(within):
         case = event & (time <= at[k])
@@ -110,15 +119,17 @@ def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array)
     and time.
 
     Time is from the first to the last of ``at`` within the samples' times (trapezoids); undefined
-    for fewer than two, or without events. Samples with an event by t are weighted by 1 / G(T),
-    those that survive t by 1 / G(t). Graf et al., "Assessment and comparison of prognostic
-    classification schemes for survival data", Statistics in Medicine 1999.
+    for fewer than two, or without events. Samples with an event by t are weighted by 1 / G(T-),
+    those that survive t by 1 / G(t); the weights sum to the number of samples. Graf et al.,
+    "Assessment and comparison of prognostic classification schemes for survival data", Statistics
+    in Medicine 1999.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
     at, survival = (part[..., _within(time, at)] for part in (at, survival))
     had = event[:, np.newaxis] & (time[:, np.newaxis] <= at)
     going = time[:, np.newaxis] > at
-    cases, others = weights * _uncensored(targets, weights, time), _uncensored(targets, weights, at)
+    cases = weights * _seen(targets, weights)
+    others = _inverse(kaplan_meier(targets, weights, at, censoring=True))
     losses = cases @ (survival**2 * had) + others * (weights @ ((1 - survival) ** 2 * going))
     scores = np.where(
         weights @ going > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan
@@ -174,9 +185,13 @@ def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) ->
     return divide(right, pairs)
 
 
-def _uncensored(targets: Array, weights: Array, at: Array) -> Array:
-    """Return 1 / G at some times (R, K), 0 where G is 0."""
-    share = kaplan_meier(targets, weights, at, censoring=True)
+def _seen(targets: Array, weights: Array) -> Array:
+    """Return 1 / G just before each sample's time (R, n)."""
+    return _inverse(kaplan_meier(targets, weights, targets[:, 0], censoring=True, before=True))
+
+
+def _inverse(share: Array) -> Array:
+    """Return 1 / share, 0 where that is 0."""
     return np.nan_to_num(divide(1.0, np.where(share > _NONE, share, 0.0)))
 
 

@@ -17,18 +17,13 @@ RARE = 5  # rows of a class that are too few for every split of several clients
 MANY = 30  # rows after which measured integers repeat
 
 
-def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> list[str]:
+def remarks(dataset: Dataset, partition: Partition) -> list[str]:
     """Return warnings about problems that metrics would hide, one line each.
 
     Covers skipped files; rows dealt to others than their owners; a single class, classes without
     rows or with few, class names that differ only in spelling, as many classes as a measurement has
-    values; masks without a class; constant flags; columns that look like an identifier; clients
-    without test rows.
-
-    Args:
-        dataset: the data.
-        partition: the clients' rows.
-        names: of the clients.
+    values; masks without a class; constant flags; columns that look like an identifier. Those on
+    the split are in ``split_notes``.
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
     found = [
@@ -39,7 +34,7 @@ def remarks(dataset: Dataset, partition: Partition, names: Sequence[str]) -> lis
         *owners,
         *_identifiers(dataset),
     ]
-    return [*dataset.notes, *found, *_untested(partition, names)]
+    return [*dataset.notes, *found]
 
 
 def _parted(dataset: Dataset, partition: Partition) -> list[str]:
@@ -152,27 +147,6 @@ def _numbered(column: NDArray[np.generic]) -> bool:
         and len(np.unique(rows)) == len(rows)
         for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))
     )
-
-
-def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
-    without = [
-        name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)
-    ]
-    if not without:
-        return []
-    if len(without) == len(names):
-        return [
-            (
-                "no client has test rows, so no test figures; give more rows a client, or test "
-                "rows of their own"
-            )
-        ]
-    return [
-        (
-            f"{len(without)} of {len(names)} clients have no test rows and are in no mean: "
-            f"{listed(without)}"
-        )
-    ]
 
 
 Counts = NDArray[np.int64]

@@ -17,6 +17,8 @@ from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings
 from pomona.partition.partition import Labels, Rows, Shares, deal, sample
 
+Times = NDArray[np.float64]
+
 
 def class_numbers(dataset: Dataset) -> Labels:
     """Return (N,) the class of every row; a single class if the targets are not classes."""
@@ -98,11 +100,9 @@ def _dealt(
     """
     if groups is None:
         return [pool[positions] for positions in deal(strata[pool], shares, rng)]
-    units, place = np.unique(groups[pool], return_inverse=True)
-    return [
-        pool[np.isin(place, dealt)]
-        for dealt in deal(majority(place, strata[pool], len(units)), shares, rng)
-    ]
+    units, unit = np.unique(groups[pool], return_inverse=True)
+    of_most = majority(unit, strata[pool], len(units), rng)
+    return [pool[np.isin(unit, dealt)] for dealt in deal(of_most, shares, rng)]
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,12 @@ def hold_out(
     share: float,
     rng: np.random.Generator,
     groups: NDArray[np.int64] | None,
-    times: NDArray[np.float64] | None,
+    times: Times | None,
 ) -> Rows:
     """Choose rows to hold out, stratified by class; or the latest, if rows have times.
+
+    Ties are drawn, so that the order of the rows in a file decides nothing: among rows of the time
+    at which the split lies those held out are a sample, stratified by class.
 
     Args:
         rows: ascending row numbers to choose from.
@@ -268,28 +271,49 @@ def hold_out(
     Returns:
         The chosen rows, ascending.
     """
-    units, place = (
+    units, unit = (
         (np.arange(len(rows)),) * 2
         if groups is None
         else np.unique(groups[rows], return_inverse=True)
     )
     size = min(max(round(share * len(units)), int(share > 0)), max(len(units) - 1, 0))
-    if times is not None:
-        latest = np.full(len(units), -np.inf)
-        np.maximum.at(latest, place, times[rows])
-        chosen = np.argsort(latest, kind="stable")[len(units) - size :]
-    else:
-        chosen = sample(
-            labels[rows] if groups is None else majority(place, labels[rows], len(units)), size, rng
-        )
-    return rows[np.isin(place, chosen)]
+    later, tied = (
+        (units[:0], np.arange(len(units)))
+        if times is None
+        else _latest(latest_of(unit, times[rows], len(units)), size)
+    )
+    left = size - len(later)
+    if 0 < left < len(tied):
+        classes = labels[rows] if groups is None else majority(unit, labels[rows], len(units), rng)
+        tied = tied[sample(classes[tied], left, rng)]
+    return rows[np.isin(unit, np.concatenate([later, tied[:left]]))]
 
 
-def majority(place: NDArray[np.int64], labels: Labels, units: int) -> Labels:
-    """Return (units,) the most frequent class of each unit's rows (n,); ties go to the lowest
-    class.
+def latest_of(unit: Rows, times: Times, units: int) -> Times:
+    """Return (units,) the latest time of each unit's rows (n,)."""
+    latest = np.full(units, -np.inf)
+    np.maximum.at(latest, unit, times)
+    return latest
+
+
+def _latest(times: Times, size: int) -> tuple[Rows, Rows]:
+    """Return the units after the time at which ``size`` latest begin, and those of that time."""
+    if not size:
+        return (np.empty(0, np.int64),) * 2
+    begin = np.sort(times)[len(times) - size]
+    return np.flatnonzero(times > begin), np.flatnonzero(times == begin)
+
+
+def majority(
+    unit: NDArray[np.int64], labels: Labels, units: int, rng: np.random.Generator
+) -> Labels:
+    """Return (units,) the most frequent class of each unit's rows (n,); among several one at
+    random.
     """
     counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
-    np.add.at(counts, (place, labels), 1)
-    most: Labels = counts.argmax(axis=1)
-    return most
+    np.add.at(counts, (unit, labels), 1)
+    most = counts == counts.max(axis=1, keepdims=True)
+    classes: Labels = counts.argmax(axis=1)
+    tied = np.flatnonzero(most.sum(axis=1) > 1)
+    classes[tied] = (most[tied] * (1 + rng.random(most[tied].shape))).argmax(axis=1)
+    return classes

@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, listed
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import LEVEL, mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array, exact
+from pomona.record.judged import Judged
 from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
@@ -64,6 +65,8 @@ class Gain:
         seeds: number of seeds in the mean.
         left_out: clients excluded from a mean, in id order; empty for one client's gain.
         client: the name of the client whose gain it is; empty for a mean.
+        judged, base: the models of the run and of the other that were compared, by their names,
+            moments and rounds, on test samples; empty if unknown.
     """
 
     value: float
@@ -77,6 +80,8 @@ class Gain:
     seeds: int = 1
     left_out: tuple[LeftOut, ...] = ()
     client: str = ""
+    judged: str = ""
+    base: str = ""
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -117,8 +122,8 @@ def gains(
     own or the targets are numbers, since predictions do not determine it (use ``mse``).
 
     Raises:
-        ConfigError: the sequences are empty or differ in length, or their seeds have different test
-            samples.
+        ConfigError: the sequences are empty or differ in length, their clients are not the same, or
+            their seeds have different test samples.
         DataError: a file of predictions is damaged.
     """
     runs, bases = _each_seed(run), _each_seed(base)
@@ -129,14 +134,28 @@ def gains(
     first = runs[0]
     task, names = _task(first), first.about["clients"]
     n = len(names)
+    _require_clients(names, [*runs, *bases])
     if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
     each = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
+    sides = {"judged": str(Judged.of(runs) or ""), "base": str(Judged.of(bases) or "")}
     clients = [
-        replace(_gain([one]), client=name) if isinstance(one, Evidence) else None
+        replace(_gain([one]), client=name, **sides) if isinstance(one, Evidence) else None
         for name, one in zip(names, each, strict=True)
     ]
-    return clients, _mean(each)
+    mean = _mean(each)
+    return clients, mean and replace(mean, **sides)
+
+
+def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
+    """Raise ConfigError for runs of other clients, between which there is no gain."""
+    for run in runs:
+        if list(others := run.about["clients"]) != list(names):
+            raise ConfigError(
+                f"the runs are of other clients, {listed(names)} ({len(names)}) and "
+                f"{listed(others)} ({len(others)}), so there is no gain; give runs over the same "
+                "data and partition"
+            )
 
 
 def _mean(each: Sequence[Evidence | LeftOut]) -> Gain | None:

@@ -2,7 +2,7 @@
 trajectory trains again.
 """
 
-from pomona.results.run_numbers import headline
+from pomona.record.judged import headline
 from pomona.results.summary_table import table
 
 __all__ = ["headline", "table"]

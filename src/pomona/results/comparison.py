@@ -137,7 +137,11 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float 
     if count.moment == "best_test":
         means = "test_accuracy" if metric == ACCURACY else "test_value"
         pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
-        return metric.best(figures["curve"].get(means if count.over == "clients" else pooled, ()))
+        curve = figures["curve"]
+        values = curve.get(means if count.over == "clients" else pooled, ())
+        later = [value for number, value in zip(curve["round"], values, strict=False) if number]
+        best = metric.best(later)
+        return metric.best(values) if best is None else best
     moment = _judged(figures).get(count.moment)
     if not moment:
         return None

@@ -131,6 +131,17 @@ def evidence(run: Run, gain: Gain) -> str:
     )
     return (
         f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of {over}{seeds}{left}."
+        f"{sides(gain)}"
+    )
+
+
+def sides(gain: Gain) -> str:
+    """Name the models that a gain compares, `` Compared on test data: ...``; empty if unknown."""
+    if not (gain.judged and gain.base):
+        return ""
+    both = gain.judged == gain.base
+    return (
+        f" Compared on test data: {gain.judged}{', of both' if both else f', against {gain.base}'}."
     )
 
 

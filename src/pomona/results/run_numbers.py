@@ -6,55 +6,19 @@ Shared by the page, its figures and the command line.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
-from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import Metric
-from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.judged import SPOKEN, headline, judged_by
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.method_colours import Look, looks
 from pomona.results.wording import counted
-
-Key: TypeAlias = tuple[str, str]
-"""(model, when) of an evaluation on the test split."""
-
-MODELS = ("personal", "global", "local")
-TIMES = ("trained", "received")
-SPOKEN = {"trained": "after local training", "received": "as received"}
-
-
-def views(result: Result) -> list[Key]:
-    """Return every (model, when) with evaluations on the test split, the headline one first."""
-    named = tuple(result.about.get("headline") or ())
-    present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
-
-    def place(key: Key) -> tuple[bool, int, int, Key]:
-        model, when = key
-        return (
-            key != named,
-            MODELS.index(model) if model in MODELS else len(MODELS),
-            TIMES.index(when) if when in TIMES else len(TIMES),
-            key,
-        )
-
-    return sorted(present, key=place)
-
-
-def headline(result: Result) -> Key | None:
-    """Return the (model, when) of a run's headline model: the method's, else its personal model,
-    else the global one.
-
-    A trained model precedes the same model as received. None if nothing was evaluated on the test
-    split.
-    """
-    return next(iter(views(result)), None)
-
 
 ALONE = "separate"
 """The baseline for every method: each client trains only on its own data."""
@@ -84,18 +48,8 @@ class Run:
 
     @cached_property
     def kept(self) -> Evaluation | None:
-        """The headline evaluation for comparing runs.
-
-        With ``keep = best`` this is the best validation round, as for the answers and closing
-        metrics on record; otherwise the last round evaluated.
-        """
-        test = self.test
-        last = test[-1] if test else None
-        if last is None or self.setting("keep") != "best" or not finished(self.result):
-            return last
-        points = [Point(e.round, e.mean, mean_of_known(e.loss)) for e in self.validation]
-        found = best(points, self.metric)
-        return next((e for e in test if found and e.round == found.round), last)
+        """The headline evaluation for comparing runs, see ``judged_by``."""
+        return judged_by(self.result)
 
     @property
     def validation(self) -> list[Evaluation]:
@@ -162,10 +116,10 @@ class Run:
         if unknown.
         """
         name = str(self.setting("data.name") or "")
-        if name == "clients":
+        if self.setting("data.clients"):
             return f"the own files of {counted(self.result.clients, 'client')}"
-        entry, path = CATALOGUE.get(name), self.setting("data.path")
-        return (entry and entry.own and path and PurePath(str(path)).name) or name
+        path = None if name in CATALOGUE else self.setting("data.path")
+        return (path and PurePath(str(path)).name) or name
 
     def client(self, number: int) -> str:
         """Return a client's name, its number where a run compared with others has fewer clients."""
@@ -294,8 +248,3 @@ def comparable(prepared: list[Run]) -> bool:
     ranked.
     """
     return len({(run.scenario, run.metric.name) for run in prepared}) == 1
-
-
-def finished(result: Result) -> bool:
-    """Return whether the run was completed."""
-    return bool(result.summary)

@@ -6,9 +6,12 @@ from typing import Any
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.metric import ACCURACY, LOSS, Metric, metric_named
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.judged import Key, finished, views
 from pomona.record.result import Result
 from pomona.record.run_summary import best_and_spread
-from pomona.results.run_numbers import Key, Run, finished, runs, views
+from pomona.results.gain_presentation import Gained, gained_over
+from pomona.results.run_numbers import Run, baseline, runs
+from pomona.results.seeds import over_seeds
 from pomona.results.wording import size
 
 
@@ -16,7 +19,9 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
     """Return the named summary numbers, one row per run and named model.
 
     ``metric`` is the run's headline metric; all values except ``best_validation`` are on the test
-    split, None if undefined. ``last``, ``test_at_best_validation`` (in the best validation round,
+    split, None if undefined. ``judged`` is what gains compare, in ``judged_round``: with keep=best
+    the round best on validation, else the last; None for models other than the headline one.
+    ``last``, ``test_at_best_validation`` (in the best validation round,
     whose validation value is ``best_validation``) and ``best_on_test`` (best over rounds; with
     accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None
     for a metric that is not a mean over samples), ``worst``, ``percentile_10`` and ``loss`` (mean
@@ -32,7 +37,7 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
 
 def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     result = run.result
-    last = result.curve(*key)[-1]
+    last, judged = result.curve(*key)[-1], run.kept if headline else None
     return {
         "run": run.label,
         "method": result.name,
@@ -44,6 +49,8 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "clients": len(last.clients),
         "round": last.round,
         "last": last.mean,
+        "judged": judged and judged.mean,
+        "judged_round": judged and judged.round,
         **_over_clients(run, key),
         "loss": mean_of_known(last.loss),
         "loss_name": run.loss,
@@ -75,6 +82,34 @@ def _over_clients(run: Run, key: Key) -> dict[str, Any]:
         "worst": worst,
         "worst_client": None if worst is None else run.client(clients[last.index(worst)]),
         "percentile_10": spread["percentile_10"],
+    }
+
+
+def gain_columns(prepared: list[Run], cautions: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return by a run's label its mean gain over training alone, None if there is none, what both
+    are judged by, and cautions on the comparison.
+    """
+    compared = over_seeds(prepared)
+    known = [run for run in compared if run.mean is not None]
+    base = baseline(known, known[0]) if known else None
+    found = {one.run.label: one for one in gained_over(known, base)}
+    # the runs of several seeds have the gain over seeds
+    label = {one.label: run.label for run in compared for one in run.seeds or (run,)}
+    return {
+        run.label: _gain_of(found.get(label[run.label])) | {"cautions": [*cautions]}
+        for run in prepared
+    }
+
+
+def _gain_of(found: Gained | None) -> dict[str, Any]:
+    gain = found.over if found else None
+    return {
+        "gain": gain and gain.value,
+        "gain_low": gain and gain.low,
+        "gain_high": gain and gain.high,
+        "gain_over": found.base.label if found and gain else None,
+        "gain_judged": gain and gain.judged,
+        "gain_base": gain and gain.base,
     }
 
 
@@ -127,7 +162,13 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         else "On test data, each run in its own metric"
     )
     header = [*words, *numbers, "loss", "sent", "seconds"]
-    marked = frozenset((i, 0) for i, row in enumerate(shown) if row["headline"])
+    bold = [(i, 0) for i, row in enumerate(shown) if row["headline"]]
+    bold += [
+        (i, len(words) + list(numbers.values()).index(key))
+        for i, row in enumerate(shown)
+        if (key := _judged(row))
+    ]
+    marked = frozenset(bold)
     return Table("runs", title, [_run_note(metrics)], header, lines, range(len(words)), marked)
 
 
@@ -162,6 +203,13 @@ def _number_columns(metrics: Sequence[Metric]) -> dict[str, str]:
     }
 
 
+def _judged(row: dict[str, Any]) -> str:
+    """Return the key of the column with the value that gains compare; empty without one."""
+    rounds = {"last": row["round"], "test_at_best_validation": row.get("validation_round")}
+    judged = row.get("judged_round")
+    return next((key for key, number in rounds.items() if judged and number == judged), "")
+
+
 def _tenth(metrics: Sequence[Metric]) -> str:
     return "10th pct." if all(metric.higher for metric in metrics) else "10th/90th pct."
 
@@ -186,7 +234,8 @@ def _run_note(metrics: Sequence[Metric]) -> str:
         f"Means over clients{pooled}: in the last round, in the round best on validation, in the "
         f"round best on test ({best}). Spread and loss: last round; “{_tenth(metrics)}”: a "
         "percentile of the clients. Sent: down and up, 1 MB is 10⁶ bytes. Bold: the model that the "
-        "method's paper reports."
+        "method's paper reports, and its value that gains compare: with keep=best in the round "
+        "best on validation, else in the last."
     )
 
 

@@ -27,6 +27,7 @@ def constants(
     names: Sequence[str],
     task: Task,
     width: int,
+    known: NDArray[Any],
     train: Sequence[NDArray[Any]],
     test: Sequence[NDArray[Any]],
     judge: Judge,
@@ -34,7 +35,8 @@ def constants(
     """Return metric values of constant predictions on each client's test samples.
 
     ``own``: each client always predicts the answer that fits its own training labels; ``all``:
-    every client predicts the one that fits the training labels of all. Each has, by metric,
+    every client predicts the one that fits the training labels of all that are trained with in
+    round 1. Each has, by metric,
     ``clients`` (one value per client, None if undefined), their ``mean``, and ``pooled``, over all
     samples (None for a metric that is not a mean over samples).
 
@@ -42,14 +44,14 @@ def constants(
         names: of the metrics.
         task: of the targets.
         width: K, of the outputs.
+        known: training targets of all clients of round 1.
         train: training targets of each client.
         test: test targets of each client.
         judge: computes a metric.
     """
-    common = task.constant(np.concatenate(list(train)), width) if train else np.zeros(width)
     given = {
         "own": [task.constant(labels, width) for labels in train],
-        "all": [common] * len(train),
+        "all": [task.constant(known, width)] * len(train),
     }
     samples = [len(labels) for labels in test]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEDIAN = 0.5
+DIGITS = 10  # of a decimal that somebody wrote; a float32 is told apart by nine
 
 
 def curves(outputs: NDArray[Any]) -> Array:
@@ -82,14 +83,20 @@ def _details(survival: Array, targets: NDArray[Any], _: Resample) -> dict[str, A
 
 
 def edge_name(edge: float) -> str:
-    """Return an interval's end in full: close ones differ."""
-    return str(edge).removesuffix(".0")
+    """Return an interval's end in full: close ones differ.
+
+    Ends that are learned are times of the data, float32: 1.55, not 1.5499999523162842.
+    """
+    text, single = str(float(edge)), np.float32(edge)
+    rounded = float(single) == edge and not float(edge).is_integer()
+    long = sum(map(str.isdigit, text)) > DIGITS
+    return (str(single) if rounded and long else text).removesuffix(".0")
 
 
 def _predict(
     edges: Sequence[float], outputs: "Tensor", _names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return ``survival`` beyond each edge, the ``median`` and ``risk``.
+    """Return ``survival`` beyond each edge, the ``median``, as edges are named, and ``risk``.
 
     The median is the first edge beyond which no more than half survive; None if there is none.
     """
@@ -100,7 +107,8 @@ def _predict(
         {
             "survival": dict(zip(names, row.tolist(), strict=True)),
             "median": next(
-                (edge for edge, value in zip(edges, row, strict=True) if value <= MEDIAN), None
+                (float(name) for name, value in zip(names, row, strict=True) if value <= MEDIAN),
+                None,
             ),
             "risk": risk,
         }

@@ -121,7 +121,7 @@ def task(
     Parameters
     ----------
     words
-        settings of the data: data=csv data.path=rows.csv data.label_column=outcome
+        settings of the data: data=table data.path=rows.csv data.label_column=outcome
     """
     import tomli_w
 

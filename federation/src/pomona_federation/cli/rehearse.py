@@ -39,7 +39,7 @@ def rehearse(
         the federation.toml; its silos, run and task are rehearsed, on synthetic samples in the
         task's form
     words key=value of a run, overriding the file: rounds=5, model=lenet; or data that must fit the
-        task, and is partitioned among the silos: data=csv data.path=rows.csv partition.beta=0.1
+        task, and is partitioned among the silos: data=table data.path=rows.csv partition.beta=0.1
     """
     from pomona.config import read_overrides
     from pomona_federation.agreement import Federation
@@ -117,7 +117,7 @@ def simulate(
     ----------
     study
         a STUDY.toml or federation.toml with its sections run and task
-    words the data, which must fit the task, and other settings: data=csv data.path=rows.csv
+    words the data, which must fit the task, and other settings: data=table data.path=rows.csv
         data.client_column=silo
     """
     from pomona.cli.run import closing, watched

@@ -69,7 +69,7 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
     # empty splits get none
     section: Tree = {
-        "name": "clients",
+        "name": "arrays",
         "clients": clients,
         "validation_share": 0.0,
     }
@@ -164,7 +164,7 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
     def prepare(config: Config) -> Scenario:
         if "data" not in config.model_fields_set:
             raise ConfigError(
-                f"{path} names no data, silos do; add data=csv data.path=rows.csv "
+                f"{path} names no data, silos do; add data=table data.path=rows.csv "
                 "data.client_column=silo"
             )
         return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)

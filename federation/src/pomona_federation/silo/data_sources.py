@@ -10,7 +10,7 @@ from pomona.core.bounds import Sha256
 from pomona.core.errors import StorageError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
-from pomona.data.kinds import files
+from pomona.data.axes import files
 from pomona.data.settings import DataSettings
 
 MOST_SOURCES = 10_000  # most sources of one data set, over all names that its files have had

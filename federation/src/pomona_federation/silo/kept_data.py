@@ -19,8 +19,8 @@ from pomona.core.errors import DataError, PomonaError
 from pomona.core.files import expanded
 from pomona.core.settings import Settings
 from pomona.data import csv_table, image_arrays, read
+from pomona.data.axes import ColumnData, files
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import ColumnData, files
 from pomona.data.section import Data
 from pomona.data.settings import DataSettings
 from pomona.data.table_file import CSV, FORMATS
@@ -30,7 +30,7 @@ from pomona_federation.task_settings import TaskSettings
 
 logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
-READERS = {"csv", "npz", "clients"}
+READERS = {"table", "arrays"}
 SUFFIXES = {".npz", *(suffix for suffix, form in FORMATS.items() if form == CSV)}
 SETTLED = (
     2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
@@ -50,8 +50,10 @@ class WantedData(Settings):
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from; empty if anything else may be read, or executed."""
         paths = tuple(expanded(path) for path in files(self.data))
-        own = self.data.name in READERS and all(
-            p.suffix.lower() in SUFFIXES and p.is_file() for p in paths
+        own = (
+            bool(paths)
+            and self.data.name in READERS
+            and all(p.suffix.lower() in SUFFIXES and p.is_file() for p in paths)
         )
         return paths if own else ()
 
@@ -183,7 +185,7 @@ def conformed(found: Dataset, task: TaskSettings) -> Dataset:
     dataset = _in_form(found, task)
     if dataset.kind == "text":
         return _in_agreed_words(dataset, task)
-    return replace(dataset, shift=task.shift, scale=task.scale, learn=None)
+    return replace(dataset, shift=task.shift, scale=task.scale, raw=None, learn=None)
 
 
 def _in_form(found: Dataset, task: TaskSettings) -> Dataset:

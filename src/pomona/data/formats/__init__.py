@@ -21,11 +21,10 @@ from typing import cast
 
 from pomona.core.errors import ConfigError, with_extra
 from pomona.core.registry import load
-from pomona.core.settings import Settings
 from pomona.data.array_file import file
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.transfer import read_columns
-from pomona.data.settings import CsvFormat
+from pomona.data.settings import CsvFile, DataSettings
 
 ENTRY_POINTS = "pomona.readers"
 Reader = Callable[[Path, object], Columns]
@@ -47,10 +46,10 @@ class Format:
     reader: str
     library: str = ""
     extra: str = ""
-    settings: type[Settings] | None = None
+    settings: type[DataSettings] | None = None
 
 
-CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFormat)
+CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFile)
 _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
 }

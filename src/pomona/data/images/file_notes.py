@@ -13,16 +13,22 @@ Spacing = tuple[float, float, float]  # mm along z, y, x
 
 def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     """Return one line for each remark, with the files that it is about."""
-    by_note: dict[str, list[str]] = {}
-    for file in files:
-        for note in file.notes:
-            by_note.setdefault(note, []).append(file.path.name)
-    count = len(files)
-    remarks = [
-        f"{len(names)} of {count} files ({listed(names, 2)}): {note}"
-        for note, names in by_note.items()
-    ]
+    remarks = by_note([(file.path.name, file.notes) for file in files], "files")
     return (*_spacings(files), *_padded(files), *_units(files), *_orientations(files), *remarks)
+
+
+def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[str, ...]:
+    """Return one line for each note, with how many of the files have it; ``remarks``: the name of
+    each file, and its notes.
+    """
+    names: dict[str, list[str]] = {}
+    for name, file_notes in remarks:
+        for note in file_notes:
+            names.setdefault(note, []).append(name)
+    return tuple(
+        f"{len(having)} of {len(remarks)} {noun} ({listed(having, 2)}): {note}"
+        for note, having in names.items()
+    )
 
 
 def spacings(files: Sequence[ImageFile]) -> tuple[Spacing, ...]:

@@ -6,7 +6,7 @@ the closest stored axes, by permuting and flipping, never by interpolating.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -118,10 +118,6 @@ class Grid:
             back[stored, 2 - axis] = direction
             back[stored, 3] = self.shape[stored] - 1 if direction < 0 else 0
         return self.matrix @ back
-
-    def assumed(self, image: "Grid") -> "Grid":
-        """Return this grid with the affine of an image on the same stored axes."""
-        return replace(self, affine=image.affine, oriented=image.oriented)
 
     def matched(self, image: "Grid", voxels: NDArray[Any]) -> NDArray[Any]:
         """Turn voxels (i, j, k, ...) of this grid to z, y, x as the image is turned.

@@ -8,11 +8,12 @@ from typing import Any
 
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.judged import views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
-from pomona.results.run_numbers import Run, alike, views
+from pomona.results.run_numbers import Run, alike
 from pomona.results.run_numbers import runs as runs_of
 from pomona.results.wording import capital, size
 

@@ -7,7 +7,7 @@ from pomona.record.paired_gain import Verdict, jointly
 from pomona.results.gain_presentation import Gained, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
-from pomona.results.wording import capital, slug
+from pomona.results.wording import capital, listing, slug
 
 OVER_SEEDS = (
     "Of several seeds it is the mean over seeds, paired by seed, and the intervals cover "
@@ -35,6 +35,7 @@ def _overall(known: list[Gained]) -> Table:
             "several runs, and of clients, verdicts are given for all at once, after Holm's "
             "correction: one may be open where its own interval is not."
             + (" " + OVER_SEEDS if several else "")
+            + _sides(known)
         ],
         [
             "Run",
@@ -60,6 +61,17 @@ def _overall(known: list[Gained]) -> Table:
         ],
         words={0, 4 if several else 3},
     )
+
+
+def _sides(known: list[Gained]) -> str:
+    """Name the models that are compared: of each run, and of training alone."""
+    judged: dict[str, list[str]] = {}
+    for found in known:
+        if found.over and found.over.judged:
+            judged.setdefault(found.over.judged, []).append(found.run.label)
+            judged.setdefault(found.over.base, []).append(found.base.label)
+    each = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in judged.items())
+    return f" Compared on test data: {'; '.join(each)}." if judged else ""
 
 
 def _by_client(found: Gained) -> Table:

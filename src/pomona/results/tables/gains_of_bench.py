@@ -1,9 +1,12 @@
 """Table of what each method of a bench gains over training alone."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from pomona.core.errors import listed
 from pomona.core.table import Table
 from pomona.experiments import bench_gains
-from pomona.results.comparison import Comparison
+from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.gain_presentation import MINUS
 from pomona.results.run_numbers import ALONE
 
@@ -40,8 +43,9 @@ def gains_table(made: Comparison) -> Table | None:
         if row["reason"]:
             without.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
     notes = [note] if rows else []
+    notes += _sides(found)
     notes += [
-        f"No gain of {listed(names)}, here and in “Who benefits”: {reason}."
+        f"Not compared: {listed(names)}, here and in “Who benefits”: {reason}."
         for reason, names in without.items()
     ]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
@@ -50,3 +54,13 @@ def gains_table(made: Comparison) -> Table | None:
         if found
         else None
     )
+
+
+def _sides(found: Sequence[tuple[ComparisonRow, Mapping[str, Any]]]) -> list[str]:
+    """Name the models that the gains compare, with their rounds."""
+    each: dict[str, list[str]] = {}
+    for entry, row in found:
+        if row["judged"] and row["base"]:
+            text = f"{row['judged']}, against {row['base']}"
+            each.setdefault(text, []).append(f"{entry.row} in {entry.column}")
+    return [f"Compared on test data, {listed(names)}: {text}." for text, names in each.items()]

@@ -16,8 +16,9 @@ from pomona.metrics.intervals import Interval, intervals
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import Array, mean_of_known
 from pomona.privacy.settings import in_sums
+from pomona.record.judged import headline
 from pomona.record.rows import Evaluation
-from pomona.results.run_numbers import Run, headline, leader, spoken
+from pomona.results.run_numbers import Run, leader, spoken
 from pomona.results.wording import capital, listing
 from pomona.tasks import Task, task_of
 from pomona.tasks.scores import measured

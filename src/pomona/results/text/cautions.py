@@ -10,6 +10,7 @@ import numpy as np
 from pomona.core.errors import StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.judged import finished
 from pomona.record.predictions import PREDICTIONS
 from pomona.record.run_folder import load, require_unchanged
 from pomona.record.run_summary import attack_of, diverging
@@ -19,7 +20,7 @@ from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
 from pomona.results.method_colours import looks
-from pomona.results.run_numbers import ALONE, Run, baseline, comparable, finished, leader
+from pomona.results.run_numbers import ALONE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
@@ -278,6 +279,11 @@ def _alone(runs: list[Run]) -> Iterator[str]:
             "Training alone was not run, so whether federation helps stays open: run “separate” "
             "with the same data, partition and seed, and write a report of all."
         )
+
+
+def mixed_rounds(runs: list[Run]) -> list[str]:
+    """Return the caution on runs that are compared in rounds chosen in different ways, if any."""
+    return [*_moments(over_seeds(runs))]
 
 
 def _moments(runs: list[Run]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.metric import Metric
+from pomona.record.judged import finished, views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition
@@ -21,7 +22,7 @@ from pomona.results.figures.sections import quantities
 from pomona.results.figures.series import MATRIX, Series, order, too_large
 from pomona.results.gain_presentation import Gained, gained
 from pomona.results.method_colours import MARKERS, Look
-from pomona.results.run_numbers import Run, baseline, finished, leader, records, views
+from pomona.results.run_numbers import Run, baseline, leader, records
 from pomona.results.seeds import over_seeds
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 from pomona.results.wording import slug

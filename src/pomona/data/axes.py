@@ -1,0 +1,295 @@
+"""The settings of section ``data``, composed of three axes.
+
+Its *content* (a table, texts, images, arrays), its *location* (a path, files of each client, a
+repository of the Hub, a program's memory) and its *format* (CSV, Parquet, class folders, ...) each
+bring groups of settings. A setting that only another content, location or format has is refused by
+name. A new format is one entry of ``FORMATS``.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, PrivateAttr
+
+from pomona.data.formats import Format, formats
+from pomona.data.settings import (
+    DEFAULT,
+    ClassNames,
+    Columns,
+    CsvFormat,
+    DataFolder,
+    DataSettings,
+    EventTimes,
+    Features,
+    FilesByClient,
+    HubFiles,
+    ImageColumn,
+    ImageFiles,
+    Images,
+    LabelThreshold,
+    OwnerColumn,
+    OwnPath,
+    TargetKind,
+    TextColumns,
+    Tokens,
+)
+
+Group = type[DataSettings]
+
+
+class ColumnData(Columns, LabelThreshold, EventTimes):
+    """Rows with labels in columns."""
+
+
+class Table(Features, ColumnData):
+    """Tables, in any file."""
+
+
+class Texts(TextColumns, Tokens, ColumnData):
+    """Texts in columns, in any file."""
+
+
+class Arrays(Images, EventTimes):
+    """Arrays x and y, of numbers, images or volumes."""
+
+
+class Pictures(Images, ClassNames):
+    """Images or volumes."""
+
+
+class PictureRows(ImageColumn, Images, ColumnData):
+    """Images in a column of a table."""
+
+
+class ImageList(ImageFiles, LabelThreshold, TargetKind, CsvFormat):
+    """A table that lists image files."""
+
+
+class InMemory(DataSettings):
+    """Data in Python's memory, which ``pomona.data.memory`` attaches to the settings; a record has
+    the settings alone.
+    """
+
+    title = "memory"
+    absence = "is not in a program's memory"
+
+    memory: Literal[True] = Field(
+        default=True, description="The data were in a Python program's memory; not for files."
+    )
+    _content: Any = PrivateAttr(default=None)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Only what was given."""
+        yield from ((k, v) for k, v in super().__repr_args__() if k in self.model_fields_set)
+
+
+class FileFormat(DataSettings):
+    """Files whose format a suffix tells."""
+
+    title = "format of files"
+    absence = "is not read from files"
+
+    format: str = Field(
+        default="",
+        max_length=80,
+        description="Format of the files, where their suffix does not tell it.",
+    )
+
+
+@dataclass(frozen=True)
+class AxisValue:
+    """A value of one axis.
+
+    Attributes:
+        name: in settings, or for messages.
+        title: in messages, completing "data ...".
+        groups: the settings that it brings.
+        suffixes: of file names that select it (formats only).
+    """
+
+    name: str
+    title: str
+    groups: tuple[Group, ...] = ()
+    suffixes: tuple[str, ...] = ()
+
+
+def _by_name(*values: AxisValue) -> dict[str, AxisValue]:
+    return {value.name: value for value in values}
+
+
+CONTENTS = _by_name(
+    AxisValue("table", "a table", (Table,)),
+    AxisValue("text", "texts", (Texts,)),
+    AxisValue("images", "images", (Pictures,)),
+    AxisValue("arrays", "arrays", (Arrays,)),
+)
+LOCATIONS = _by_name(
+    AxisValue("path", "at data.path", (FileFormat, OwnPath)),
+    AxisValue("clients", "of data.clients", (FileFormat, FilesByClient)),
+    AxisValue("repository", "of the Hugging Face Hub", (HubFiles,)),
+    AxisValue("memory", "in memory", (InMemory,)),
+)
+
+
+def _table_formats() -> dict[str, AxisValue]:
+    """Return the formats of tables, as their registry has them."""
+    suffixes: dict[Format, list[str]] = {}
+    for suffix, file_format in formats().items():
+        suffixes.setdefault(file_format, []).append(suffix)
+    return _by_name(
+        *(
+            AxisValue(
+                file_format.title.lower(),
+                f"in {file_format.title} files",
+                (file_format.settings,) if file_format.settings else (),
+                tuple(each),
+            )
+            for file_format, each in suffixes.items()
+        )
+    )
+
+
+TABLE_FORMATS = _table_formats()
+IMAGE_FORMATS = _by_name(
+    AxisValue("folders", "in class folders", (ImageFiles,)),
+    AxisValue("list", "that a table lists", (ImageList,)),
+    AxisValue("idx", "in IDX files"),
+)
+FORMATS = {
+    "table": TABLE_FORMATS,
+    "text": TABLE_FORMATS,
+    "images": IMAGE_FORMATS,
+    "arrays": _by_name(AxisValue("npz", "in .npz archives", (), (".npz",))),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What data are, where they are, and in which format; names of ``CONTENTS``, ``LOCATIONS`` and
+    ``FORMATS``.
+    """
+
+    content: str
+    location: str
+    format: str = ""
+
+    @property
+    def values(self) -> tuple[AxisValue, ...]:
+        """The values of the axes."""
+        formats = FORMATS[self.content]
+        return (
+            CONTENTS[self.content],
+            LOCATIONS[self.location],
+            *([formats[self.format]] if self.format in formats else []),
+        )
+
+    @property
+    def title(self) -> str:
+        """The data in messages."""
+        content, location, *formats = self.values
+        return f"{content.title} {(formats or [location])[0].title}"
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of settings that the data have."""
+        groups = [group for value in self.values for group in value.groups]
+        if self.content == "images" and self.location == "repository":
+            groups = [HubFiles, PictureRows]
+        if self.location != "clients" and any(issubclass(group, Columns) for group in groups):
+            groups.append(OwnerColumn)
+        return tuple(groups)
+
+
+class BundledImages(Images):
+    """Images that come with a library."""
+
+    name: str = Field(default=DEFAULT, description=DataSettings.model_fields["name"].description)
+
+
+class BundledTable(DataSettings):
+    """A table that comes with a library."""
+
+
+class PublicImages(Images, OwnPath, DataFolder):
+    """Images of the catalogue."""
+
+
+class PublicTexts(Tokens, OwnPath, DataFolder):
+    """Texts of the catalogue."""
+
+
+class OwnData(DataSettings):
+    """The user's own data.
+
+    Attributes:
+        source: content, location and format.
+    """
+
+    source: ClassVar[Source]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.source, self.__getstate__())
+
+
+def _restored(source: Source, state: Any) -> DataSettings:
+    """Return unpickled settings: their class is composed in the process that needs it."""
+    kind = settings_class(source)
+    settings = kind.__new__(kind)
+    settings.__setstate__(state)
+    return settings
+
+
+@cache
+def settings_class(source: Source) -> type[OwnData]:
+    """Return the class of settings that data of a source have."""
+    name = "".join(value.name.title() for value in source.values)
+    groups: tuple[Group, ...] = (*source.groups, OwnData)
+    described = DataSettings.model_fields["name"].description
+    members = {
+        "__doc__": f"{source.title}.",
+        "__annotations__": {"name": str},
+        "name": Field(default=source.content, description=described),
+        "source": source,
+    }
+    return type(name, minimal(groups), members)
+
+
+def minimal(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Return the groups without those that another one extends, to be bases of one class."""
+    distinct = tuple(dict.fromkeys(groups))
+    return tuple(g for g in distinct if not any(issubclass(h, g) for h in distinct if h is not g))
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    """Return every source of own data."""
+    files = [
+        Source(content, location, file_format)
+        for content, location in product(CONTENTS, ("path", "clients"))
+        for file_format in FORMATS[content]
+        if (content, location) != ("images", "clients")
+    ]
+    hub = [Source(content, "repository") for content in ("table", "text", "images")]
+    return (*files, *hub, Source("table", "memory"), Source("arrays", "memory"))
+
+
+ALL_GROUPS = minimal(group for source in sources() for group in source.groups)
+
+
+CustomReader: Group = type(
+    "CustomReader",
+    minimal((*ALL_GROUPS, DataFolder)),
+    {"__doc__": "For a reader of the user's own, ``module:function``, which may use any setting."},
+)
+
+
+def files(settings: DataSettings) -> tuple[Path, ...]:
+    """Return the files and folders that settings name: the path, or those of each client."""
+    paths = [settings.path] if isinstance(settings, OwnPath) else []
+    for client in settings.clients if isinstance(settings, FilesByClient) else ():
+        paths += [client.train, client.validation, client.test]
+    return tuple(path for path in paths if path)

@@ -1,0 +1,204 @@
+"""Notes on how clients' rows are split: times on both sides, classes on one side alone, test rows
+that only some clients have.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.bounds import SPLITS, Split
+from pomona.core.errors import listed
+from pomona.data.dataset import Dataset, Owners
+from pomona.partition.divergence import label_counts
+from pomona.partition.partition import ClientRows, Partition
+from pomona.partition.recipe import TEST, VALIDATION, latest_of
+
+MOST_CLIENTS, MOST_CLASSES = 3, 8  # named in a line
+AS_GIVEN = {"natural", "file"}  # partitions that follow the data; others deal rows by shares
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a run, for notes.
+
+    Attributes:
+        names: of all.
+        founders: numbers of those that are trained with in round 1.
+        validated: whether validation decides anything in the run.
+    """
+
+    names: Sequence[str]
+    founders: Collection[int]
+    validated: bool = False
+
+
+def split_notes(dataset: Dataset, partition: Partition, clients: Clients) -> list[str]:
+    """Return the notes, one line each."""
+    return [
+        *_given_to_some(dataset, partition),
+        *_tied_times(dataset, partition, clients.names),
+        *_classes(dataset, partition, clients),
+        *_untested(partition, clients.names),
+    ]
+
+
+def _given_to_some(dataset: Dataset, partition: Partition) -> Iterator[str]:
+    """Report owners whose test or validation rows are drawn, where those of others are given."""
+    owners, recipe = dataset.owners, partition.recipe
+    if owners is None or recipe.get("name") != "natural" or recipe.get("split") == "pooled":
+        return
+    for part, role in (("test", TEST), ("validation", VALIDATION)):
+        given = np.bincount(owners.client[owners.role == role], minlength=len(owners.names)) > 0
+        drawn = [
+            name
+            for (name, rows), known in zip(_by_owner(partition, owners), given, strict=True)
+            if not known and len(getattr(rows, part))
+        ]
+        if given.any() and drawn:
+            yield (
+                f"{part} rows are given for {int(given.sum())} of {len(given)} clients; for "
+                f"{listed(drawn)} they are drawn from its rows: data.{part}_share"
+            )
+
+
+def _by_owner(partition: Partition, owners: Owners) -> list[tuple[str, ClientRows]]:
+    """Return each owner's rows by split."""
+    return [
+        (
+            name,
+            ClientRows(
+                *(
+                    np.concatenate([part[owners.client[part] == k] for part in parts])
+                    for parts in zip(
+                        *([getattr(c, s) for s in SPLITS] for c in partition.clients), strict=True
+                    )
+                )
+            ),
+        )
+        for k, name in enumerate(owners.names)
+    ]
+
+
+def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) -> Iterator[str]:
+    """Report rows of the very time at which test or validation rows begin, some of them before it
+    and some behind.
+    """
+    owners, times = dataset.owners, dataset.times
+    if times is None:
+        return
+    natural = owners is not None and partition.recipe.get("name") == "natural"
+    if dataset.groups:
+        unit = dataset.groups.within(owners.client if owners and natural else None)
+        times = latest_of(unit, times, int(unit.max(initial=-1)) + 1)[unit]
+    split = list(zip(names, partition.clients, strict=True))
+    if owners and natural:
+        split = _by_owner(partition, owners)
+    for part in ("test", "validation"):
+        tied = {}
+        for name, rows in split:
+            before, after = rows.train, getattr(rows, part)
+            if part == "test":
+                before = np.concatenate([before, rows.validation])
+            if len(before) and len(after) and times[before].max() == times[after].min():
+                both = np.concatenate([before, after])
+                tied[name] = int((times[both] == times[after].min()).sum())
+        if tied:
+            yield (
+                f"{sum(tied.values())} rows of {listed(list(tied))} have the time at which the "
+                f"split lies, on both sides of it: which of them are {part} rows is drawn"
+            )
+
+
+def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterator[str]:
+    """Report classes (labels, events) that a client has on one side of the split alone, and those
+    that nobody trains on in round 1.
+
+    Partitions that deal rows by shares differ by a row at each client from rounding; that is none.
+    """
+    if dataset.targets not in {"classes", "multilabel", "survival"}:
+        return
+    titles = _titles(dataset)
+    counts = {part: _counted(dataset, partition, part) for part in SPLITS}
+    sizes = {part: np.array([len(getattr(c, part)) for c in partition.clients]) for part in SPLITS}
+    least = 0 if partition.recipe.get("name", "file") in AS_GIVEN else 1
+
+    def alone(part: Split, absent: Split) -> Counts:
+        """Return (n, C) whether a client has rows of a class in one split and none in another."""
+        share = sizes[absent] / np.maximum(sizes[part], 1)
+        enough = (counts[part] > least) & (counts[part] * share[:, np.newaxis] >= least)
+        both = (sizes[absent] > 0)[:, np.newaxis]
+        missing: Counts = enough & both & (counts[absent] == 0)
+        return missing
+
+    lines = {
+        "no test row of {}, on which these clients train: test figures say nothing of it": alone(
+            "train", "test"
+        ),
+        "no validation row of {}, on which these clients train: validation does not see it": alone(
+            "train", "validation"
+        )
+        & clients.validated,
+        "test rows of {}, and no training row of it there": alone("test", "train")
+        & (counts["validation"] == 0),
+    }
+    for line, missing in lines.items():
+        if missing.any():
+            yield line.format(_named(missing, titles, clients.names))
+    founders = np.isin(np.arange(len(clients.names)), list(clients.founders))
+    late = counts["train"][~founders].any(axis=0) & ~counts["train"][founders].any(axis=0)
+    if late.any():
+        yield (
+            f"no client of round 1 has training rows of {listed(list(titles[late]), MOST_CLASSES)}"
+            ", the network has an output for it"
+        )
+
+
+def _titles(dataset: Dataset) -> NDArray[np.str_]:
+    """Return what the columns of ``_counted`` count."""
+    if dataset.targets == "survival":
+        return np.array(["an event"])
+    word = "class" if dataset.targets == "classes" else "label"
+    names = dataset.classes or dataset.labels or tuple(map(str, range(dataset.n_outputs)))
+    return np.array([f"{word} {name}" for name in names])
+
+
+def _counted(dataset: Dataset, partition: Partition, part: Split) -> Counts:
+    """Return (n, C) each client's rows of each class, with each label, or with an event."""
+    if dataset.targets == "classes":
+        return label_counts(partition, dataset, part)
+    y = dataset.y if dataset.targets == "multilabel" else dataset.y[:, 1:]
+    return np.stack([(y[getattr(c, part)] > 0).sum(axis=0) for c in partition.clients])
+
+
+def _named(missing: Counts, titles: NDArray[np.str_], names: Sequence[str]) -> str:
+    """Format (n, C), ``class ill (A, B), class rare (C)``."""
+    each = [
+        f"{title} ({listed([names[i] for i in np.flatnonzero(column)], MOST_CLIENTS)})"
+        for title, column in zip(titles, missing.T, strict=True)
+        if column.any()
+    ]
+    return listed(each, MOST_CLASSES)
+
+
+def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
+    without = [
+        name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)
+    ]
+    if not without:
+        return []
+    if len(without) == len(names):
+        return [
+            (
+                "no client has test rows, so no test figures; give more rows a client, or test "
+                "rows of their own"
+            )
+        ]
+    return [
+        (
+            f"{len(without)} of {len(names)} clients have no test rows and are in no mean: "
+            f"{listed(without)}"
+        )
+    ]

@@ -1,0 +1,349 @@
+"""TIFF as tifffile, ImageJ, OME, Pillow and libtiff write it: stored numbers, and one meaning."""
+
+import importlib.util
+import io
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.rng import stream
+from pomona.data import data_settings, mask, read
+from pomona.data.formats import pictures, tiff
+from pomona.data.image_stack import opened
+
+tifffile = pytest.importorskip("tifffile")
+needs_codecs = pytest.mark.skipif(
+    importlib.util.find_spec("imagecodecs") is None, reason="imagecodecs is not installed"
+)
+GRAY = np.arange(120).reshape(10, 12)
+
+
+def written(tmp_path, values, **how):
+    tifffile.imwrite(tmp_path / "1.tif", values, **how)
+    return tmp_path / "1.tif"
+
+
+def pixels(path):
+    """A file's values, checked against its header."""
+    file = opened(path)
+    x = file.decoded(file.shape[-1])
+    assert (x.shape, x.dtype) == (file.shape, file.dtype)
+    return x
+
+
+def notes(path):
+    return " ".join(opened(path).notes)
+
+
+def error(path):
+    with pytest.raises((DataError, ConfigError)) as fault:
+        pixels(path)
+    return str(fault.value)
+
+
+# numbers
+
+
+@needs_codecs
+@pytest.mark.parametrize("compression", [None, "zlib", "lzw", "zstd", "packbits"])
+@pytest.mark.parametrize(
+    ("stored", "held"),
+    [("u1", "u1"), ("i1", "i2"), ("u2", "u2"), ("i2", "i2"), ("u4", "f4"), ("i4", "f4"), ("i8", "f4"),
+     ("f2", "f4"), ("f4", "f4"), ("f8", "f4")],
+)  # fmt: skip
+def test_every_number_type_in_every_compression(tmp_path, stored, held, compression):
+    raw = GRAY.astype(stored)
+    x = pixels(written(tmp_path, raw, compression=compression))
+    assert x.dtype == held
+    np.testing.assert_array_equal(x[..., 0], raw)
+
+
+def test_whole_numbers_that_float32_cannot_hold_are_refused(tmp_path):
+    assert "float32" in error(written(tmp_path, np.full((3, 4), 2**24 + 1, np.uint32)))
+    assert pixels(written(tmp_path, np.full((3, 4), 2**24, np.uint32)))[0, 0] == 2**24
+
+
+def test_rounded_numbers_are_noted(tmp_path):
+    assert "64 bits are rounded" in notes(written(tmp_path, GRAY.astype("f8")))
+    assert not notes(written(tmp_path, GRAY.astype("f4")))
+
+
+def test_complex_numbers_are_refused_by_name(tmp_path):
+    assert "complex" in error(written(tmp_path, GRAY.astype("c8")))
+
+
+@needs_codecs
+@pytest.mark.parametrize("bits", [9, 10, 12, 14])
+def test_packed_numbers_keep_their_values(tmp_path, bits):
+    raw = (GRAY * 4 % 2**bits).astype(np.uint16)
+    np.testing.assert_array_equal(pixels(written(tmp_path, raw, bitspersample=bits))[..., 0], raw)
+
+
+@pytest.mark.parametrize(("bits", "factor"), [(1, 255), (2, 85), (4, 17)])
+def test_few_bits_are_shown_as_eight_and_are_labels_as_stored(tmp_path, bits, factor):
+    raw = (GRAY % 2**bits).astype(np.uint8)
+    path = written(tmp_path, raw, bitspersample=bits, photometric="minisblack")
+    np.testing.assert_array_equal(pixels(path)[..., 0], raw * factor)
+    np.testing.assert_array_equal(mask.decoded(path, (10, 12), 16), raw)
+    assert ("scaled" in notes(path)) == (bits > 1)
+
+
+@pytest.mark.parametrize("how", [{"byteorder": ">"}, {"bigtiff": True}, {"tile": (16, 16)}, {"rowsperstrip": 3},
+                                 {"byteorder": ">", "bigtiff": True, "tile": (16, 16), "compression": "zlib"}])  # fmt: skip
+@pytest.mark.parametrize("stored", ["u1", "u2", "f4"])
+def test_every_arrangement_of_the_bytes(tmp_path, stored, how):
+    raw = np.tile(GRAY, (3, 4)).astype(stored)
+    np.testing.assert_array_equal(pixels(written(tmp_path, raw, **how))[..., 0], raw)
+
+
+# colours and channels
+
+
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+@pytest.mark.parametrize("stored", ["u1", "u2", "f4"])
+@pytest.mark.parametrize("channels", [3, 4, 6])
+def test_colours_in_pixels_and_in_planes(tmp_path, stored, planes, channels):
+    raw = (np.stack([GRAY + 10 * k for k in range(channels)], -1) * (400 if stored == "u2" else 1)).astype(stored)  # fmt: skip
+    path = written(
+        tmp_path,
+        raw if planes == "contig" else np.moveaxis(raw, -1, 0),
+        photometric="rgb",
+        planarconfig=planes,
+        extrasamples=["unspecified"] * (channels - 3),
+    )
+    np.testing.assert_array_equal(pixels(path), raw)
+
+
+def test_the_alpha_channel_is_left_out_with_a_note(tmp_path):
+    raw = np.stack([GRAY] * 4, -1)
+    for stored in ("u1", "u2"):
+        path = written(tmp_path, raw.astype(stored), photometric="rgb", extrasamples=["unassalpha"])
+        np.testing.assert_array_equal(pixels(path), raw[..., :3])
+        assert "alpha" in notes(path)
+    two = written(
+        tmp_path, raw[..., :2].astype("u1"), photometric="minisblack", planarconfig="contig",
+        extrasamples=["unassalpha"],
+    )  # fmt: skip
+    np.testing.assert_array_equal(pixels(two), raw[..., :1])
+    assert mask.decoded(two, (10, 12), 256).shape == (10, 12)
+
+
+@pytest.mark.parametrize("largest", [255, 65535])
+def test_a_palette_is_colours_in_images_and_numbers_in_masks(tmp_path, largest):
+    colours = stream(3, "colours").integers(0, largest + 1, (3, 256)).astype(np.uint16)
+    path = written(
+        tmp_path, GRAY.astype(np.uint8), photometric="palette", colormap=colours, compression="zlib"
+    )
+    eight = colours >> 8 if largest > 255 else colours
+    expected = Image.open(path).convert("RGB") if largest > 255 else eight.T[GRAY]
+    np.testing.assert_array_equal(pixels(path), np.asarray(expected))
+    np.testing.assert_array_equal(pixels(path), eight.T[GRAY])
+    np.testing.assert_array_equal(mask.decoded(path, (10, 12), 256), GRAY)
+
+
+@pytest.mark.parametrize("stored", ["u1", "u2"])
+def test_inks_become_rgb_with_a_note(tmp_path, stored):
+    most = np.iinfo(stored).max
+    raw = np.zeros((2, 3, 4), stored)
+    raw[0, 0], raw[0, 1], raw[1, 0] = (most, 0, 0, 0), (0, 0, 0, most), (0, most, most, 0)
+    path = written(tmp_path, raw, photometric="separated")
+    x = pixels(path)
+    assert x.dtype == stored
+    assert x[0, :2].tolist() == [[0, most, most], [0, 0, 0]]
+    assert x[1, :2].tolist() == [[most, 0, 0], [most, most, most]]
+    assert "CMYK" in notes(path)
+
+
+@needs_codecs
+def test_jpeg_inside_is_rgb(tmp_path):
+    raw = np.zeros((16, 16, 3), np.uint8)
+    raw[..., 0] = 200
+    path = written(tmp_path, raw, photometric="rgb", compression="jpeg")
+    assert np.abs(pixels(path).astype(int) - raw).max() <= 3
+
+
+@pytest.mark.parametrize("compression", [None, "jpeg", "tiff_lzw"])
+def test_luma_and_chroma_are_converted_to_rgb(tmp_path, compression):
+    """tifffile gives luma and chroma as they are stored."""
+    rgb = Image.new("RGB", (16, 16), (200, 30, 60))
+    rgb.convert("YCbCr").save(tmp_path / "1.tif", compression=compression)
+    assert np.abs(pixels(tmp_path / "1.tif").astype(int) - np.asarray(rgb)).max() <= 3
+
+
+def test_other_colours_are_refused_by_name(tmp_path):
+    Image.new("RGB", (6, 4), (9, 8, 7)).convert("LAB").save(tmp_path / "1.tif")
+    assert "CIELAB" in error(tmp_path / "1.tif")
+
+
+# polarity
+
+
+@pytest.mark.parametrize("stored", ["?", "u1", "u2", "i2", "f4"])
+def test_one_polarity_for_all_types(tmp_path, stored):
+    raw = (GRAY % 2 if stored == "?" else GRAY).astype(stored)
+    path = written(tmp_path, raw, photometric="miniswhite")
+    x = pixels(path)[..., 0].astype(np.float64)
+    assert x[0, 0] > x[0, 1]
+    low, high = {"?": (0, 1), "u1": (0, 255), "u2": (0, 65535), "i2": (-1, 0), "f4": (0, 0)}[stored]
+    np.testing.assert_array_equal(x, (low + high - raw.astype(np.float64)) * (255 if stored == "?" else 1))  # fmt: skip
+    assert "MinIsWhite" in notes(path)
+
+
+def test_a_range_in_the_tags_is_the_range_of_the_inversion(tmp_path):
+    path = written(tmp_path, GRAY.astype("f4"), photometric="miniswhite",
+                   extratags=[(340, 11, 1, 0.0, True), (341, 11, 1, 200.0, True)])  # fmt: skip
+    np.testing.assert_array_equal(pixels(path)[..., 0], 200 - GRAY)
+
+
+@needs_codecs
+def test_the_range_of_packed_numbers_is_that_of_their_bits(tmp_path):
+    path = written(tmp_path, GRAY.astype("u2"), bitspersample=12, photometric="miniswhite")
+    np.testing.assert_array_equal(pixels(path)[..., 0], 4095 - GRAY)
+
+
+def test_a_boolean_mask_is_as_it_was_written(tmp_path):
+    drawn = np.zeros((10, 12), bool)
+    drawn[2:5, 2:5] = True
+    np.testing.assert_array_equal(mask.decoded(written(tmp_path, drawn), (10, 12), 2), drawn)
+    Image.fromarray(drawn).save(tmp_path / "1.tif")
+    np.testing.assert_array_equal(mask.decoded(tmp_path / "1.tif", (10, 12), 2), drawn)
+
+
+@pytest.mark.parametrize("stored", ["i1", "u2", "i4", "u4", "i8", "f4", "f8"])
+def test_a_mask_of_any_type_is_read(tmp_path, stored):
+    drawn = (GRAY % 3).astype(stored)
+    for white in ("minisblack", "miniswhite"):
+        path = written(tmp_path, drawn, photometric=white)
+        np.testing.assert_array_equal(mask.decoded(path, (10, 12), 3), drawn)
+
+
+@given(arrays.arrays(st.sampled_from(["u1", "u2", "i4", "?"]), st.tuples(st.integers(1, 9), st.integers(1, 9)),
+                     elements=st.integers(0, 1)))  # fmt: skip
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+def test_masks_of_any_size(tmp_path, drawn):
+    np.testing.assert_array_equal(mask.decoded(written(tmp_path, drawn), drawn.shape, 2), drawn)
+
+
+# orientation
+
+
+@pytest.mark.parametrize("stored", ["u1", "u2", "i4"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_as_pillow_turns_it(tmp_path, orientation, stored):
+    raw = GRAY.astype(stored)
+    path = written(tmp_path, raw, extratags=[(274, 3, 1, orientation, True)])
+    # given a name, it maps the file into memory in the wrong size (Pillow 13.0)
+    expected = np.asarray(Image.open(io.BytesIO(path.read_bytes())).copy())
+    np.testing.assert_array_equal(pixels(path)[..., 0], expected)
+    np.testing.assert_array_equal(mask.decoded(path, expected.shape, 256), expected)
+    assert ("orientation" in notes(path)) == (orientation > 1)
+
+
+# pages
+
+
+def test_pages_without_names_are_refused_with_their_number(tmp_path):
+    for raw in (np.zeros((7, 10, 12), np.uint8), np.zeros((7, 10, 12), np.float64)):
+        message = error(written(tmp_path, raw, photometric="minisblack"))
+        assert all(word in message for word in ("7 pages", "QYX", "7 x 10 x 12"))
+    pages = [Image.new("L", size) for size in ((6, 4), (3, 2))]
+    pages[0].save(tmp_path / "1.tif", save_all=True, append_images=pages[1:])
+    assert "2 pages" in error(tmp_path / "1.tif")
+
+
+def test_one_page_that_stands_for_several_is_refused(tmp_path):
+    path = written(tmp_path, np.zeros((7, 10, 12), np.uint8), photometric="minisblack", truncate=True)  # fmt: skip
+    assert "several pictures" in error(path)
+
+
+STACK = np.arange(5 * 10 * 12).reshape(5, 10, 12).astype(np.uint16)
+
+
+def test_a_stack_of_imagej_is_a_volume_with_its_spacing(tmp_path):
+    path = written(tmp_path, STACK, imagej=True, resolution=(2.0, 4.0),
+                   metadata={"axes": "ZYX", "spacing": 3.0, "unit": "mm"})  # fmt: skip
+    np.testing.assert_array_equal(pixels(path)[..., 0], STACK)
+    np.testing.assert_allclose(opened(path).spacing, (3, 0.25, 0.5))
+
+
+def test_a_stack_of_ome_is_a_volume_with_its_spacing(tmp_path):
+    path = tmp_path / "1.ome.tif"
+    tifffile.imwrite(path, STACK, metadata={
+        "axes": "ZYX", "PhysicalSizeX": 500.0, "PhysicalSizeXUnit": "µm", "PhysicalSizeY": 0.7,
+        "PhysicalSizeYUnit": "mm", "PhysicalSizeZ": 2.0, "PhysicalSizeZUnit": "mm"})  # fmt: skip
+    np.testing.assert_array_equal(pixels(path)[..., 0], STACK)
+    np.testing.assert_allclose(opened(path).spacing, (2, 0.7, 0.5))
+    tifffile.imwrite(path, GRAY.astype("u2"), ome=True)
+    np.testing.assert_array_equal(pixels(path)[..., 0], GRAY)
+
+
+@pytest.mark.parametrize("axes", ["ZCYX", "CZYX"])
+def test_channels_of_a_stack_are_the_last_axis(tmp_path, axes):
+    raw = np.arange(5 * 2 * 10 * 12).reshape(*((5, 2) if axes[0] == "Z" else (2, 5)), 10, 12)
+    tifffile.imwrite(tmp_path / "1.ome.tif", raw.astype(np.uint16), metadata={"axes": axes})
+    expected = np.moveaxis(raw, axes.index("C"), -1)
+    np.testing.assert_array_equal(pixels(tmp_path / "1.ome.tif"), expected)
+
+
+def test_channels_in_pages_are_an_image(tmp_path):
+    path = written(tmp_path, STACK[:2], imagej=True, metadata={"axes": "CYX"})
+    np.testing.assert_array_equal(pixels(path), np.moveaxis(STACK[:2], 0, -1))
+
+
+def test_time_is_refused_by_its_axis(tmp_path):
+    path = written(tmp_path, STACK, imagej=True, metadata={"axes": "TYX"})
+    assert "axes TYX" in error(path)
+
+
+def test_a_mask_of_a_stack_is_a_volume(tmp_path):
+    drawn = (STACK % 3).astype(np.uint8)
+    path = written(tmp_path, drawn, imagej=True, metadata={"axes": "ZYX"})
+    np.testing.assert_array_equal(tiff.labels(path)[..., 0], drawn)
+
+
+def test_smaller_copies_in_the_file_are_left_out_with_a_note(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "1.tif") as file:
+        for step, kind in ((1, 0), (2, 1)):
+            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=kind, metadata=None)  # fmt: skip
+    np.testing.assert_array_equal(pixels(tmp_path / "1.tif")[..., 0], GRAY)
+    assert "1 smaller copies" in notes(tmp_path / "1.tif")
+
+
+# libraries
+
+
+def test_a_missing_decoder_is_named_with_its_extra(tmp_path, monkeypatch):
+    path = written(tmp_path, GRAY.astype("f8"), compression="zstd")
+
+    def asarray(*_, **__):
+        raise ValueError("<COMPRESSION.ZSTD: 50000> requires the 'imagecodecs' package")
+
+    monkeypatch.setattr(tifffile.TiffPageSeries, "asarray", asarray)
+    assert all(word in error(path) for word in ("ZSTD", "imagecodecs", "extra decoders"))
+
+
+@pytest.mark.parametrize("how", [{}, {"compression": "zlib"}, {"compression": "zlib", "predictor": True}])  # fmt: skip
+@pytest.mark.parametrize("stored", ["u1", "u2", "i2", "f4"])
+def test_both_libraries_read_alike_what_pillow_may_read(tmp_path, monkeypatch, stored, how):
+    path = written(tmp_path, GRAY.astype(stored), **how)
+    assert tiff.pillow_reads(path)
+    one = pixels(path)
+    monkeypatch.setattr(tiff, "pillow_reads", lambda _: False)
+    monkeypatch.setattr(pictures, "opened", None)
+    np.testing.assert_array_equal(pixels(path), one)
+
+
+def test_gray_becomes_colour_and_sizes_one(tmp_path):
+    for name, size, white in (("a", (8, 6), True), ("b", (10, 12), False)):
+        (tmp_path / name).mkdir()
+        tifffile.imwrite(tmp_path / name / "1.tif", np.full(size, 40, np.uint8),
+                         photometric="miniswhite" if white else "minisblack")  # fmt: skip
+    Image.new("RGB", (5, 5), (9, 8, 7)).save(tmp_path / "a" / "2.png")
+    dataset = read(data_settings(name="images", path=tmp_path, resize=4))
+    assert dataset.x[:, 0, 0].tolist() == [[215] * 3, [9, 8, 7], [40] * 3]
+    assert "MinIsWhite" in " ".join(dataset.notes)
