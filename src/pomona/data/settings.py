@@ -320,7 +320,18 @@ class LabelThreshold(DataSettings):
     )
 
 
-class CsvForm(Settings):
+class TextEncoding(Settings):
+    """Encoding of texts in files that do not state it."""
+
+    encoding: Encoding | None = Field(
+        default=None,
+        description="Encoding. CSV: if unset, UTF-8, or UTF-16 with a byte order mark; Western "
+        "European spreadsheets use cp1252. SAS, SPSS and Stata: if unset, as the file states, else "
+        "UTF-8.",
+    )
+
+
+class CsvForm(TextEncoding):
     """Format of CSV files where it is set instead of detected."""
 
     separator: Separator | None = Field(
@@ -334,11 +345,6 @@ class CsvForm(Settings):
         description=(
             "Decimal mark; if unset, a point, and also a comma if that is not the separator."
         ),
-    )
-    encoding: Encoding | None = Field(
-        default=None,
-        description="Encoding; if unset, UTF-8, or UTF-16 with a byte order mark. Western European "
-        "spreadsheets use cp1252.",
     )
 
 
@@ -380,6 +386,39 @@ class CsvHeading(DataSettings):
 
 class CsvFile(CsvHeading, CsvFormat):
     """Settings that only CSV files have."""
+
+
+class StatisticsFormat(TextEncoding, DataSettings):
+    """How files of SAS, SPSS and Stata are read."""
+
+    title = "SAS, SPSS and Stata files"
+    lacking = "is not a SAS, SPSS or Stata file"
+
+    value_labels: Literal["labels", "codes"] = Field(
+        default="labels",
+        description="Columns whose values all have value labels: read the 'labels' (texts), or the "
+        "'codes' that are stored. For features, labels, clients and groups alike.",
+    )
+
+
+class SpreadsheetFormat(DataSettings):
+    """Which cells of a spreadsheet are the table."""
+
+    title = "spreadsheets"
+    lacking = "is not a spreadsheet"
+
+    sheet: str | None = Field(
+        default=None,
+        max_length=255,
+        description="Name of the sheet; if unset, the only one that is not empty or hidden.",
+    )
+    header_row: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**20,
+        description="Row with the names of the columns, as the spreadsheet counts; if unset, the "
+        "first row that is not empty.",
+    )
 
 
 class Columns(DataSettings):

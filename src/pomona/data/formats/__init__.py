@@ -3,9 +3,10 @@
 To add a format, write one function ``read(path, settings) -> Columns`` (``columns.py`` says what it
 returns), and one line in ``_FORMATS``. The function runs in a child process with bounded memory and
 time, so it may call any library. It looks at the settings that it knows, with ``isinstance``
-against its own group of settings, and ignores all others; it raises ``DataError`` for a file that cannot be
-read and adds a note for everything that it drops, converts or guesses. It does not interpret cells:
-what is a gap, a number or a category is decided for all formats in ``pomona.data.tables``.
+against its own group of settings, and ignores all others; it raises ``DataError`` for a file that
+cannot be read and adds a note for everything that it drops, converts or guesses. It does not
+interpret cells: what is a gap, a number or a category is decided for all formats in
+``pomona.data.tables``.
 
 A package can add a format too, by an entry point of the group ``pomona.readers`` whose name is the
 suffix and whose object is a ``Format``.
@@ -13,7 +14,7 @@ suffix and whose object is a ``Format``.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,12 @@ from pomona.core.registry import load
 from pomona.data.array_file import file
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.transfer import read_columns
-from pomona.data.settings import CsvFile, DataSettings
+from pomona.data.settings import (
+    CsvFile,
+    DataSettings,
+    SpreadsheetFormat,
+    StatisticsFormat,
+)
 
 ENTRY_POINTS = "pomona.readers"
 Reader = Callable[[Path, object], Columns]
@@ -50,8 +56,26 @@ class Format:
 
 
 CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFile)
+_STATISTICS = partial(
+    Format,
+    reader="pomona.data.formats.statistics_files:read",
+    library="pyreadstat",
+    extra="clinical",
+    settings=StatisticsFormat,
+)
+_SPREADSHEET = Format(
+    "spreadsheet",
+    "pomona.data.formats.spreadsheets:read",
+    "python_calamine",
+    "clinical",
+    SpreadsheetFormat,
+)
 _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
+    **dict.fromkeys((".sas7bdat", ".xpt"), _STATISTICS("SAS")),
+    **dict.fromkeys((".por", ".sav", ".zsav"), _STATISTICS("SPSS")),
+    ".dta": _STATISTICS("Stata"),
+    **dict.fromkeys((".ods", ".xls", ".xlsb", ".xlsm", ".xlsx"), _SPREADSHEET),
 }
 
 

@@ -1,0 +1,461 @@
+"""Spreadsheets: the lines of ``docs/formats.md``, and tables of all shapes."""
+
+import zipfile
+from datetime import date, datetime, time, timedelta
+
+import openpyxl
+import pytest
+import xlwt
+from format_lines import Cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odf.opendocument import OpenDocumentSpreadsheet
+from odf.table import Table, TableCell, TableRow
+from odf.text import P
+from openpyxl.utils.datetime import CALENDAR_MAC_1904
+
+from pomona.core.errors import DataError
+from pomona.data import formats
+from pomona.data.formats import spreadsheets
+from pomona.data.settings import SpreadsheetFormat
+
+CASES = Cases("Spreadsheets")
+DAY, MOMENT = date(2024, 3, 1), datetime(2024, 3, 1, 10, 30)
+CALCEXT = b"urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"
+
+
+def read(path, **options):
+    """The columns of a file by name, and its notes."""
+    (columns,) = formats.read([path], SpreadsheetFormat(name="table", **options))
+    cells = [array.to_pylist() for array in columns.arrays]
+    return dict(zip(columns.names, cells, strict=True)), columns.notes
+
+
+def note(notes, *words):
+    """The only note with all these words."""
+    (line,) = [line for line in notes if all(word in line for word in words)]
+    return line
+
+
+def refused(path, *words, **options):
+    with pytest.raises(DataError) as error:
+        read(path, **options)
+    assert all(word in str(error.value) for word in (path.name, *words)), str(error.value)
+
+
+def xlsx(folder, rows, patterns=(), merged=(), change=lambda book: None):
+    """A file of openpyxl: rows, number formats by address, merged ranges, and more changes."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.title = "Daten"
+    for row in rows:
+        sheet.append(row)
+    for address, pattern in dict(patterns).items():
+        sheet[address].number_format = pattern
+    for area in merged:
+        sheet.merge_cells(area)
+    change(book)
+    path = folder / "a.xlsx"
+    book.save(path)
+    return path
+
+
+def xls(folder, rows, errors=()):
+    """A file of xlwt; dates get a format, errors are cells of their own."""
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("Daten")
+    for i, row in enumerate(rows):
+        for k, value in enumerate(row):
+            form = "DD.MM.YYYY HH:MM" if isinstance(value, date) else "General"
+            if value is not None:
+                sheet.write(i, k, value, xlwt.easyxf(num_format_str=form))
+    for i, k in errors:
+        sheet.row(i).set_cell_error(k, 0x2A)  # #N/A
+    path = folder / "a.xls"
+    book.save(str(path))
+    return path
+
+
+TYPES = {
+    bool: ("boolean", "booleanvalue", lambda v: str(v).lower()),
+    int: ("float", "value", str),
+    float: ("float", "value", repr),
+    datetime: ("date", "datevalue", datetime.isoformat),
+    date: ("date", "datevalue", date.isoformat),
+}
+
+
+def ods_cell(value, **options):
+    if value is None:
+        return TableCell()
+    if type(value) in TYPES:
+        kind, attribute, text = TYPES[type(value)]
+        options = {"valuetype": kind, attribute: text(value), **options}
+    cell = TableCell(**{"valuetype": "string", **options})
+    cell.addElement(P(text=str(value)))
+    return cell
+
+
+def ods(folder, rows):
+    """A file of odfpy; cells are values or ``ods_cell``, rows are lists or (list, options)."""
+    document, table = OpenDocumentSpreadsheet(), Table(name="Daten")
+    for row in rows:
+        cells, options = row if isinstance(row, tuple) else (row, {})
+        line = TableRow(**options)
+        for value in cells:
+            line.addElement(value if hasattr(value, "qname") else ods_cell(value))
+        table.addElement(line)
+    document.spreadsheet.addElement(table)
+    path = folder / "a.ods"
+    document.save(str(path))
+    return path
+
+
+def rewritten(path, name, *replacements):
+    """The file with texts of one of its members replaced."""
+    with zipfile.ZipFile(path) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    for old, new in replacements:
+        assert old in members[name], members[name]
+        members[name] = members[name].replace(old, new)
+    with zipfile.ZipFile(path, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+    return path
+
+
+WRITERS = {".xlsx": xlsx, ".xls": xls, ".ods": ods}
+every_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+SHEET = "xl/worksheets/sheet1.xml"
+
+
+@CASES.line("X1")
+def _numbers(folder):
+    patterns = {"B2": "0%", "C2": '#,##0.00 "€"', "A2": "00000000"}
+    path = xlsx(folder, [["id", "share", "cost"], [100000, 0.25, 12.5]], patterns)
+    assert read(path)[0] == {"id": ["100000"], "share": ["0.25"], "cost": ["12.5"]}
+    for write in (xls, ods):
+        path = write(folder, [["id", "x"], [100000, 0.25], [3.0, 1e-7]])
+        assert read(path)[0] == {"id": ["100000", "3"], "x": ["0.25", "1e-07"]}
+
+
+@CASES.line("X2")
+def _dates(folder):
+    for write in WRITERS.values():
+        cells, _ = read(write(folder, [["d", "t"], [DAY, MOMENT], [None, None]]))
+        assert cells == {"d": ["2024-03-01"], "t": ["2024-03-01T10:30:00"]}
+    serial = (DAY - date(1899, 12, 30)).days
+    patterns = ["DD.MM.YYYY", "[$-407]d. mmmm yyyy;@", "[$-F800]dddd, mmmm dd, yyyy", "dd/mm/yy;@"]
+    names = [f"d{k}" for k in range(len(patterns))]
+    addresses = {f"{chr(65 + k)}2": pattern for k, pattern in enumerate(patterns)}
+    cells, _ = read(xlsx(folder, [names, [serial] * len(names)], addresses))
+    assert cells == {name: ["2024-03-01"] for name in names}
+
+
+@CASES.line("X3")
+def _calendar_of_1904(folder):
+    def change(book):
+        book.epoch = CALENDAR_MAC_1904
+
+    path = xlsx(folder, [["d"], [MOMENT]], change=change)
+    # openpyxl writes dates by the calendar of the book when it saves
+    assert b"date1904" in zipfile.ZipFile(path).read("xl/workbook.xml")
+    assert read(path)[0] == {"d": ["2024-03-01T10:30:00"]}
+
+
+@CASES.line("X4")
+def _clocks(folder):
+    rows = [["t", "long"], [time(10, 30), timedelta(hours=30)], [None, timedelta(seconds=1.5)]]
+    cells, notes = read(xlsx(folder, rows))
+    assert cells == {"t": ["37800", None], "long": ["108000", "1.5"]}
+    note(notes, "seconds", "t, long")
+    durations = [
+        ods_cell("", valuetype="time", timevalue=v) for v in ("PT30H00M00S", "PT10H30M00S")
+    ]
+    assert read(ods(folder, [["t"], *([cell] for cell in durations)]))[0] == {
+        "t": ["108000", "37800"]
+    }
+
+
+@CASES.line("X5")
+def _booleans(folder):
+    for write in WRITERS.values():
+        assert read(write(folder, [["b"], [True], [False]]))[0] == {"b": ["True", "False"]}
+
+
+@CASES.line("X6")
+def _errors(folder):
+    path = xlsx(folder, [["a", "b"], ["#N/A", 1], ["#DIV/0!", 2]])
+    assert zipfile.ZipFile(path).read(SHEET).count(b't="e"') == 2
+    cells, notes = read(path)
+    assert cells == {"a": [None, None], "b": ["1", "2"]}
+    note(notes, "2 cells with an error", "A2 (#N/A)", "A3 (#DIV/0!)")
+    # LibreOffice marks an error by an attribute of its own
+    path = ods(folder, [["a", "b"], [1, ods_cell("#DIV/0!", stringvalue="", formula="of:=1/0")]])
+    value = b'office:string-value=""'
+    error = b'%s xmlns:calcext="%s" calcext:value-type="error"' % (value, CALCEXT)
+    cells, notes = read(rewritten(path, "content.xml", (value, error)))
+    assert cells == {"a": ["1"], "b": [None]}
+    note(notes, "1 cells with an error", "B2 (#DIV/0!)")
+
+
+@CASES.line("X7")
+def _errors_of_xls(folder):
+    cells, notes = read(xls(folder, [["a", "b"], [1, None]], errors=[(1, 1)]))
+    assert cells == {"a": ["1"], "b": [None]}
+    note(notes, ".xls", "error", "empty")
+    assert read(xls(folder, [["a"], [1]]))[1] == ()
+
+
+@CASES.line("X8")
+def _formulas(folder):
+    path = xlsx(folder, [["a", "b"], ["=1+1", '="x"']])
+    one = b"<f>1+1</f><v></v>", b"<f>1+1</f><v>2</v>"
+    two = b'<c r="B2"><f>"x"</f><v></v></c>', b'<c r="B2" t="str"><f>"x"</f><v>x</v></c>'
+    rewritten(path, SHEET, *(_plain(pair) for pair in (one, two)))
+    rewritten(path, "xl/workbook.xml", (b'fullCalcOnLoad="1"', b""))
+    assert read(path) == ({"a": ["2"], "b": ["x"]}, ())
+
+
+def _plain(pair):
+    """openpyxl writes an empty value as <v /> or <v></v>, by the version of its library."""
+    old, new = pair
+    return old.replace(b"<v></v>", b"<v />"), new
+
+
+@CASES.line("X9")
+def _formulas_without_result(folder):
+    path = xlsx(folder, [["a", "b"], ["=1+1", 1], [2, "=1/0"]])
+    refused(path, "2 formulas", "A2, B3", "spreadsheet")
+    # XlsxWriter writes 0, and asks the next program to compute
+    rewritten(path, SHEET, (b"<v />", b"<v>0</v>"))
+    refused(path, "A2, B3")
+    rewritten(path, SHEET, (b"<v>0</v>", b"<v>7</v>"))
+    cells, notes = read(path)
+    assert cells == {"a": ["7", "2"], "b": ["1", "7"]}
+    note(notes, "computed", "A2, B3")
+
+
+def _second_sheet(value, state="visible"):
+    def change(book):
+        sheet = book.create_sheet("Zwei")
+        sheet["A1"], sheet.sheet_state = value, state
+        book.create_sheet("Leer")
+
+    return change
+
+
+@CASES.line("X10")
+def _several_sheets(folder):
+    path = xlsx(folder, [["a"], [1]], change=_second_sheet("b"))
+    refused(path, "Daten, Zwei", "data.sheet")
+    assert read(path, sheet="Daten")[0] == {"a": ["1"]}
+    assert read(path, sheet="Zwei")[0] == {"b": []}
+
+
+@CASES.line("X11")
+def _other_sheets_empty_or_hidden(folder):
+    for state in ("hidden", "veryHidden"):
+        cells, notes = read(xlsx(folder, [["a"], [1]], change=_second_sheet("b", state)))
+        assert cells == {"a": ["1"]}
+        note(notes, "Daten", "without Zwei, Leer")
+
+
+@CASES.line("X12")
+def _unknown_sheet(folder):
+    refused(xlsx(folder, [["a"], [1]]), "'Date'", "Daten", sheet="Date")
+
+
+@CASES.line("X13")
+def _merged_header(folder):
+    rows = [["id", "lab", None], [None, "crp", "leu"], [1, 2, 3]]
+    path = xlsx(folder, rows, merged=["B1:C1"])
+    refused(path, "B1:C1", "data.header_row, such as 2")
+    path = xlsx(folder, rows, merged=["B1:C1", "A1:A2"])
+    assert read(path, header_row=2)[0] == {"id": ["1"], "crp": ["2"], "leu": ["3"]}
+    refused(path, "A1:A2", "B1:C1")
+    wide = ods_cell("lab", numbercolumnsspanned=2, numberrowsspanned=1)
+    refused(ods(folder, [["id", wide, None], [1, 2, 3]]), "B1:C1")
+
+
+@CASES.line("X14")
+def _merged_downwards(folder):
+    rows = [["id", "crp"], ["P1", 1], [None, 2], ["P2", 3]]
+    cells, notes = read(xlsx(folder, rows, merged=["A2:A3"]))
+    assert cells == {"id": ["P1", "P1", "P2"], "crp": ["1", "2", "3"]}
+    note(notes, "merged", "A2:A3")
+
+
+@CASES.line("X15")
+def _merged_across(folder):
+    path = xlsx(folder, [["id", "crp"], ["none", None]], merged=["A2:B2"])
+    refused(path, "A2:B2", "merged")
+
+
+@CASES.line("X16")
+def _title(folder):
+    rows = [["Studie 7"], [], ["id", "crp"], ["P1", 1]]
+    path = xlsx(folder, rows)
+    refused(path, "row 1", "column B", "data.header_row", "row 3")
+    assert read(path, header_row=3) == ({"id": ["P1"], "crp": ["1"]}, ())
+    refused(path, "4 rows", header_row=9)
+
+
+@CASES.line("X17")
+def _empty_edges(folder):
+    def change(book):
+        book.active["A6"].value = " "
+        book.active["D5"].value = " "
+
+    cells, notes = read(xlsx(folder, [[], ["a", None, "b"], [1, None, None]], change=change))
+    assert cells == {"a": ["1"], "b": [None]}
+    note(notes, "3 empty rows at the end")
+    note(notes, "empty columns", "B, D")
+
+
+@CASES.line("X18")
+def _empty_row(folder):
+    path = xlsx(folder, [["a", "b"], [1, 2], [], [3, 4]])
+    cells, notes = read(path)
+    assert cells == {"a": ["1", None, "3"], "b": ["2", None, "4"]}
+    note(notes, "1 rows are empty", "rows 3")
+    (columns,) = formats.read([path], None)
+    assert (columns.row_word, columns.first_row) == ("row", 2)
+
+
+@CASES.line("X19")
+def _row_names(folder):
+    for start in (0, 1):
+        cells, notes = read(xlsx(folder, [[None, "a"], [start, 5], [start + 1, 6]]))
+        assert cells == {"a": ["5", "6"]}
+        note(notes, "column A", "left out")
+    refused(xlsx(folder, [[None, "a"], [7, 5], [3, 6]]), "column A", "no name")
+
+
+@CASES.line("X20")
+def _hidden(folder):
+    def change(book):
+        book.active.row_dimensions[3].hidden = True
+        book.active.column_dimensions["B"].hidden = True
+
+    cells, notes = read(xlsx(folder, [["a", "b"], [1, 2], [3, 4]], change=change))
+    assert cells == {"a": ["1", "3"], "b": ["2", "4"]}
+    note(notes, "1 hidden rows", ": 3")
+    note(notes, "1 hidden columns", ": B")
+    rows = [["a"], [1], ([2], {"visibility": "filter", "numberrowsrepeated": 2})]
+    cells, notes = read(ods(folder, rows))
+    assert cells == {"a": ["1", "2", "2"]}
+    note(notes, "2 hidden rows", "3, 4")
+
+
+@CASES.line("X21")
+def _numbers_as_text(folder):
+    cells, _ = read(xlsx(folder, [["a", " b "], ["1.5", "'007"], ["1,5", " "]]))
+    assert cells == {"a": ["1.5", "1,5"], "b": ["'007", None]}
+
+
+@CASES.line("X22")
+def _foreign(folder):
+    for content, words in (
+        (b"\n<html><table><tr><td>a</td></tr></table></html>", ["web page", ".xlsx"]),
+        (b"a;b\n1;2\n", ["text", ".csv"]),
+        (b"\0\1\2" * 99, ["not a readable spreadsheet"]),
+    ):
+        path = folder / "a.xls"
+        path.write_bytes(content)
+        refused(path, *words)
+    path = folder / "a.xlsx"
+    path.write_bytes(_encrypted())
+    refused(path, "password")
+
+
+def _encrypted():
+    """The container in which Excel stores a workbook with a password: a CFB file, version 3, with
+    the streams EncryptionInfo and EncryptedPackage, after [MS-CFB].
+    """
+    free, end, fat = b"\xff" * 4, b"\xfe\xff\xff\xff", b"\xfd\xff\xff\xff"
+    header = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(16)
+    header += b"\x3e\0\3\0\xfe\xff\x09\0\x06\0" + bytes(10)
+    header += (1).to_bytes(4, "little") + (1).to_bytes(4, "little") + bytes(4)
+    header += (4096).to_bytes(4, "little") + end + bytes(4) + end + bytes(4)
+    header += bytes(4) + free * 108
+    table = fat + end + b"".join(
+        end if k == 9 else (k + 3).to_bytes(4, "little") if k < 9 else end if k == 17
+        else (k + 3).to_bytes(4, "little") for k in range(18)
+    )  # fmt: skip
+    entries = [_entry("Root Entry", 5, free, free, (1).to_bytes(4, "little"), end, 0)]
+    entries.append(
+        _entry("EncryptionInfo", 2, (2).to_bytes(4, "little"), free, free, b"\2\0\0\0", 4096)
+    )
+    entries.append(_entry("EncryptedPackage", 2, free, free, free, b"\x0a\0\0\0", 4096))
+    directory = b"".join(entries).ljust(512, b"\0")
+    return header + table.ljust(512, b"\xff") + directory + bytes(16 * 512)
+
+
+def _entry(name, kind, left, right, child, start, size):
+    text = name.encode("utf-16-le")
+    out = text.ljust(64, b"\0") + (len(text) + 2).to_bytes(2, "little") + bytes([kind, 1])
+    return out + left + right + child + bytes(36) + start + size.to_bytes(8, "little")
+
+
+@CASES.line("X23")
+def _suffix_of_another(folder):
+    path = xlsx(folder, [["a"], [1]]).rename(folder / "b.xls")
+    assert read(path)[0] == {"a": ["1"]}
+    path = xls(folder, [["a"], [1]]).rename(folder / "c.xlsx")
+    assert read(path)[0] == {"a": ["1"]}
+
+
+@CASES.line("X24")
+def _no_names(folder):
+    refused(xlsx(folder, [[1, 2], [3, 4]]), "row 1", "names")
+
+
+@pytest.mark.parametrize("name", CASES.names)
+def test_line(name, tmp_path):
+    CASES.functions[name](tmp_path)
+
+
+def test_the_document_and_the_cases_have_the_same_lines():
+    CASES.check()
+
+
+@every_writer
+def test_an_empty_file_is_one_line(write, tmp_path):
+    refused(write(tmp_path, []), "values")
+
+
+@every_writer
+def test_a_table_without_rows_has_its_names(write, tmp_path):
+    assert read(write(tmp_path, [["a", "b"]])) == ({"a": [], "b": []}, ())
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.integers(-(10**6), 10**6),
+    st.sampled_from([0.5, 1e-9, 1e15]),
+    st.booleans(),
+    st.text("abß", min_size=1, max_size=5),
+    st.dates(date(1950, 1, 1), date(2100, 1, 1)),
+)
+EXPECTED = {type(None): lambda v: None, date: date.isoformat, float: lambda v: f"{v:.15g}"}
+
+
+@pytest.mark.long
+@every_writer
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_table_of_any_shape_comes_back(write, tmp_path_factory, data):
+    """Down to one cell, columns of gaps, several types in a column."""
+    width = data.draw(st.integers(1, 3))
+    row = st.lists(VALUES, min_size=width, max_size=width)
+    rows = [*data.draw(st.lists(row, max_size=4)), [1] * width]
+    path = write(tmp_path_factory.mktemp("shape"), [[f"c{k}" for k in range(width)], *rows])
+    columns = spreadsheets.read(path, None)
+    cells = zip(*(array.to_pylist() for array in columns.arrays), strict=True)
+    expected = [tuple(EXPECTED.get(type(v), str)(v) for v in row) for row in rows]
+    assert [tuple(row) for row in cells] == [tuple(map(_same, row)) for row in expected]
+
+
+def _same(text):
+    return {"1e+15": str(10**15)}.get(text, text)
