@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -15,8 +15,6 @@ from pomona.core.table import Table, csv_text, of_records
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from pomona.personal import PersonalModel
 
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
@@ -43,6 +41,14 @@ def predict(
     id_: Annotated[
         str | None, Parameter(name="--id", help="column of a table that identifies each sample")
     ] = None,
+    client: Annotated[
+        str | None,
+        Parameter(help="of a run: the client whose model answers all samples, by name or place"),
+    ] = None,
+    client_column: Annotated[
+        str | None,
+        Parameter(help="of a run: column of a table that names each row's client"),
+    ] = None,
     csv: Annotated[
         Path | None, Parameter(help="the .csv file to write, with every answer and output")
     ] = None,
@@ -50,57 +56,121 @@ def predict(
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
-    """Predict with a client's personal model.
+    """Predict with clients' personal models.
 
+    With a run folder, each row of a table is answered by the model of the client that it names.
     The answer has the name of the model's client, and the probability of every class or label,
     every target in its unit, or, for a mask, the pixels of every class.
 
     Parameters
     ----------
     model
-        a file of models/ in a run folder
-    inputs images (resized to what the model saw), volumes, folders with a DICOM series, tables
+        a run folder, or a file of its models/
+    inputs
+        images (resized to what the model saw), volumes, folders with a DICOM series, tables
         (.csv, .tsv, .txt, .data or .parquet, written as the training's were; columns are found by
         name if that had names), .txt files with a text a line for a model of texts, or .npz files
         with an array x
     """
-    from pomona.personal import PersonalModel
-
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
+    if not model.is_dir():
+        if named := client or client_column:
+            raise DataError(
+                f"{model} is the model of one client; give its run folder to choose by {named!r}"
+            )
+        answered = _by_one(model, inputs, id_, masks, own_code)
+    elif client is not None:
+        answered = _by_one(_model_file(model, client), inputs, id_, masks, own_code)
+    elif masks:
+        raise DataError("--masks is for one client's model; name the client by --client")
+    else:
+        answered = _by_own(model, inputs, client_column, id_, own_code)
+    _written(answered, csv, json)
+
+
+class Answered(NamedTuple):
+    """Answers to samples, and whose: one client, or each row's own, if empty."""
+
+    rows: list[dict[str, Any]]
+    client: str = ""
+
+    @property
+    def title(self) -> str:
+        """Which model gives the answers."""
+        return f"the model of {self.client}" if self.client else "the model of each row's client"
+
+
+def _written(answered: Answered, csv: Path | None, json: bool) -> None:
+    rows, client = answered
+    if csv:
+        with writing(csv):
+            publish(csv, [csv_text([_flat(row, True) for row in rows]).encode()])
+        talk(f"{len(rows)} answers of {shown(answered.title)}: {csv}")
+    if json:
+        emit([{"client": client, **row} if client else row for row in rows])
+    elif not csv:
+        print_table(answers(rows, answered.title))
+
+
+def _model_file(run: Path, client: str) -> Path:
+    """Return the file of a client's model in a run. Raises as ``client_place``."""
+    from pomona.record.run_folder import load, require_unchanged
+
+    name = f"models/client-{client_place(client, load(run).about['clients']):02d}.safetensors"
+    require_unchanged(run, name)
+    return run / name
+
+
+def _by_own(
+    run: Path, inputs: Sequence[Path], column: str | None, id_column: str | None, own_code: bool
+) -> Answered:
+    """Answer each row by its own client's model."""
+    from pomona.data.table_file import FORMATS
+    from pomona.personal import by_client
+    from pomona.record.run_folder import load
+
+    if apart := next((path for path in inputs if path.suffix.lower() not in FORMATS), None):
+        raise DataError(
+            f"{apart} names no clients, {run} has a model for each; name one by --client"
+        )
+    result, rows = load(run), list[dict[str, Any]]()
+    for path in inputs:
+        answered = by_client.predict(result, path, column, id_column, own_code)
+        for note in (*answered.notes, *by_client.remarks(run, path)):
+            talk(f"note: {note}")
+        for k, answer in enumerate(answered.rows):
+            id_ = {"id": answered.ids[k]} if answered.ids else {}
+            rows.append({"client": answer.pop("client"), "input": f"{path}[{k}]", **id_, **answer})
+    return Answered(rows)
+
+
+def _by_one(
+    model: Path,
+    inputs: Sequence[Path],
+    id_column: str | None,
+    masks: Path | None,
+    own_code: bool,
+) -> Answered:
+    """Answer each sample by one client's model; masks go to a file of their own."""
+    from pomona.data.table_file import FORMATS
+    from pomona.personal import PersonalModel, by_client
+    from pomona.personal.inputs import read
+
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
         raise DataError(
             f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave "
             "it out"
         )
-    rows, maps = _answered(net, inputs, id_)
-    client = net.about.client
-    if masks:
-        save_masks(masks, maps)
-        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
-    if csv:
-        with writing(csv):
-            publish(csv, [csv_text([_flat(row, True) for row in rows]).encode()])
-        talk(f"{len(rows)} answers of the model of {shown(client)}: {csv}")
-    if json:
-        emit([{"client": client, **row} for row in rows])
-    elif not csv:
-        print_table(answers(rows, client))
-
-
-def _answered(
-    net: "PersonalModel", inputs: Sequence[Path], id_column: str | None
-) -> tuple[list[dict[str, Any]], list["NDArray[np.uint8]"]]:
-    """Return a model's answer to each sample of some files, and apart from them the masks."""
-    from pomona.personal.inputs import read
-
     rows: list[dict[str, Any]] = []
     maps: list[NDArray[np.uint8]] = []
+    run = by_client.run_of(model)
     for path in inputs:
         samples = read(path, net.about, id_column)
-        if samples.note:
-            talk(f"note: {samples.note}")
+        known = by_client.remarks(run, path, net) if run and path.suffix.lower() in FORMATS else []
+        for note in filter(None, (samples.note, *known)):
+            talk(f"note: {note}")
         for k, answer in enumerate(net.predict(samples)):
             if "mask" in answer:
                 maps.append(answer.pop("mask"))
@@ -108,7 +178,10 @@ def _answered(
             rows.append(
                 {"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer}
             )
-    return rows, maps
+    if masks:
+        save_masks(masks, maps)
+        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
+    return Answered(rows, net.about.client)
 
 
 def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
@@ -121,17 +194,15 @@ def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
         publish(path, [packed.getvalue()])
 
 
-def answers(rows: Sequence[Mapping[str, Any]], client: str) -> Table:
-    """Return a table of a model's answers; with very many outputs, their columns are only in
+def answers(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Return a table of answers; with very many outputs, their columns are only in
     ``--json``.
     """
     each = max(
         (len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0
     )
     notes = [f"--json names each of the {each} outputs"] if each > MOST_COLUMNS else []
-    return of_records(
-        [_flat(row, each <= MOST_COLUMNS) for row in rows], f"the model of {client}", notes
-    )
+    return of_records([_flat(row, each <= MOST_COLUMNS) for row in rows], title, notes)
 
 
 def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:

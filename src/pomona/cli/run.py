@@ -244,10 +244,16 @@ def closing(result: Result, folder: Path, page: Path | None) -> None:
     say(
         _effort(result),
         f"written  {folder}" + (f", report {page}" if page else ""),
-        f"next     pomona compare {folder} OTHER..., or pomona predict "
-        f"{folder}/models/client-00.safetensors INPUT"
-        f" (the model of {result.about['clients'][0]})",
+        f"next     pomona compare {folder} OTHER..., or {_prediction(result, folder)}",
     )
+
+
+def _prediction(result: Result, folder: Path) -> str:
+    """Return the command that predicts with the run's models."""
+    if result.config["data"].get("client_column") is not None:
+        return f"pomona predict {folder} TABLE (each row by its own client's model)"
+    name = result.about["clients"][0]
+    return f"pomona predict {folder}/models/client-00.safetensors INPUT (the model of {name})"
 
 
 def _means(result: Result, figures: Mapping[str, Any]) -> str:

@@ -42,15 +42,22 @@ class Samples(NamedTuple):
     dtype.
 
     ``note`` has assumptions made in reading, for display; empty if none. ``ids`` has a name for
-    each sample, from the requested column; empty if none was requested.
+    each sample, and ``clients`` its client, from the requested columns; empty if none was
+    requested.
     """
 
     x: NDArray[Any]
     note: str = ""
     ids: Sequence[str] = ()
+    clients: Sequence[str] = ()
 
 
-def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Samples:
+def read(
+    source: Any,
+    about: ModelMetadata,
+    id_column: str | None = None,
+    client_column: str | int | None = None,
+) -> Samples:
     """Read samples as input for the model described by ``about``: of a file, by its path; or in
     memory: an array, tensor or list x (n, ...) as of ``.npz``, a frame of pandas, polars or pyarrow
     as of a table, or texts.
@@ -61,21 +68,22 @@ def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Sam
     are resized to the model's size and, if they have 8 bits and the model takes gray images,
     converted to gray.
 
-    ``id_column``: the column of a table with the samples' names; the model need not know it.
+    ``id_column``: the column of a table with the samples' names; ``client_column``: that of their
+    clients, by name or number. The model need not know them.
 
     Raises:
         DataError: as the readers of training data, for samples that do not fit the model, and for a
-            missing ``id_column``.
+            missing ``id_column`` or ``client_column``.
         ConfigError: a package needed to read them is missing.
     """
+    beside = Beside(id_column, client_column)
     if not isinstance(source, str | Path):
-        return _in_memory(source, about, id_column)
+        return _in_memory(source, about, beside)
     path = Path(source)
     suffix = path.suffix.lower()
-    if id_column is not None and suffix not in FORMATS:
-        raise DataError(
-            f"{path} has no columns; leave out the column {id_column!r} that names each sample"
-        )
+    if beside != Beside() and suffix not in FORMATS:
+        column = id_column if client_column is None else client_column
+        raise DataError(f"{path} has no columns; leave out the column {column!r}")
     match suffix:
         case ".npz":
             return Samples(_array(npz.stored(path, "x"), about))
@@ -88,7 +96,7 @@ def read(source: Any, about: ModelMetadata, id_column: str | None = None) -> Sam
                 raise DataError(f"{path}: {table_file.misread(fault, about.form)}") from None
             return Samples(encoded([line.rstrip("\n") for line in whole], about))
         case _ if suffix in FORMATS:
-            return _records(path, about, id_column)
+            return _records(path, about, beside)
         case _:
             return Samples(_image(path, about))
 
@@ -110,9 +118,16 @@ def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
     return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
 
 
-def _in_memory(values: Any, about: ModelMetadata, id_column: str | None) -> Samples:
+class Beside(NamedTuple):
+    """Columns of a table that are no features: of the samples' names, and of their clients."""
+
+    id: str | None = None
+    client: str | int | None = None
+
+
+def _in_memory(values: Any, about: ModelMetadata, beside: Beside) -> Samples:
     if is_frame(values) and about.kind != "image":
-        return _records(Frame.of(values, "frame"), about, id_column)
+        return _records(Frame.of(values, "frame"), about, beside)
     x = python_values.array(values, "x")
     if about.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
         return Samples(encoded([str(one) for one in x], about))
@@ -180,20 +195,19 @@ def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
     return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
-def _records(path: Source, about: ModelMetadata, id_column: str | None) -> Samples:
+def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:
     if about.kind == "image":
         raise DataError(
             f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
             "files"
         )
-    sheet = opened(path, about, id_column)
-    ids = sheet.ids(id_column) if id_column is not None else ()
+    sheet = opened(path, about, beside)
+    ids, clients = (() if column is None else sheet.cells(column) for column in beside)
     if about.kind == "text":
-        return Samples(encoded(sheet.texts(), about), sheet.note, ids)
+        return Samples(encoded(sheet.texts(), about), sheet.note, ids, clients)
     x, notes = sheet.numbers(about, MEMORY_SHARE)
-    return Samples(
-        x, "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)]), ids
-    )
+    note = "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)])
+    return Samples(x, note, ids, clients)
 
 
 @dataclass(frozen=True)
@@ -234,15 +248,17 @@ class Sheet:
         features = table_features.features(raw, about.preprocessing, memory_share)
         return features, table_features.strangers(raw, about.preprocessing)
 
-    def ids(self, name: str) -> list[str]:
-        """Return the cells of a column by name, as in the file.
+    def cells(self, column: str | int) -> list[str]:
+        """Return the cells of a column by name or number, as in the file.
 
         Raises DataError if there is none.
         """
-        columns = self.file.columns
-        if name not in columns:
-            raise DataError(f"{self.file.path} has no column {name!r}; {near(name, columns)}")
-        number = columns.index(name)
+        columns, number = self.file.columns, column
+        if str(column) in columns:
+            number = columns.index(str(column))
+        if isinstance(number, str) or not -len(columns) <= number < len(columns):
+            hint = near(str(column), columns)
+            raise DataError(f"{self.file.path} has no column {column!r}; {hint}")
         return [record.cells[number] for record in self.file.rows()]
 
     def texts(self) -> list[str]:
@@ -250,11 +266,11 @@ class Sheet:
         return [text.joined(record, self.wanted) for record in self.file.rows()]
 
 
-def opened(path: Source, about: ModelMetadata, beside: str | None = None) -> Sheet:
+def opened(path: Source, about: ModelMetadata, beside: Beside) -> Sheet:
     """Open a file and match its columns to the model's.
 
     Other columns of the training file (label, client) are ignored, so that the training file itself
-    is accepted, as is the column ``beside``; for texts all other columns are ignored, as in
+    is accepted, as are the columns ``beside``; for texts all other columns are ignored, as in
     training.
 
     Raises:
@@ -268,9 +284,7 @@ def opened(path: Source, about: ModelMetadata, beside: str | None = None) -> She
     return Sheet(file, wanted, count, note)
 
 
-def _matched(
-    file: TableFile, about: ModelMetadata, beside: str | None
-) -> tuple[tuple[int, ...], str]:
+def _matched(file: TableFile, about: ModelMetadata, beside: Beside) -> tuple[tuple[int, ...], str]:
     """Return the places of the model's columns, and what was assumed."""
     layout = about.preprocessing.layout if about.preprocessing else ()
     if file.header and about.read_columns:
@@ -292,10 +306,10 @@ def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
     return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
 
 
-def _by_name(file: TableFile, about: ModelMetadata, beside: str | None) -> tuple[int, ...]:
+def _by_name(file: TableFile, about: ModelMetadata, beside: Beside) -> tuple[int, ...]:
     columns = file.columns
     missing = [name for name in about.read_columns if name not in columns]
-    known = {*about.read_columns, *about.others, beside}
+    known = {*about.read_columns, *about.others, *map(str, beside)}
     odd = [name for name in columns if about.kind == "table" and name not in known]
     if missing or odd:
         wrong = [

@@ -1,0 +1,136 @@
+"""Answers to the rows of a table, each by the model of its own client, and what a table has to do
+with the training of its run.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pomona.core.errors import DataError, listed
+from pomona.core.files import text
+from pomona.core.toml import read_text
+from pomona.data import cell_values
+from pomona.partition.partition import Partition
+from pomona.personal.inputs import Beside, Samples, opened, read
+from pomona.personal.model import PersonalModel
+from pomona.record.result import NAME, Result
+
+
+class Answers(NamedTuple):
+    """Answers as of ``PersonalModel.predict``, each with its ``client``; a name for each row, if
+    requested; and remarks for display.
+    """
+
+    rows: list[dict[str, Any]]
+    ids: Sequence[str]
+    notes: tuple[str, ...]
+
+
+def predict(
+    result: Result,
+    source: Any,
+    client_column: str | int | None = None,
+    id_column: str | None = None,
+    own_code: bool = False,
+) -> Answers:
+    """Answer each row of a table by the model of the client that it names.
+
+    Args:
+        result: of a folder or in memory.
+        source: a table's path or a frame.
+        client_column: that names each row's client; by default the run's ``data.client_column``.
+        id_column: that names each row.
+        own_code: as for ``PersonalModel.load``.
+
+    Raises:
+        DataError: no column of clients is known, rows of clients without a model in this run, or as
+            ``pomona.personal.inputs.read``.
+        StorageError: as ``PersonalModel.load``.
+    """
+    column = result.config["data"].get("client_column") if client_column is None else client_column
+    if column is None:
+        raise DataError(
+            f"{result.folder or 'this run'} does not know the column that names each row's client; "
+            "name it by --client-column, or the client of all rows by --client"
+        )
+    names = {result.about["clients"][number]: number for number in result.models}
+    if not names:
+        raise DataError(f"{result.folder or 'this run'} has no models; finish the run first")
+    first = PersonalModel.of(result, next(iter(names.values())), own_code)
+    samples = read(source, first.about, id_column, column)
+    clients = list(map(cell_values.name, samples.clients))
+    if strange := Counter(name for name in clients if name not in names):
+        raise DataError(
+            f"{source}: {strange.total()} of {len(clients)} rows are of clients without a model "
+            f"here: {counted(strange)}; the run has {listed([*names])}; leave these rows out, or "
+            "answer all rows of a table by one client's model: --client NAME"
+        )
+    answers: list[dict[str, Any]] = [{}] * len(clients)
+    for name in dict.fromkeys(clients):
+        model = PersonalModel.of(result, names[name], own_code)
+        alike = model.about.preprocessing == first.about.preprocessing
+        x = samples.x if alike else read(source, model.about, id_column, column).x
+        rows = [row for row, client in enumerate(clients) if client == name]
+        for row, answer in zip(rows, model.predict(Samples(x[rows])), strict=True):
+            answers[row] = {"client": name, **answer}
+    note = f"{source}: each row is answered by its own client's model: {counted(Counter(clients))}"
+    return Answers(answers, samples.ids, (*filter(None, [samples.note]), note))
+
+
+def counted(numbers: Mapping[str, int]) -> str:
+    """Return names with their numbers, in one phrase."""
+    return listed([f"{name or '(no name)'} ({count})" for name, count in numbers.items()], 8)
+
+
+def run_of(model: Path) -> Path | None:
+    """Return the folder of the run that a file of its ``models/`` lies in, if it does."""
+    folder = model.absolute().parent.parent
+    inside = NAME.fullmatch(model.name) and model.absolute().parent.name == "models"
+    return folder if inside and (folder / "config.toml").is_file() else None
+
+
+def remarks(run: Path, table: Path, model: PersonalModel | None = None) -> list[str]:
+    """Remark on rows of a table on which this run was trained; and, for one model, on rows that
+    name other clients than its own.
+    """
+    settings = read_text(text(run / "config.toml")).get("data", {})
+    return [
+        *_trained(run, settings, table),
+        *(_of_others(run, settings, table, model) if model else ()),
+    ]
+
+
+def _trained(run: Path, settings: Mapping[str, Any], table: Path) -> list[str]:
+    files = [settings.get("path"), *(client.get("train") for client in settings.get("clients", ()))]
+    paths = [Path(file).expanduser() for file in files if file]
+    paths += [path / f"train{table.suffix}" for path in paths if path.is_dir()]
+    if not any(path.exists() and path.samefile(table) for path in paths):
+        return []
+    partition = Partition.load(run / "partition.json")
+    rows = sum(len(client.train) for client in partition.clients)
+    return [
+        f"{table} is a table on which this run was trained: {rows} of the run's rows were training "
+        "rows; their answers are better than those for new rows"
+    ]
+
+
+def _of_others(
+    run: Path, settings: Mapping[str, Any], table: Path, model: PersonalModel
+) -> list[str]:
+    column = settings.get("client_column")
+    if column is None:
+        return []
+    try:
+        clients = opened(table, model.about, Beside(client=column)).cells(column)
+    except DataError:  # without such a column
+        return []
+    others = Counter(map(cell_values.name, clients))
+    others.pop(model.about.client, None)
+    if not others:
+        return []
+    return [
+        f"{table}: {others.total()} of {len(clients)} rows are of other clients than "
+        f"{model.about.client}, whose model answers: {counted(others)}; for each row its own "
+        f"client's model: pomona predict {run} {table}"
+    ]

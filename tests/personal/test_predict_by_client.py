@@ -1,0 +1,148 @@
+"""Predictions for a table of several clients: each row by its own client's model, and what is said
+of rows that are another client's or were trained on.
+"""
+
+import csv
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pomona
+from command_line import call
+from pomona.core.errors import DataError
+from pomona.personal import PersonalModel
+from pomona.personal.by_client import predict
+
+SITES = ["East", "North", "West"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of separate models, whose answers differ, on the table patients.csv beside it."""
+    folder = tmp_path_factory.mktemp("by_client")
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(120, 2))
+    site = np.array(SITES)[np.arange(120) % 3]
+    sign = np.where(site == "West", -1, 1)
+    table = pd.DataFrame({"age": x[:, 0], "hospital": site, "crp": x[:, 1]})
+    table["outcome"] = np.where(sign * x[:, 0] > 0, "ill", "well")
+    table.to_csv(folder / "patients.csv", index=False)
+    columns = {"label_column": "outcome", "client_column": "hospital"}
+    data = {"name": "csv", "path": folder / "patients.csv", **columns}
+    pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=folder / "run")
+    return folder / "run"
+
+
+def table(folder, hospitals, name="new.csv", **columns):
+    path = folder / name
+    draw = np.random.default_rng(2)
+    rows = {"crp": draw.normal(size=len(hospitals)), "hospital": hospitals}
+    rows["age"] = draw.normal(size=len(hospitals))
+    pd.DataFrame({**rows, **columns}).to_csv(path, index=False)
+    return path
+
+
+def expected(run, path):
+    """The answers of each row's model, one by one."""
+    rows = pd.read_csv(path)
+    models = {name: PersonalModel.of(pomona.load(run), name) for name in SITES}
+    return [
+        {"client": row.hospital, **models[row.hospital].predict([[row.age, row.crp]])[0]}
+        for row in rows.itertuples()
+    ]
+
+
+def close(one, other):
+    assert [(a["client"], a["class"]) for a in one] == [(a["client"], a["class"]) for a in other]
+    for a, b in zip(one, other, strict=True):
+        assert a["probabilities"] == pytest.approx(b["probabilities"], abs=1e-6)
+
+
+def test_each_row_is_answered_by_its_own_clients_model(run, tmp_path, capsys):
+    path = table(tmp_path, ["West", "East", "West", "North", "East"], mrn=range(5))
+    code, out, err = call(capsys, "predict", run, path, "--id", "mrn", "--json")
+    assert code == 0
+    answers = json.loads(out)
+    close(answers, expected(run, path))
+    assert [answer["id"] for answer in answers] == ["0", "1", "2", "3", "4"]
+    assert "West (2)" in err
+    assert "trained" not in err
+    frame = predict(pomona.load(run), pd.read_csv(path).drop(columns="mrn"))
+    close(frame.rows, answers)
+
+
+def test_the_csv_names_each_rows_client(run, tmp_path, capsys):
+    path = table(tmp_path, ["West", "East"])
+    assert call(capsys, "predict", run, path, "--csv", tmp_path / "a.csv")[0] == 0
+    with open(tmp_path / "a.csv", encoding="utf-8") as lines:
+        assert [row["client"] for row in csv.DictReader(lines)] == ["West", "East"]
+
+
+def test_rows_that_were_trained_on_are_counted(run, capsys):
+    code, out, err = call(capsys, "predict", run, run.parent / "patients.csv", "--json")
+    assert (code, len(json.loads(out))) == (0, 120)
+    partition = json.loads((run / "partition.json").read_text())
+    trained = sum(len(client["train"]) for client in partition["clients"])
+    assert f"{trained} of the run's rows were training rows" in err
+
+
+def test_one_clients_model_says_how_many_rows_are_of_others(run, tmp_path, capsys):
+    path = table(tmp_path, ["West", "East", "West", "North", "East"])
+    model = run / "models" / "client-00.safetensors"
+    code, _, err = call(capsys, "predict", model, path, "--json")
+    assert code == 0
+    assert "3 of 5 rows are of other clients than East" in err
+    assert "West (2), North (1)" in err
+    code, _, err = call(capsys, "predict", model, run.parent / "patients.csv", "--json")
+    assert "80 of 120 rows are of other clients" in err
+    assert "were training rows" in err
+    alone = table(tmp_path, ["East"] * 2, "east.csv")
+    assert call(capsys, "predict", model, alone, "--json")[2] == ""
+    pd.read_csv(alone).drop(columns="hospital").to_csv(alone, index=False)
+    assert call(capsys, "predict", model, alone, "--json")[2] == ""
+
+
+def test_rows_of_unknown_clients_are_refused_unless_one_model_is_named(run, tmp_path, capsys):
+    path = table(tmp_path, ["Ulm", "East", "Ulm", ""])
+    code, _, err = call(capsys, "predict", run, path)
+    assert code == 3
+    for word in ("3 of 4 rows", "Ulm (2)", "(no name) (1)", "East, North, West", "--client"):
+        assert word in err
+    code, out, _ = call(capsys, "predict", run, path, "--client", "West", "--json")
+    assert (code, {answer["client"] for answer in json.loads(out)}) == (0, {"West"})
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("image.png",), "--client"),
+        (("new.csv", "--client", "Ulm"), "no client 'Ulm'"),
+        (("new.csv", "--client-column", "ward"), "no column 'ward'"),
+    ],
+)
+def test_what_names_no_client_is_refused(run, tmp_path, capsys, words, reason):
+    table(tmp_path, ["East"])
+    code, _, err = call(capsys, "predict", run, tmp_path / words[0], *words[1:])
+    assert code in (2, 3)
+    assert reason in err
+
+
+def test_a_run_without_a_column_of_clients_asks_for_it(run, tmp_path, capsys):
+    whole = pd.read_csv(run.parent / "patients.csv")
+    files = []
+    for name in SITES:
+        path = tmp_path / f"{name}.csv"
+        whole[whole.hospital == name].drop(columns="hospital").to_csv(path, index=False)
+        files.append({"name": name, "train": path})
+    data = {"name": "clients", "clients": files, "label_column": "outcome"}
+    out = tmp_path / "run"
+    pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=out)
+    path = table(tmp_path, ["West", "North"])
+    with pytest.raises(DataError, match="--client-column"):
+        predict(pomona.load(out), path)
+    _, text, _ = call(capsys, "predict", out, path, "--client-column", "hospital", "--json")
+    close(json.loads(text), expected(out, path))
+    err = call(capsys, "predict", out, files[0]["train"], "--client", "East")[2]
+    assert "were training rows" in err
