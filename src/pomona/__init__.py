@@ -20,6 +20,7 @@ from pomona.core.errors import (
     DivergedError,
     LockedError,
     PomonaError,
+    PomonaWarning,
     PrivacyError,
     QuorumError,
     StorageError,
@@ -29,6 +30,7 @@ from pomona.core.registry import load as _load
 if TYPE_CHECKING:
     from pomona.cli.data import show_data
     from pomona.config import Config
+    from pomona.core.notes import Note
     from pomona.estimator import PersonalizedFederation
     from pomona.experiments.in_python import bench
     from pomona.federation.callbacks import Callback
@@ -48,8 +50,10 @@ __all__ = [
     "Evaluation",
     "Gain",
     "LockedError",
+    "Note",
     "PersonalizedFederation",
     "PomonaError",
+    "PomonaWarning",
     "PrivacyError",
     "QuorumError",
     "Result",
@@ -67,6 +71,7 @@ _LAZY = {
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.rows:Evaluation",
     "Gain": "pomona.record.paired_gain:Gain",
+    "Note": "pomona.core.notes:Note",
     "PersonalizedFederation": "pomona.estimator:PersonalizedFederation",
     "Result": "pomona.record.result:Result",
     "RoundRow": "pomona.record.rows:RoundRow",

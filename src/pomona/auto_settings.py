@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
-from pomona.federation.callbacks import Callback
 from pomona.federation.round_plan import round_of
+from pomona.federation.run_notes import RunNotes
 from pomona.lifecycle import begun_with
 from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, StepRule, range_test
@@ -18,12 +18,12 @@ from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 
 
-def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
+def on_engine(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
     """Return the scenario with its engine: that of the resumed run, else native if supported.
 
     Args:
         scenario: any.
-        watcher: notified of the engine in one line, and why it is not the other.
+        notes: told of the engine in one line, and why it is not the other.
         before: folder of the run to resume, if any.
 
     Raises CheckpointError if all checkpoints of that run are damaged.
@@ -31,12 +31,12 @@ def on_engine(scenario: Scenario, watcher: Callback, before: Path | None = None)
     if scenario.config.engine != "auto":
         return scenario
     if (known := begun_with(before, "engine") if before else None) is not None:
-        watcher.note(f"engine = {known}, as {before} was begun with")
+        notes.say(f"engine = {known}, as {before} was begun with")
         return scenario.with_settings(engine=known)
     if why := scenario.not_native():
-        watcher.note(f"engine = torch: {why}")
+        notes.add(f"engine = torch: {why}")
         return scenario.with_settings(engine="torch")
-    watcher.note(f"engine = native: pomona-native {release()}")
+    notes.add(f"engine = native: pomona-native {release()}")
     return scenario.with_settings(engine="native")
 
 
@@ -52,13 +52,13 @@ def require_engine(scenario: Scenario, before: Path) -> None:
         )
 
 
-def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
+def settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
     """Return the scenario with its learning rate: from the resumed run, else found by the range
     test.
 
     Args:
         scenario: any.
-        watcher: notified of the rate and its origin.
+        notes: told of the rate and its origin.
         before: folder of the run to resume, if any.
 
     Raises:
@@ -75,14 +75,14 @@ def settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -
         )
     known = begun_with(before, "lr") if before else None
     if known is not None:
-        watcher.note(f"lr = {known:g}, as {before} was begun with")
+        notes.say(f"lr = {known:g}, as {before} was begun with")
         return scenario.with_settings(lr=known)
     rows, founders = scenario.partition.clients, set(scenario.founders)
     sizes = [len(c.train) if i in founders else 0 for i, c in enumerate(rows)]
     rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES
-    watcher.note("lr = auto: trying learning rates")
+    notes.say("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps_of(config), rates)
-    watcher.note(str(test))
+    notes.add(str(test))
     return scenario.with_settings(lr=test.chosen)
 
 

@@ -1,5 +1,6 @@
 """A federation as an estimator of scikit-learn: each group of rows is a client."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pomona.config import resolve
 from pomona.core.errors import DataError, near
+from pomona.core.notes import CallerWarnings
 from pomona.data.memory import from_clients
 from pomona.data.python_values import names as names_of
 from pomona.personal import PersonalModel
@@ -72,6 +74,9 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             y: (n,) classes.
             groups: (n,) the name of each row's client.
 
+        Warns:
+            PomonaWarning: each of ``result_.notes``.
+
         Raises:
             ValueError: X or y that scikit-learn refuses.
             PomonaError: settings or data that cannot be run.
@@ -93,7 +98,8 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         usual = {"workers": 1, "eval_every": self.rounds}
         config = resolve(usual, asked, self.settings or {}, {"data": data})
-        self.result_: Result = simulate(Scenario.prepare(config))
+        heard = CallerWarnings(sys._getframe(1))
+        self.result_: Result = simulate(Scenario.prepare(config), watcher=heard)
         return self
 
     def predict_proba(self, X: Any, groups: Any = None) -> NDArray[np.float64]:

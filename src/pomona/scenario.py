@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pomona.config import Config, fitted, resolve
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import ConfigError
+from pomona.core.notes import Note
 from pomona.core.rng import number
 from pomona.core.toml import Tree
 from pomona.data import read
@@ -62,12 +63,17 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Scenario:
-    """Data, partition and network of a run; ``titles`` name its clients, where the data do not."""
+    """Data, partition and network of a run.
+
+    ``titles`` name its clients, where the data do not; ``assumed`` says how rows are divided if
+    neither data nor settings do.
+    """
 
     config: Config
     dataset: Dataset
     partition: Partition
     titles: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     _computed: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -83,6 +89,7 @@ class Scenario:
         Raises DataError or ConfigError, before anything is computed or written.
         """
         dataset, config = reader(config.data), fitted(config)
+        assumed = _assumed(config, dataset)
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
         if "clients" not in config.model_fields_set:
             config = config.model_copy(update={"clients": _members(config, dataset)})
@@ -108,7 +115,7 @@ class Scenario:
                     "membership out"
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
-        scenario = cls(config, dataset, partition)
+        scenario = cls(config, dataset, partition, assumed=assumed)
         scenario = scenario if agreed else scenario._in_deviations()
         scenario.check(agreed)
         return scenario
@@ -179,14 +186,20 @@ class Scenario:
 
     @property
     def remarks(self) -> list[str]:
-        """Return warnings about data, partition and split, one line each."""
+        """Return the notes on data, partition and split as lines."""
+        return [note.text for note in self.notes]
+
+    @property
+    def notes(self) -> list[Note]:
+        """Return the notes on data, partition and split."""
         config = self.config
         validated = bool(config.stop or config.keep != "last")
         validated = validated or config.method.method().card.needs.validation
         clients = Clients(self.names, self.founders, validated)
+        split = split_notes(self.dataset, self.partition, clients)
         return [
-            *remarks(self.dataset, self.partition),
-            *split_notes(self.dataset, self.partition, clients),
+            *(Note(line, "data") for line in remarks(self.dataset, self.partition)),
+            *(Note(line, "partition") for line in (*self.assumed, *split)),
         ]
 
     @property
@@ -473,7 +486,6 @@ class Scenario:
             "constant": self.constant(),
             "subgroups": self._subgroups(),
             "input_shape": list(self.input_shape),
-            "notes": list(self.dataset.notes),
             "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows]))
             if len(rows) > 1
@@ -496,6 +508,17 @@ def _trained(partition: Partition, clients: Sequence[int] | None = None) -> NDAr
     """Return the training rows of some clients, of all by default."""
     chosen = range(len(partition.clients)) if clients is None else clients
     return np.concatenate([np.empty(0, np.int64), *(partition.clients[i].train for i in chosen)])
+
+
+def _assumed(config: Config, dataset: Dataset) -> tuple[str, ...]:
+    """Return how rows are dealt to clients that neither settings nor data name, as a note."""
+    if config.partition or dataset.owners or "clients" in config.model_fields_set:
+        return ()
+    return (
+        f"the data name no clients: their rows are dealt at random to {config.clients} (partition "
+        f"= {usual(dataset).name}, clients = {config.clients}); name the clients of the rows, or "
+        "set both",
+    )
 
 
 def _held_out(partition: Partition) -> NDArray[np.int64]:

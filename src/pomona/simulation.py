@@ -2,6 +2,7 @@
 ``pomona.run``.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -21,9 +22,14 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import Planned
+from pomona.core.notes import CallerWarnings, Note
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
-from pomona.federation.callbacks import Callback, CallbackList, NullCallback
+from pomona.federation.callbacks import (
+    CallbackList,
+    NullCallback,
+    require_methods,
+)
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
 from pomona.federation.client_states import Hold, as_is, choose, require_training
@@ -35,8 +41,9 @@ from pomona.federation.loop import Loop
 from pomona.federation.noise_in_sums import against, noise_adds_up
 from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
+from pomona.federation.run_notes import RunNotes
 from pomona.federation.scoring import Scoring
-from pomona.federation.trackers import aloud, tracking
+from pomona.federation.trackers import tracking
 from pomona.federation.transport import Inline, Transport, calls
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -74,7 +81,7 @@ KEY_STORES = Path("private") / "dp"  # keys and ledgers
 def run(
     config: Config | None = None,
     out: Path | str | None = None,
-    watcher: Callback | None = None,
+    watcher: object = None,
     resume: bool = False,
     **settings: Any,
 ) -> Result:
@@ -86,8 +93,9 @@ def run(
     Args:
         config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
-        watcher: called after every round; one with the method of ``Steering`` sees the clients'
-            models, and may end the run. In a notebook None is a line of progress.
+        watcher: an object with any of the methods of ``Callback``, such as ``round``, called after
+            every round; one with the method of ``Steering`` sees the clients' models, and may end
+            the run. In a notebook None is a line of progress.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
@@ -96,6 +104,9 @@ def run(
 
     Returns:
         The result, as ``pomona.load(out)`` would read it.
+
+    Warns:
+        PomonaWarning: each note on data, partition, settings and training, as ``Result.notes``.
 
     Raises:
         PomonaError: with the remedy; nothing is written before data and settings have been checked.
@@ -112,18 +123,11 @@ def run(
             'pomona.run(method="apple", clients=3, rounds=2, lr=0.1)'
         )
     config = config or Config(**settings)
-    if watcher is not None and (
-        lacks := [
-            name for name in ("begin", "trained", "round", "note") if not hasattr(watcher, name)
-        ]
-    ):
-        raise ConfigError(
-            f"watcher: {type(watcher).__name__} has no {lacks[0]}; inherit "
-            "pomona.federation.callbacks.NullCallback and write what you want to hear of"
-        )
+    require_methods(watcher)
     scenario, folder = Scenario.prepare(config), None if out is None else Path(out)
     line = in_notebook(scenario.config) if watcher is None else None
-    result = simulate(scenario, folder, watcher or line, resume)
+    heard = line or CallerWarnings(sys._getframe(1))  # a notebook's line shows the notes
+    result = simulate(scenario, folder, CallbackList(watcher, heard), resume)
     if line:
         line.end(result)
     return result
@@ -144,45 +148,44 @@ def _one_thread() -> Iterator[None]:
 def simulate(
     scenario: Scenario,
     out: Path | None = None,
-    watcher: Callback | None = None,
+    watcher: object = None,
     resume: bool = False,
 ) -> Result:
-    """Apply ``run`` to a prepared scenario."""
+    """Apply ``run`` to a prepared scenario; the notes are for the watcher alone."""
     require_possible(scenario)
-    watcher = watcher or NullCallback()
-    for line in cautions(scenario):
-        watcher.note(line)
+    notes = RunNotes(CallbackList(watcher), watched=watcher is not None)
+    notes.extend(cautions(scenario))
     if out is None:
-        scenario = _settled(scenario, watcher)
+        scenario = _settled(scenario, notes)
         with _connected(scenario.config), enough("training"):
             return _train(
                 scenario,
                 RunRecord(None, scenario.config.tree()),
-                watcher,
+                notes,
                 Checkpointing(None, 1, {}),
-                _kept(scenario, out, watcher),
+                _kept(scenario, out, notes),
             )
     require_own(out)
     if not resume:
         require_free(out)
     before = read_status(out) if resume else None
     if before and before.state == "finished":
-        scenario = _settled(scenario, watcher, out)
+        scenario = _settled(scenario, notes, out)
         if complete(scenario.config, *_what(scenario), out):
-            watcher.note(f"{out} is finished; nothing to do")
+            notes.say(f"{out} is finished; nothing to do")
             return load(out)
-        watcher.note(f"{out} is finished after round {before.round}; going on")
+        notes.say(f"{out} is finished after round {before.round}; going on")
     with _connected(scenario.config):
-        hold = _kept(scenario, out, watcher)
+        hold = _kept(scenario, out, notes)
         with locked(out), writing(out):
             if resume and read_status(out) != before and _finished(scenario, out):
-                watcher.note(f"{out} has been finished by another process")
+                notes.say(f"{out} has been finished by another process")
                 return load(out)
             probe(out)
-            scenario = _settled(scenario, watcher, out if resume else None)
+            scenario = _settled(scenario, notes, out if resume else None)
             if resume:
                 require_engine(scenario, out)
-            return _recorded(scenario, out, watcher, resume, hold)
+            return _recorded(scenario, out, notes, resume, hold)
 
 
 def _connected(config: Config) -> AbstractContextManager[None]:
@@ -197,15 +200,15 @@ def _finished(scenario: Scenario, out: Path) -> bool:
     status = read_status(out)
     if not status or status.state != "finished":
         return False
-    scenario = _settled(scenario, NullCallback(), out)
+    scenario = _settled(scenario, RunNotes(NullCallback()), out)
     return complete(scenario.config, *_what(scenario), out)
 
 
-def _settled(scenario: Scenario, watcher: Callback, before: Path | None = None) -> Scenario:
+def _settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
     """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to
     resume.
     """
-    return settled(on_engine(scenario, watcher, before), watcher, before)
+    return settled(on_engine(scenario, notes, before), notes, before)
 
 
 def _what(scenario: Scenario) -> tuple[str, str]:
@@ -213,7 +216,7 @@ def _what(scenario: Scenario) -> tuple[str, str]:
     return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
-def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
+def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
     """Run in a locked folder, with its status recorded; lost workers are replaced, once in a
     round.
     """
@@ -221,20 +224,19 @@ def _recorded(scenario: Scenario, out: Path, watcher: Callback, resume: bool, ho
     with status_kept(out), enough("training"):
         while True:
             try:
-                return _attempt(scenario, out, watcher, resume, hold)
+                return _attempt(scenario, out, notes, resume, hold)
             except WorkerError as fault:
                 if lost == (lost := last_round(out)):
                     raise
-                watcher.note(f"{fault}; once more from the last committed round")
+                notes.add(f"{fault}; once more from the last committed round", "training")
                 resume = True
 
 
-def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hold: Hold) -> Result:
+def _attempt(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
     """Train from the start, or after the last committed round."""
     config, stamp = scenario.config, identity(scenario.config, *_what(scenario))
     point = resume_point(out, stamp) if resume else ResumePoint()
-    for note in point.notes:
-        watcher.note(note)
+    notes.extend(Note(line, "training") for line in point.notes)
     if point.found and point.after:
         committed_events(out, point.after)
         require_own_files(config, scenario.partition.text(), out)
@@ -243,17 +245,17 @@ def _attempt(scenario: Scenario, out: Path, watcher: Callback, resume: bool, hol
         _settings(scenario, out)
     with RunRecord(out, config.tree(), point.after) as record:
         if point.found and (line := moved(record.events[0][1]["versions"])):
-            watcher.note(line)
+            notes.add(line, "training")
         return _train(
             scenario,
             record,
-            watcher,
+            notes,
             Checkpointing(out, config.checkpoint_every, stamp, point.found),
             hold,
         )
 
 
-def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
+def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> Hold:
     """Return the storage of clients' states, reporting disk use.
 
     Raises ConfigError if they do not fit anywhere.
@@ -265,9 +267,8 @@ def _kept(scenario: Scenario, out: Path | None, watcher: Callback) -> Hold:
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
     kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    hold, notes = choose(config, first, kept, workers, out, nodes)
-    for note in notes:
-        watcher.note(note)
+    hold, lines = choose(config, first, kept, workers, out, nodes)
+    notes.extend(Note(line, "settings") for line in lines)
     return hold
 
 
@@ -281,35 +282,35 @@ def _workers(config: Config) -> int:
 
 
 def _train(
-    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
+    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
 ) -> Result:
     """Run from the start, or after the round in ``commits``, with the tracker that is set."""
     config, out, found = scenario.config, record.folder, commits.found
     if warning := caution(config):
-        watcher.note(warning)
+        notes.add(warning)
     if config.privacy:
         worst, delta = max(scenario.epsilons()), config.privacy.delta
         line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
         if whom := against(config):
             line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
-        watcher.note(line)
+        notes.add(line)
     if not found:
         if out:
             _settings(scenario, out)
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
+    notes.write(record)
     start, after = record.events[0][1], found.number if found else 0
-    heard = aloud if type(watcher) is NullCallback else watcher.note
-    with tracking(config, out, start, after, heard) as tracker:
-        watchers = CallbackList(*tracker, watcher)
-        result = _finished_run(scenario, record, watchers, commits, hold)
+    with tracking(config, out, start, after, notes.failed) as tracker:
+        watched = replace(notes, watcher=CallbackList(*tracker, notes.watcher))
+        result = _finished_run(scenario, record, watched, commits, hold)
         for each in tracker:
             each.end(result)
         return result
 
 
 def _finished_run(
-    scenario: Scenario, record: RunRecord, watcher: Callback, commits: Checkpointing, hold: Hold
+    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
 ) -> Result:
     """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
@@ -320,7 +321,7 @@ def _finished_run(
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
         place = _transport
         if config.cluster:
-            cores = ray_cluster.reserved(_workers(config), watcher.note)
+            cores = ray_cluster.reserved(_workers(config), notes.say)
             place = partial(_on_cluster, until.enter_context(cores))
         transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)
@@ -333,11 +334,13 @@ def _finished_run(
             scenario.initial,
             heard,
             record,
-            watcher,
+            notes.watcher,
             commits,
         )
         models = partial(KeptByClients, transport, config.clients, method.card.headline)
-        loop = Loop(*parts, metric=scenario.choice.metric, models=models)
+        names = scenario.names
+        metric, called = scenario.choice.metric, names.__getitem__
+        loop = Loop(*parts, metric=metric, called=called, models=models)
         loop.run()
         best = loop.curve.best_round
         if out:
@@ -347,6 +350,7 @@ def _finished_run(
         totals = _collected(scenario, transport, record, method.card.headline, best)
         if not out:
             held = held_models(transport, config.clients, method.card.headline, best)
+    notes.write(record)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:
         network = metadata(scenario, 0, method.card.headline), scenario.frozen

@@ -27,6 +27,8 @@ from pomona.federation.trackers import (
     tracking,
 )
 from pomona.record.rows import Evaluation, RoundRow
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
 from problems import Notes
 
 pytestmark = pytest.mark.long
@@ -157,7 +159,7 @@ def test_a_tracker_that_fails_is_one_note(stand_in, where):
 
 def test_a_tracker_that_fails_where_nobody_watches_is_said_on_standard_error(stand_in, capsys):
     stand_in("log")
-    assert len(pomona.run(small("wandb", rounds=1)).rounds) == 1
+    assert len(simulate(Scenario.prepare(small("wandb", rounds=1))).rounds) == 1
     assert capsys.readouterr().err == (
         "note: wandb failed, and is left out from here on (OSError: no answer from http://host:5000/api)\n"
     )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import EVERY, Figures, Json, console, emit, print_table, talk
+from pomona.cli.output import EVERY, Figures, Json, console, emit, print_table, say, talk
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
@@ -355,6 +355,7 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
                 "counts": made.counts,
                 "rows": made.rows,
                 "failures": made.failures,
+                "notes": [note.text for note in made.notes],
                 **paths,
             }
         )
@@ -365,6 +366,7 @@ def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
         "seeds (how many)"
     )
     print_table(grid(made.results, cells, title))
+    say(*(f"note: {note.text}" for note in made.notes))
     for reason, (first, *others) in reasons(made.results).items():
         more = f" and {len(others)} more" if others else ""
         print(f"{first}{more}: {reason}")

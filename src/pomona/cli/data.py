@@ -1,16 +1,20 @@
 """``pomona data list`` and ``pomona data show``: the scenario before any training."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, option, out, print_table
-from pomona.core.bounds import SPLITS, plain
-from pomona.core.table import of_records
+from pomona.core.bounds import SPLITS
+from pomona.core.notes import CallerWarnings
+from pomona.core.table import Table, of_records
 
 if TYPE_CHECKING:
     from pomona.config import Config
+    from pomona.data.dataset import Dataset
+    from pomona.data.settings import DataSettings
     from pomona.scenario import Scenario
 
 _WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
@@ -51,23 +55,24 @@ def show(
         Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
     ] = None,
     out_: Annotated[
-        Path | None, Parameter(name="--out", help="folder for the label map as a picture")
+        Path | None,
+        Parameter(name="--out", help="folder for pictures: labels, images with their masks"),
     ] = None,
     save: Annotated[
         Path | None, Parameter(help="file to save the partition to, for partition.name=file")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a scenario: sizes, labels per client, divergence from the federation; nothing is
-    trained.
+    """Show a scenario: sizes, labels per client, divergence from the federation, rows as the model
+    will see them; nothing is trained.
 
     Parameters
     ----------
     words
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
+    from pomona.cli.data_preview import preview
     from pomona.core.files import writing
-    from pomona.scenario import Scenario
 
     config = config_of(
         words,
@@ -75,9 +80,9 @@ def show(
         option("data", "dir", str(data_dir) if data_dir else None),
         option("partition", "name", partition),
     )
-    scenario = Scenario.prepare(config)
+    scenario, source = _prepared(config)
     about = scenario.about()
-    written = _pictures(about, out_) if out_ and scenario.targets == "classes" else []
+    written = _pictures(scenario, about, out_) if out_ else []
     if save:
         with writing(save):
             scenario.partition.save(save)
@@ -90,14 +95,35 @@ def show(
                 **about,
                 **own,
                 "targets_by_part": targets,
-                "notes": scenario.remarks,
+                "rows": _records(preview(scenario, source)),
+                "notes": [note.text for note in scenario.notes],
                 "written": written,
             }
         )
         return
-    _print(scenario)
+    _print(scenario, source)
+    if scenario.dataset.kind == "image" and not out_:
+        out.print("pictures  add --out FOLDER for one image of each client, with its mask")
     for path in written:
         out.print(f"written  {path}", highlight=False, markup=False)
+
+
+def _prepared(config: "Config") -> "tuple[Scenario, Dataset]":
+    """Return the scenario, and its data as read, before they are encoded."""
+    from pomona.data import read
+    from pomona.scenario import Scenario
+
+    sources: list[Dataset] = []
+
+    def reader(settings: "DataSettings") -> "Dataset":
+        sources.append(read(settings))
+        return sources[0]
+
+    return Scenario.prepare(config, reader), sources[0]
+
+
+def _records(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
 
 
 def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,13 +152,19 @@ def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]
     return rows
 
 
-def show_data(config: "Config | None" = None, **settings: Any) -> None:
-    """Print a run's clients, labels and oddities, as ``pomona data show`` does, also of data in
-    memory. Nothing is trained.
+def show_data(
+    config: "Config | None" = None, out: Path | str | None = None, **settings: Any
+) -> None:
+    """Print a run's clients, labels, first rows and oddities, as ``pomona data show`` does, also of
+    data in memory. Nothing is trained.
 
     Args:
         config: every setting; or None, and keywords instead.
+        out: folder for pictures: labels, and one image of each client with its mask.
         settings: as for ``pomona.run``.
+
+    Warns:
+        PomonaWarning: each note on the data, which is printed too.
 
     Raises:
         PomonaError: with the remedy, as ``pomona.run`` before it trains.
@@ -144,26 +176,47 @@ def show_data(config: "Config | None" = None, **settings: Any) -> None:
     arrays, natural, seed 0 ...
     """
     from pomona.config import Config
-    from pomona.scenario import Scenario
 
-    _print(Scenario.prepare(config or Config(**settings)))
+    scenario, source = _prepared(config or Config(**settings))
+    _print(scenario, source)
+    if out:
+        _pictures(scenario, scenario.about(), Path(out))
+    warned = CallerWarnings(sys._getframe(1))
+    for note in scenario.notes:
+        warned.note(note.text)
 
 
-def _print(scenario: "Scenario") -> None:
-    """Print clients, targets, remarks and hashes."""
+_LEGEND = {
+    "emd": "emd: how far a client's shares of the classes are from all clients' together, in "
+    "training rows; 0 (the same) to 2.",
+    "effective_classes": "Effective classes: how many classes of equal size are as varied.",
+    "rows_by_class": "Rows by class: training rows of class 0, 1, 2, ... as numbered below.",
+}
+
+
+def _print(scenario: "Scenario", source: "Dataset") -> None:
+    """Print clients, targets, rows, notes and hashes."""
+    from pomona.cli.data_preview import preview
     from pomona.tasks import TASKS
 
     rows, targets = _clients(scenario, scenario.about()), _targets(scenario)
     divided = scenario.partition.recipe.get("name", "file")
     print_table(
-        of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")
+        of_records(
+            rows,
+            f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}",
+        )
     )
+    for name in [name for name in _LEGEND if rows and name in rows[0]]:
+        out.print(_LEGEND[name], highlight=False)
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
     what = _WHAT.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
     print_table(of_records(targets[:MOST], what + more))
-    for remark in scenario.remarks:
-        out.print(f"note: {plain(remark)}", highlight=False, markup=False)
+    out.print()
+    print_table(preview(scenario, source))
+    for note in scenario.notes:
+        out.print(f"note: {note.text}", highlight=False, markup=False)
     hashes = str(scenario.partition.recipe["fingerprint"])[:16], scenario.partition.sha256[:16]
     out.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
 
@@ -202,9 +255,11 @@ def _named(scenario: "Scenario") -> list[dict[str, Any]]:
     return [{"number": k, word: name} for k, name in enumerate(names)]
 
 
-def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
+def _pictures(scenario: "Scenario", about: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw the clients' labels, and an image of each."""
     from pomona.core.files import writing
     from pomona.record.result import Result
+    from pomona.results.figures.contact_sheet import contact_sheet
     from pomona.results.figures.partition import bubbles, holders
     from pomona.results.figures.plot import drawing
     from pomona.results.run_numbers import runs
@@ -215,6 +270,9 @@ def _pictures(about: dict[str, Any], folder: Path) -> list[Path]:
         pictures = [p for p in (bubbles(prepared), holders(prepared)) if p]
         for picture in pictures:
             picture.save(folder)
+        if sheet := contact_sheet(scenario):
+            sheet.save(folder, ("png",))
+            pictures.append(sheet)
     return [folder / f"{p.name}.png" for p in pictures]
 
 

@@ -112,9 +112,11 @@ def run(
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_it_continues(folder, config.rounds)) from None
     page = write([result], folder, wanted) if report else None
-    emit({**result.summary, "folder": folder, "report": page}) if json else closing(
-        result, folder, page
-    )
+    if json:
+        lines = [note.text for note in result.notes]
+        emit({**result.summary, "notes": lines, "folder": folder, "report": page})
+    else:
+        closing(result, folder, page)
 
 
 def _forms(figures: str, report: bool) -> tuple[str, ...]:
@@ -289,9 +291,11 @@ def _tails(result: Result, clients: Mapping[str, Any]) -> str:
 def _lied(result: Result, attack: Attack, figures: Mapping[str, Any] | None) -> Iterator[str]:
     """Who lied, and what the honest clients have of it."""
     told = [(row.round, (*row.refused, *row.limited)) for row in result.rounds]
-    when = {i: named_in(i, told) for i in attack.clients}
+    names = [result.about["clients"][i] for i in attack.clients]
+    when = {name: named_in(name, told) for name in names}
     each = [
-        f"{i} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})" for i, r in when.items()
+        f"{name.removeprefix('client ')} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})"
+        for name, r in when.items()
     ]
     yield f"lied: {attack.told}; clients {', '.join(each)}"
     if figures and figures.get("honest"):

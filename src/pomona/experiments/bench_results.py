@@ -17,6 +17,7 @@ from pomona.config import merge
 from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
 from pomona.core.files import content, publish
+from pomona.core.notes import Note, distinct
 from pomona.core.toml import Tree, flat
 from pomona.experiments import bench_gains, bench_table
 from pomona.experiments.grid import RULE, Cell, Group
@@ -86,6 +87,14 @@ class Bench:
         """Return why cells have no result, by their folders."""
         cells = [c for r in self.results["results"] for c in (*r["search"], *r["cells"])]
         return {c["folder"]: c["reason"] for c in cells if c["state"] in ("failed", "data missing")}
+
+    @property
+    def notes(self) -> list[Note]:
+        """The distinct notes of the finished runs on data and partition; for others see the
+        ``Result`` of a run's folder.
+        """
+        cells = [c for r in self.results["results"] for c in r["cells"] if c["figures"]]
+        return distinct(Note(**note) for c in cells for note in c["figures"].get("notes", ()))
 
     def part(self, scenarios: Collection[str] = (), methods: Collection[str] = ()) -> "Bench":
         """Return the results of some scenarios and methods; an empty selection includes all."""

@@ -1,10 +1,12 @@
 """A bench whose suite is written in Python, over any data, also in memory."""
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.notes import CallerWarnings
 from pomona.data import read
 from pomona.data.axes import InMemory
 from pomona.experiments.bench_results import Bench, load
@@ -47,6 +49,9 @@ def bench(
     Returns:
         The results: ``rows``, ``to_frame()``, and a table in a notebook.
 
+    Warns:
+        PomonaWarning: each of ``Bench.notes``.
+
     Raises:
         ConfigError: an invalid key or value.
         StorageError: ``out`` cannot be written, or has runs over other data in memory, or a table
@@ -70,6 +75,9 @@ def bench(
     )
     made = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
     _require_own(made, suite)
+    warned = CallerWarnings(sys._getframe(1))
+    for note in made.notes:
+        warned.note(note.text)
     return made
 
 

@@ -214,6 +214,11 @@ def figures(result: Result) -> Figures:
         **({"backdoor": found} if (found := result.summary.get("backdoor")) else {}),
         "privacy": result.summary.get("privacy"),
         "versions": {**result.about["versions"], "engine": result.about["engine"]},
+        "notes": [
+            {"text": note.text, "topic": note.topic}
+            for note in result.notes
+            if note.topic in ("data", "partition")  # the same after an interruption
+        ],
     }
 
 

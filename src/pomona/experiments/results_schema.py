@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import Count, Line, Number, Seconds, Within
+from pomona.core.notes import LONGEST, Topic
 from pomona.experiments.job import State
 from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
@@ -86,6 +87,11 @@ class _Spent(Kind):
     epsilon: Figure
 
 
+class _Note(Kind):
+    text: Annotated[str, Field(max_length=LONGEST)]
+    topic: Topic
+
+
 class _Figures(Kind):
     headline: Line
     metric: MetricName
@@ -98,6 +104,7 @@ class _Figures(Kind):
     curve: _Curve
     validation: _Chosen | None
     privacy: _Spent | None = None
+    notes: tuple[_Note, ...] = ()
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:

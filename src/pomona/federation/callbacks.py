@@ -1,8 +1,9 @@
 """Callbacks that observe the round loop, or end it."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from pomona.core.errors import ConfigError
 from pomona.record.rows import Evaluation, RoundRow
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class Callback(Protocol):
     """Observes a run (for example, a progress bar).
 
-    An exception that it raises ends the run, which can be resumed. ``Steering`` and ``Witness``
-    have a method more.
+    A callback of your own has any of these methods, and any of ``Steering`` and ``Witness``. An
+    exception that it raises ends the run, which can be resumed.
     """
 
     def begin(self) -> None:
@@ -93,35 +94,51 @@ class NullCallback:
         """Do nothing."""
 
 
-class CallbackList:
-    """Several callbacks as one."""
+METHODS = ("begin", "trained", "round", "note", "ends", "exchanged")
+"""Methods of which a callback has any."""
 
-    def __init__(self, *callbacks: Callback) -> None:
-        self.callbacks = callbacks
-        if asked := [callback.ends for callback in callbacks if isinstance(callback, Steering)]:
+
+def require_methods(watcher: object) -> None:
+    """Raise ConfigError for a watcher that would never be called."""
+    if watcher is not None and not any(callable(getattr(watcher, name, None)) for name in METHODS):
+        raise ConfigError(
+            f"watcher: {type(watcher).__name__} has none of {', '.join(METHODS)}; give an object "
+            "with those that you want to hear of"
+        )
+
+
+class CallbackList:
+    """Several callbacks as one; each is called by the methods that it has."""
+
+    def __init__(self, *callbacks: object) -> None:
+        self._callbacks = callbacks
+        if asked := self._methods("ends"):
             self.ends = lambda *seen: True in [ends(*seen) for ends in asked]  # all see the round
-        if told := [callback.exchanged for callback in callbacks if isinstance(callback, Witness)]:
+        if told := self._methods("exchanged"):
             self.exchanged = lambda *seen: [exchanged(*seen) for exchanged in told]
+
+    def _methods(self, name: str) -> list[Callable[..., Any]]:
+        return [method for each in self._callbacks if callable(method := getattr(each, name, None))]
 
     def begin(self) -> None:
         """Call all."""
-        for callback in self.callbacks:
-            callback.begin()
+        for begin in self._methods("begin"):
+            begin()
 
     def trained(self, number: int) -> None:
         """Call all."""
-        for callback in self.callbacks:
-            callback.trained(number)
+        for trained in self._methods("trained"):
+            trained(number)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Call all."""
-        for callback in self.callbacks:
-            callback.round(row, evaluations)
+        for seen in self._methods("round"):
+            seen(row, evaluations)
 
     def note(self, text: str) -> None:
         """Call all."""
-        for callback in self.callbacks:
-            callback.note(text)
+        for heard in self._methods("note"):
+            heard(text)
 
 
 class StopAfter(NullCallback):

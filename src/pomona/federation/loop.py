@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError, listed
+from pomona.core.notes import Note
 from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
 from pomona.federation.admission import OF_VALUES, Admission, Expected, History, Rejection, admit
@@ -131,22 +132,35 @@ class Loop:
         if self.last < self.config.rounds:
             found = self.curve.best if self.curve.spent else None
             told = f"ended after round {self.last}, as the watcher said"
-            self.watcher.note(reason(found, self.last) if found else told)
+            self._say(reason(found, self.last) if found else told, self.last)
         if remark := self.server.closing(
             state, self._roster(self.last), round_of(self.config, self.last)
         ):
-            self.watcher.note(remark)
+            self._say(remark, self.last)
         self._look(state, self.last + 1, self._roster(self.last).members, keep=True)
         self._evaluate(self.last, "received")
         for client in self.config.membership.unseen:
             try:
                 self._adapt(state, client)
             except (BudgetError, DivergedError) as fault:
-                self.watcher.note(
-                    f"{fault}; client {client}, which was never trained with, is left without a "
-                    "model"
+                self._say(
+                    f"{self._named(str(fault), client)}; {self.called(client)}, which was never "
+                    "trained with, is left without a model",
+                    self.last,
                 )
         return state
+
+    def _say(self, text: str, number: int) -> None:
+        """Record a note of a round, and pass it on."""
+        note = Note(text, "training", number)
+        self.record.note(note)
+        self.watcher.note(note.text)
+
+    def _named(self, fault: str, client: int) -> str:
+        """Return a client's own fault, in which it is a number, by the client's name."""
+        number = f"client {client}"
+        rest = fault.removeprefix(number)
+        return fault if rest == fault or rest[:1].isdigit() else f"{self.called(client)}{rest}"
 
     def _begin(self) -> tuple[Any, int]:
         """Return the server's state and the number of the round to resume after, 0 at the start."""
@@ -293,7 +307,7 @@ class Loop:
         """
         lines = {i: f"{self.called(i)}, round {number}: {found[i]}" for i in sorted(found)}
         for client in sorted(found.keys() - self._limited):
-            self.watcher.note(lines[client])
+            self._say(lines[client], number)
         self._limited = frozenset(found)
         return tuple(lines.values())
 
@@ -319,7 +333,7 @@ class Loop:
         )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
-            self.watcher.note(f"{self._shortage(verdict, number)}; once more")
+            self._say(f"{self._shortage(verdict, number)}; once more", number)
             verdict = self._ask(visit, down, expected)
         refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
@@ -327,8 +341,9 @@ class Loop:
             why = "; ".join(filter(None, first)) or "see who is absent, then resume"
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
-            self.watcher.note(
-                f"{self.called(client)}, round {number}: refused too often in a row; asked no more"
+            self._say(
+                f"{self.called(client)}, round {number}: refused too often in a row; asked no more",
+                number,
             )
         self._history = verdict.history
         return verdict.accepted, refused
@@ -343,16 +358,17 @@ class Loop:
         if terms and self.transport.run == SIMULATION:  # silos mask and sum by themselves
             arrivals, longer = summed(arrivals, visit, down, self.config)
             if longer and not self._clipped:
-                self.watcher.note(
+                self._say(
                     f"round {number}: {len(longer)} of {len(arrivals)} clients' changes are longer "
-                    f"than secure_aggregation.max_norm, up to {max(longer):.3g}, and clipped"
+                    f"than secure_aggregation.max_norm, up to {max(longer):.3g}, and clipped",
+                    number,
                 )
                 self._clipped = True
         self._show(visit, down, arrivals)
         verdict = admit(arrivals, expected, self._history)
         self.judged(number, verdict)
         for rejection in verdict.rejected:
-            self.watcher.note(self._line(rejection, number))
+            self._say(self._line(rejection, number), number)
         if len(arrivals) >= self.quorum and all(a.reply.fault for a in arrivals):
             raise DivergedError(
                 f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}"
@@ -365,9 +381,9 @@ class Loop:
             self.watcher.exchanged(visit, down, arrivals)
 
     def _line(self, rejection: Rejection, number: int) -> str:
-        """A rejection, by its client's name; a client's own fault names it already."""
+        """A rejection, by its client's name; a client's own fault has its number already."""
         if rejection.line == rejection.reason:
-            return rejection.line
+            return self._named(rejection.line, rejection.client)
         return f"{self.called(rejection.client)}, round {number}: {rejection.reason}"
 
     def _shortage(self, verdict: Admission, number: int) -> str:
@@ -395,7 +411,8 @@ class Loop:
             self._show(visit, down, arrivals)
             for arrival in arrivals:
                 if arrival.reply.fault:
-                    self.watcher.note(arrival.reply.fault)
+                    client = arrival.reply.client
+                    self._say(self._named(arrival.reply.fault, client), min(number, self.last))
             self._note(number, ids, [a.reply for a in arrivals if not a.reply.fault])
 
     def _adapt(self, state: Any, client: int) -> None:
@@ -424,9 +441,10 @@ class Loop:
     def _note(self, number: int, asked: tuple[int, ...], replies: Sequence[Reply]) -> None:
         """Keep the scores of a round's replies, and report those that have become undefined."""
         for (model, when, split), ids in self._scores.note(asked, replies).items():
-            self.watcher.note(
+            self._say(
                 f"{listed([self.called(i) for i in ids], 10)}, round {number}: the {model} model's "
-                f"loss on {split}, {when}, is not finite; {OF_VALUES}"
+                f"loss on {split}, {when}, is not finite; {OF_VALUES}",
+                min(number, self.last),
             )
 
     def _evaluate(self, number: int, when: str) -> list[Evaluation]:

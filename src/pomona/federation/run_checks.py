@@ -4,11 +4,13 @@ import torch
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
+from pomona.core.notes import Note
 from pomona.core.training_settings import require_steps
 from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
+from pomona.models.final_activation import final_activation
 from pomona.models.lora import is_part
 from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
@@ -39,17 +41,17 @@ def require_possible(scenario: Scenario) -> None:
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
 
 
-def cautions(scenario: Scenario) -> list[str]:
-    """Return warnings for the user before the run starts, one line each."""
+def cautions(scenario: Scenario) -> list[Note]:
+    """Return the notes for the user before the run starts."""
     lines = [
         _slow(scenario),
-        *scenario.remarks,
         scenario.choice.reason,
         _unused(scenario),
         _plain(scenario),
         _frozen(scenario),
+        _activated(scenario),
     ]
-    return [line for line in lines if line]
+    return [*scenario.notes, *(Note(line, "settings") for line in lines if line)]
 
 
 def caution(config: Config) -> str | None:
@@ -122,6 +124,27 @@ def _plain(scenario: Scenario) -> str:
     else:
         return ""
     return f"{config.method.name} is {other} here: no {part} of {config.model.name} is trained"
+
+
+def _activated(scenario: Scenario) -> str:
+    """Warn if a network of one's own ends in an activation that its loss applies by itself."""
+    model, shape = scenario.config.model, scenario.input_shape
+    if model.loss != "auto" or model.name in MODELS or package(model.name):
+        return ""
+    sides = model.patch.of(shape) if model.patch else shape
+    kind = torch.int64 if scenario.dataset.vocabulary else torch.float32
+    found = final_activation(scenario.module(), torch.zeros((1, *sides), dtype=kind))
+    if not found:
+        return ""
+    name, path = found
+    reason = (
+        "targets are standardised, and lie on both sides of 0"
+        if scenario.task.standardised
+        else "the loss takes raw outputs (logits), and applies softmax or sigmoid itself"
+    )
+    layer = f", layer {path}" if path else ""
+    effect = "it changes nothing" if name == "log-softmax" else "training is slow or stops early"
+    return f"{model.name} ends in {name}{layer}: {reason}, so that {effect}; leave it out"
 
 
 def _frozen(scenario: Scenario) -> str:

@@ -33,6 +33,7 @@ from pomona.core.bounds import (
     Targets,
     first,
 )
+from pomona.core.notes import Note
 from pomona.data.preprocessing import Preprocessing
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow
@@ -261,10 +262,11 @@ ROWS = {
     "round": TypeAdapter[Any](Annotated[RoundRow, AfterValidator(_one_each)]),
     "evaluation": _EVALUATION,
     "unseen": _EVALUATION,
+    "note": TypeAdapter[Any](Note),
 }
 FACTS: dict[str, type[Kind]] = {"start": StartEvent, "final": FinalEvent, "end": EndEvent}
 Event: TypeAlias = tuple[str, Any]
-"""Kind and content of an event: a ``RoundRow``, an ``Evaluation``, or a dict of facts."""
+"""Kind and content: a ``RoundRow``, an ``Evaluation``, a ``Note``, or a dict of facts."""
 
 
 def read(line: str | bytes) -> Event:

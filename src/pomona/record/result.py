@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError
+from pomona.core.notes import Note
 from pomona.core.registry import load
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record.events import Event
@@ -78,6 +79,8 @@ class Result:
         final: full metrics of the last models, one record per (model, split, client).
         summary: the figures of ``summary.json``.
         unseen: evaluations of clients that did not train, one per client, model and split.
+        notes: what was dropped, guessed, chosen or looks wrong, in the order in which it was
+            noted; as the lines of ``pomona run``, and as warnings of ``pomona.run``.
         folder: folder of the record, None if it was not kept.
         answers: predictions by client, while the record is in memory.
         test_groups: groups of test samples, likewise.
@@ -109,6 +112,7 @@ class Result:
     summary: dict[str, Any]
     folder: Path | None = None
     unseen: list[Evaluation] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
     test_groups: Mapping[int, NDArray[np.int64]] = field(default_factory=dict, compare=False)
     models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
@@ -250,12 +254,14 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
         "evaluation": result.evaluations,
         "unseen": result.unseen,
         "final": result.final,
+        "note": result.notes,
     }
     for kind, body in events:
         if kind in lists:
             lists[kind].append(body)
         elif kind == "start":
             result.about.update({key: value for key, value in body.items() if key != "time"})
+            result.notes.extend(map(Note, result.about.pop("notes", ())))  # of older records
         elif kind == "end":
             result.summary.update(body["summary"])
     return result

@@ -25,6 +25,7 @@ from pomona.core.errors import (
     StorageError,
 )
 from pomona.core.files import opened, text, writing
+from pomona.core.notes import Note
 from pomona.core.table import csv_text
 from pomona.core.toml import read_text
 from pomona.record import events
@@ -93,6 +94,7 @@ class RunRecord:
         self.folder = folder
         self.config = config
         self.events: list[Event] = []
+        self._noted: set[Note] = set()
         self._answers: dict[int, Answers] = {}
         self._groups: dict[int, NDArray[np.int64]] = {}
         self._file: BinaryIO | None = None
@@ -120,6 +122,7 @@ class RunRecord:
         self._written.update(counted)
         self._file = (self.folder / EVENTS).open("r+b")
         self.events = [events.read(line) for line in counted.splitlines()]
+        self._noted = {body for kind, body in self.events if kind == "note"}
         self._file.truncate(after.bytes)
         self._file.seek(after.bytes)
 
@@ -154,6 +157,12 @@ class RunRecord:
             kind,
             **{key: value for key, value in vars(evaluation).items() if key != "interval" or value},
         )
+
+    def note(self, note: Note) -> None:
+        """Append a note, unless the record has it."""
+        if note not in self._noted:
+            self._noted.add(note)
+            self.event("note", **{key: v for key, v in vars(note).items() if v is not None})
 
     def round(self, row: RoundRow) -> None:
         """Append a round."""

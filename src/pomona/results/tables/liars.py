@@ -14,11 +14,12 @@ def liars(runs: list[Run]) -> Table:
     rows = []
     for run, attack in found:
         for client in range(run.result.clients):
-            refused = named_in(client, ((r.round, r.refused) for r in run.result.rounds))
-            limited = named_in(client, ((r.round, r.limited) for r in run.result.rounds))
+            name = run.client(client)
+            refused = named_in(name, ((r.round, r.refused) for r in run.result.rounds))
+            limited = named_in(name, ((r.round, r.limited) for r in run.result.rounds))
             lies = client in attack.clients
             if lies or refused or limited:
-                row = [run.client(client), *[run.label] * several, attack.told if lies else "no"]
+                row = [name, *[run.label] * several, attack.told if lies else "no"]
                 rows.append([*row, spans(refused), spans(limited)])
     return Table(
         "liars",
@@ -30,9 +31,9 @@ def liars(runs: list[Run]) -> Table:
     )
 
 
-def named_in(client: int, lines: Iterable[tuple[int, Iterable[str]]]) -> list[int]:
-    """Return the rounds with a line on a client, which begins with its number."""
-    begins = (f"client {client},", f"client {client}:")
+def named_in(client: str, lines: Iterable[tuple[int, Iterable[str]]]) -> list[int]:
+    """Return the rounds with a line on a client, which begins with its name."""
+    begins = (f"{client},", f"{client}:")
     return [number for number, own in lines if any(line.startswith(begins) for line in own)]
 
 

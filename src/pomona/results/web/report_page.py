@@ -30,6 +30,7 @@ from pomona.results.summary_table import distinct, table
 from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.liars import liars
+from pomona.results.tables.notes import notes
 from pomona.results.tables.optional import privacy, subgroups, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
 from pomona.results.text import narrative
@@ -155,7 +156,7 @@ def _links(
 
 def _asides(runs: list[Run]) -> list[Table]:
     """Return the tables that only some runs have."""
-    tables = (labels, regions, subgroups, unseen, liars, privacy)
+    tables = (labels, regions, subgroups, unseen, liars, privacy, notes)
     every = [*outcome_tables(runs), *survival_table(runs), *(table_of(runs) for table_of in tables)]
     return [bounded(table) for table in every if table.rows]
 

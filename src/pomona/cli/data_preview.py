@@ -1,0 +1,170 @@
+"""A scenario's first rows as its model will see them, next to the cells that they come from."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.table import NOTHING, Table
+from pomona.data.dataset import Dataset
+from pomona.data.preprocessing import RawTable
+from pomona.scenario import Scenario
+
+ROWS = 5
+MOST_FEATURES = 40  # shown
+MOST_TOKENS = 24  # of a text
+LONGEST_CELL = 24
+EPOCH = date(2000, 1, 1)  # of a RawTable's days
+
+
+def training_rows(scenario: Scenario, most: int = ROWS) -> list[tuple[int, int]]:
+    """Return (client, row) of the first training rows: one of each client, then a second, ..."""
+    clients = [client.train for client in scenario.partition.clients]
+    turns = range(max(map(len, clients), default=0))
+    rows = ((i, int(own[k])) for k in turns for i, own in enumerate(clients) if k < len(own))
+    return [*islice(rows, most)]
+
+
+def preview(scenario: Scenario, source: Dataset | None = None) -> Table:
+    """Return a table of training rows as the model will see them.
+
+    Args:
+        scenario: prepared.
+        source: the data as read, for the cells of a table before their encoding.
+    """
+    picked = training_rows(scenario)
+    seen = [_seen(scenario, row) for _, row in picked]
+    heads = [scenario.names[client] for client, _ in picked]
+    if scenario.dataset.kind == "table":
+        return _features(scenario, source, [row for _, row in picked], heads, seen)
+    describe = _text if scenario.dataset.kind == "text" else _image
+    fields = [
+        {"client": head, "label": _label(scenario, row), **describe(scenario.dataset, row, values)}
+        for head, (_, row), values in zip(heads, picked, seen, strict=True)
+    ]
+    header = [*fields[0]] if fields else []
+    lines = [[*field.values()] for field in fields]
+    return Table("rows", _title(len(picked)), [], header, lines, range(len(header)))
+
+
+def _title(rows: int) -> str:
+    return f"{rows} training rows as the model will see them"
+
+
+def _seen(scenario: Scenario, row: int) -> NDArray[Any]:
+    """Return a row as the network's input, before a change of axes."""
+    data = scenario.dataset
+    x = np.asarray(data.x[row])
+    if data.kind == "text":
+        return x
+    return (x.astype(np.float32) - np.float32(data.shift)) / np.float32(data.scale)
+
+
+def _features(
+    scenario: Scenario,
+    source: Dataset | None,
+    rows: Sequence[int],
+    heads: Sequence[str],
+    seen: Sequence[NDArray[Any]],
+) -> Table:
+    """Return a line for each feature: its cell in the file, and the number that the model sees."""
+    data = scenario.dataset
+    width = len(seen[0]) if seen else 0
+    names = data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
+    if data.preprocessing and data.preprocessing[0].width == width:
+        names = data.preprocessing[0].features
+    cells = [_cells(source or data, row, names) for row in rows]
+    lines = [["label", *(_label(scenario, row) for row in rows)]]
+    for k, name in enumerate(names[:MOST_FEATURES]):
+        numbers = (f"{float(values[k]):.4g}" for values in seen)
+        pairs = zip((own[k] for own in cells), numbers, strict=True)
+        lines.append([name, *(f"{cell} -> {number}" for cell, number in pairs)])
+    notes = ["Each cell as it was read -> the number that the model gets."]
+    if width > MOST_FEATURES:
+        notes.append(f"The first {MOST_FEATURES} of {width} features.")
+    return Table("rows", _title(len(rows)), notes, ["feature", *heads], lines, range(len(rows) + 1))
+
+
+def _cells(source: Dataset, row: int, features: Sequence[str]) -> list[str]:
+    """Return the cell from which each feature of a row comes."""
+    raw = source.raw
+    if raw is None:
+        return [f"{float(value):.6g}" for value in np.asarray(source.x[row])]
+    by_name = {column.name: k for k, column in enumerate(raw.columns)}
+    return [_cell(raw, row, k) for k in (_column(name, by_name) for name in features)]
+
+
+def _column(feature: str, columns: dict[str, int]) -> int | None:
+    """Return the column of a feature: ``sex`` for ``sex=male`` and ``sex missing``."""
+    names = (feature, feature.removesuffix(" missing"), *_before_equals(feature))
+    return next((columns[name] for name in names if name in columns), None)
+
+
+def _before_equals(feature: str) -> Iterator[str]:
+    """Yield the starts of a text that end before one of its equals signs, the longest first."""
+    while "=" in feature:
+        feature = feature.rpartition("=")[0]
+        yield feature
+
+
+def _cell(raw: RawTable, row: int, k: int | None) -> str:
+    if k is None:
+        return NOTHING
+    value = float(raw.x[row, k])
+    if np.isnan(value):
+        return "(gap)"
+    if raw.columns[k].kind == "category":
+        return _short(raw.values[k][int(value)])
+    if raw.columns[k].kind == "date":
+        return str(EPOCH + timedelta(days=value))
+    return f"{value:.6g}"
+
+
+def _text(data: Dataset, _row: int, tokens: NDArray[Any]) -> dict[str, str]:
+    """Describe a text: its tokens, as words where they are known; 0 is padding."""
+    known = dict(zip(count(2), data.words, strict=False))
+    kept = [int(token) for token in tokens if token]
+    words = [known.get(token, "?") if known else str(token) for token in kept[:MOST_TOKENS]]
+    more = f" ... ({len(kept)} of them)" if len(kept) > MOST_TOKENS else ""
+    return {"tokens" if not known else "words, ? for unknown": " ".join(words) + more}
+
+
+def _image(data: Dataset, row: int, values: NDArray[Any]) -> dict[str, str]:
+    """Describe an image or a volume, as read and as the model gets it."""
+    x = np.asarray(data.x[row])
+    return {
+        "shape": " x ".join(map(str, x.shape)),
+        "dtype": str(x.dtype),
+        "min, mean, max": _spread(x),
+        "for the model": _spread(values),
+    }
+
+
+def _spread(x: NDArray[Any]) -> str:
+    return ", ".join(f"{float(v):.4g}" for v in (x.min(), x.mean(dtype=np.float64), x.max()))
+
+
+def _label(scenario: Scenario, row: int) -> str:
+    """Return a row's target in words."""
+    data, y = scenario.dataset, np.asarray(scenario.dataset.y[row])
+    if scenario.targets == "classes":
+        return _short(data.classes[int(y)])
+    if scenario.targets == "segmentation":
+        pixels = np.bincount(y.reshape(-1), minlength=len(data.classes))
+        return ", ".join(f"{_short(n)} {p}" for n, p in zip(data.classes, pixels, strict=False))
+    if scenario.targets == "survival":
+        return f"{y[0]:.6g}, {'event' if y[1] else 'censored'}"
+    names = data.labels or tuple(f"target {k}" for k in range(len(y)))
+    if scenario.targets == "multilabel":
+        present = [_short(name) for name, flag in zip(names, y, strict=True) if flag]
+        return ", ".join(present) or "none"
+    learned = (y - np.array(data.target_shift)) / np.array(data.target_scale)
+    each = zip(y.tolist(), np.broadcast_to(learned, y.shape).tolist(), strict=True)
+    return ", ".join(f"{value:.6g} -> {number:.4g}" for value, number in each)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."

@@ -1,0 +1,48 @@
+"""A run's notes outside its rounds: passed on at once, recorded when the record is open."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pomona.core.notes import Note, Topic
+from pomona.federation.callbacks import Callback
+from pomona.federation.trackers import aloud
+from pomona.record.run_folder import RunRecord
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    """Notes made before round 1 and after the last.
+
+    Those of the rounds are recorded by ``Loop``, since a resumed run makes them again.
+    """
+
+    watcher: Callback
+    watched: bool = True
+    _notes: list[Note] = field(default_factory=list)
+
+    def add(self, text: str, topic: Topic = "settings") -> None:
+        """Make a note."""
+        self.extend([Note(text, topic)])
+
+    def extend(self, notes: Iterable[Note]) -> None:
+        """Make several notes."""
+        for note in notes:
+            self._notes.append(note)
+            self.watcher.note(note.text)
+
+    def failed(self, text: str) -> None:
+        """Make a note of what failed beside the training; on standard error if nobody watches, as
+        in a bench's cell.
+        """
+        self.add(text, "training")
+        if not self.watched:
+            aloud(text)
+
+    def say(self, text: str) -> None:
+        """Pass on a message about this process, which is no part of the run's record."""
+        self.watcher.note(text)
+
+    def write(self, record: RunRecord) -> None:
+        """Record all notes that the record does not have."""
+        for note in self._notes:
+            record.note(note)

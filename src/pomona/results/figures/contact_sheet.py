@@ -1,0 +1,147 @@
+"""One image of each client with its mask over it; of a volume, a slice in each of three planes."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.results.figures import plot
+from pomona.results.figures.plot import ReportFigure
+from pomona.scenario import Scenario
+
+MOST_CLIENTS = 12
+TRIED = 16  # rows of a client, of which that with most of its mask is drawn
+ACROSS = 4  # images of two dimensions in a line
+OPPOSITE = {"R": "L", "L": "R", "A": "P", "P": "A", "S": "I", "I": "S"}
+PLANES = (("axial", 0), ("coronal", 1), ("sagittal", 2))
+"""Names of the planes, and the axis of (z, y, x) that each cuts."""
+
+
+class Sample(NamedTuple):
+    """An image (*S, C), its mask (*S) or None, and its heading."""
+
+    image: NDArray[Any]
+    mask: NDArray[Any] | None
+    title: str
+
+
+def contact_sheet(scenario: Scenario) -> ReportFigure | None:
+    """Draw an image of each client; None for data without images. Call it in ``plot.drawing``.
+
+    Images are drawn as the model gets them, before normalisation: turned, cropped and resized.
+    """
+    if scenario.dataset.kind != "image":
+        return None
+    samples = _samples(scenario)
+    if not samples:
+        return None
+    solid = samples[0].image.ndim == 4
+    figure = _volumes(samples, scenario) if solid else _images(samples, scenario)
+    more = len(scenario.names) - len(samples)
+    title = "One image of each client" + (f" ({more} clients are left out)" if more else "")
+    figure.suptitle(title, fontsize=11)
+    return ReportFigure("images", title, "", title, figure, [])
+
+
+def _samples(scenario: Scenario) -> list[Sample]:
+    data, masked = scenario.dataset, scenario.targets == "segmentation"
+    samples = []
+    for name, client in zip(scenario.names, scenario.partition.clients, strict=True):
+        rows = client.train[:TRIED] if masked else client.train[:1]
+        if not len(rows) or len(samples) == MOST_CLIENTS:
+            continue
+        row = max(rows, key=lambda k: np.count_nonzero(data.y[k])) if masked else rows[0]
+        label = data.classes[int(data.y[row])] if scenario.targets == "classes" else ""
+        title = f"{plot.shorten(name, 20)}, row {int(row)}" + (
+            f": {plot.shorten(label, 20)}" if label else ""
+        )
+        mask = np.asarray(data.y[row]) if masked else None
+        samples.append(Sample(np.asarray(data.x[row]), mask, title))
+    return samples
+
+
+def _images(samples: list[Sample], scenario: Scenario) -> plot.Figure:
+    across = min(ACROSS, len(samples))
+    down = -(-len(samples) // across)
+    figure, axes = plot.panels(2.6 * across, 2.8 * down + 0.6, down, across, layout="compressed")
+    for ax in axes.flat[len(samples) :]:
+        ax.set_axis_off()
+    for ax, sample in zip(axes.flat, samples, strict=False):
+        _draw(ax, sample.image, sample.mask, "upper", len(scenario.dataset.classes))
+        ax.set_title(sample.title, fontsize=8)
+    _legend(figure, scenario)
+    return figure
+
+
+def _volumes(samples: list[Sample], scenario: Scenario) -> plot.Figure:
+    """Draw three planes of each volume, with the letters of its sides."""
+    data, lines = scenario.dataset, len(samples)
+    figure, axes = plot.panels(8.4, 2.8 * lines + 0.6, lines, 3, layout="compressed")
+    spacing = data.spacings[0] if data.spacings else (1.0, 1.0, 1.0)
+    for line, sample in zip(axes, samples, strict=True):
+        for ax, (plane, axis) in zip(line, PLANES, strict=True):
+            place = _place(sample, axis)
+            mask = None if sample.mask is None else sample.mask.take(place, axis)
+            image = sample.image.take(place, axis)
+            down, across = (k for k in range(3) if k != axis)
+            aspect = spacing[down] / spacing[across]
+            _draw(ax, image, mask, "lower", len(data.classes), aspect)
+            _sides(ax, data.orientation, down, across)
+            of = sample.image.shape[axis]
+            ax.set_title(f"{plane}, {place + 1} of {of}", fontsize=8)
+        line[0].set_ylabel(sample.title, fontsize=8, labelpad=12)
+    _legend(figure, scenario)
+    return figure
+
+
+def _place(sample: Sample, axis: int) -> int:
+    """Return the slice with most of the mask, or the middle one."""
+    others = tuple(k for k in range(3) if k != axis)
+    if sample.mask is not None and sample.mask.any():
+        return int(np.count_nonzero(sample.mask, axis=others).argmax())
+    return sample.image.shape[axis] // 2
+
+
+def _draw(
+    ax: Any,
+    image: NDArray[Any],
+    mask: NDArray[Any] | None,
+    origin: str,
+    classes: int,
+    aspect: float = 1.0,
+) -> None:
+    """Draw an image (H, W, C), its mask half transparent over it."""
+    shown = image if image.shape[-1] == 3 else image[..., 0]
+    low, high = np.percentile(shown, (0.5, 99.5))
+    grey = ((shown - low) / (high - low if high > low else 1)).clip(0, 1).astype(np.float32)
+    ax.imshow(grey, cmap="gray", vmin=0, vmax=1, origin=origin, aspect=aspect)
+    if mask is not None:
+        cover = np.ma.masked_equal(mask, 0)
+        look = {"cmap": "tab10", "vmin": 1, "vmax": 10, "interpolation": "none"}
+        ax.imshow((cover - 1) % 10 + 1, origin=origin, aspect=aspect, alpha=0.45, **look)
+    ax.set(xticks=[], yticks=[])
+
+
+def _sides(ax: Any, orientation: str, down: int, across: int) -> None:
+    """Write the letters of a plane's four sides; ``?`` where the files do not say them."""
+    ends = orientation[::-1] if len(orientation) == 3 else ""  # of z, y and x
+    look: Any = {"transform": ax.transAxes, "fontsize": 8, "color": "#d55e00", "weight": "bold"}
+    right, top = (ends[across], ends[down]) if ends else ("?", "?")
+    left, bottom = OPPOSITE.get(right, "?"), OPPOSITE.get(top, "?")
+    ax.text(0.99, 0.5, right, ha="right", va="center", **look)
+    ax.text(0.01, 0.5, left, ha="left", va="center", **look)
+    ax.text(0.5, 0.99, top, ha="center", va="top", **look)
+    ax.text(0.5, 0.01, bottom, ha="center", va="bottom", **look)
+
+
+def _legend(figure: plot.Figure, scenario: Scenario) -> None:
+    """Name the colours of the mask's classes."""
+    if scenario.targets != "segmentation":
+        return
+    from matplotlib import colormaps
+    from matplotlib.patches import Patch
+
+    colours = colormaps["tab10"]
+    names = map(plot.shorten, scenario.dataset.classes[1:11])
+    handles = [Patch(color=colours(k), alpha=0.6, label=name) for k, name in enumerate(names)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8)

@@ -1,0 +1,230 @@
+"""What the command line says of a run, a script hears too."""
+
+import inspect
+import json
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import pomona
+from pomona.cli import main
+from pomona.core.notes import LONGEST, Note, distinct
+from pomona.data import from_arrays
+from pomona.federation.callbacks import StopAfter
+from pomona.models.final_activation import final_activation
+from pomona.record import events
+
+SHARED = "same at another client"
+
+
+def two_sites():
+    """All rows of South are at North too; classes are numbered from 1."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(240, 3))
+    label = (rows[:, 0] - rows[:, 2] > 0).astype(int) + 1
+    site = np.array(["North"] * 240 + ["South"] * 100)
+    return np.concatenate([rows, rows[:100]]), np.concatenate([label, label[:100]]), site
+
+
+def settings(**more):
+    x, y, site = two_sites()
+    data = from_arrays(x, y, client=site)
+    return {"method": "fedavg", "data": data, "rounds": 2, "lr": 0.3, "workers": 1, **more}
+
+
+def texts(result):
+    return [note.text for note in result.notes]
+
+
+def test_a_script_hears_each_note_once_at_its_own_line():
+    asked, line = settings(), inspect.currentframe().f_lineno + 2
+    with pytest.warns(pomona.PomonaWarning) as heard:
+        result = pomona.run(**asked)
+    assert [str(each.message) for each in heard] == texts(result)
+    assert {(each.filename, each.lineno) for each in heard} == {(__file__, line)}
+    shared, empty = (next(n for n in result.notes if s in n.text) for s in (SHARED, "of class 0"))
+    assert "100 of South at North" in shared.text
+    assert {shared.topic, empty.topic} == {"data"}
+
+
+def test_what_is_chosen_is_a_note():
+    lines = texts(pomona.run(**settings(lr="auto", engine="torch")))
+    assert any(line.startswith("lr = ") for line in lines)
+    natives = texts(pomona.run(**settings(engine="auto")))
+    assert any(line.startswith("engine = ") for line in natives)
+    x, y, _ = two_sites()
+    dealt = pomona.run(**settings(data=from_arrays(x, y), rounds=1)).notes
+    assert any(n.topic == "partition" and "clients = 12" in n.text for n in dealt)
+    told = pomona.run(**settings(data=from_arrays(x, y), rounds=1, clients=3)).notes
+    assert not any(n.topic == "partition" for n in told)
+
+
+def test_the_record_has_the_notes_also_after_a_resume(tmp_path):
+    whole = pomona.run(**settings(), out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        pomona.run(**settings(), out=tmp_path / "run", watcher=StopAfter(1))
+    resumed = pomona.run(**settings(), out=tmp_path / "run", resume=True)
+    assert whole.notes == resumed.notes == pomona.load(tmp_path / "run").notes
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    stored = [event for event in map(json.loads, lines) if event["event"] == "note"]
+    assert [event["text"] for event in stored] == texts(whole)
+    assert len(stored) == len({event["text"] for event in stored})
+
+
+def table(folder):
+    x, y, site = two_sites()
+    rows = [
+        f"{s},{','.join(map(str, row))},{label}" for s, row, label in zip(site, x, y, strict=True)
+    ]
+    (folder / "t.csv").write_text("\n".join(["site,a,b,c,y", *rows]) + "\n")
+    return ["--data", "csv", f"data.path={folder}/t.csv", "data.client_column=site"]
+
+
+def test_the_command_line_says_them_as_lines_and_not_as_warnings(tmp_path, capsys):
+    words = ["data.label_column=y", "rounds=1", "lr=0.3", "workers=1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pomona.PomonaWarning)
+        with suppress(SystemExit):
+            main(["run", "fedavg", *table(tmp_path), *words, "--out", f"{tmp_path}/run", "--json"])
+    shown = capsys.readouterr()
+    result = pomona.load(tmp_path / "run")
+    assert json.loads(shown.out)["notes"] == texts(result)
+    assert [line[6:] for line in shown.err.splitlines() if line[:6] == "note: "] == texts(result)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ">Notes</h2>" in page
+    assert SHARED in page
+
+
+def test_showing_data_prints_and_warns(capsys):
+    with pytest.warns(pomona.PomonaWarning, match=SHARED) as heard:
+        pomona.show_data(**settings())
+    assert {each.filename for each in heard} == {__file__}
+    assert f"note: {heard[0].message}"[:60] in capsys.readouterr().out
+
+
+def test_the_estimator_warns():
+    x, y, site = two_sites()
+    model = pomona.PersonalizedFederation("fedavg", rounds=1, lr=0.1)
+    with pytest.warns(pomona.PomonaWarning, match="engine = ") as heard:
+        model.fit(x, y, site)
+    assert {each.filename for each in heard} == {__file__}
+    assert [str(each.message) for each in heard] == texts(model.result_)
+
+
+@pytest.mark.long
+def test_a_bench_warns_of_what_its_runs_share(tmp_path):
+    more = settings(rounds=1)
+    del more["method"], more["workers"]
+    with pytest.warns(pomona.PomonaWarning, match=SHARED) as heard:
+        bench = pomona.bench(["separate", "fedavg"], tmp_path / "bench", jobs=1, **more)
+    assert [str(each.message) for each in heard] == [note.text for note in bench.notes]
+    assert len(heard) == len({note.text for note in bench.notes})
+
+
+class Rounds:
+    def __init__(self):
+        self.numbers = []
+
+    def round(self, row, evaluations):
+        self.numbers.append(row.round)
+
+
+class Documented(Rounds):
+    begun = 0
+
+    def begin(self):
+        self.begun += 1
+
+    def note(self, text):
+        self.last = text
+
+
+def test_a_watcher_has_any_of_the_methods():
+    one, several = Rounds(), Documented()
+    pomona.run(**settings(), watcher=one)
+    result = pomona.run(**settings(), watcher=several)
+    assert one.numbers == several.numbers == [1, 2]
+    assert several.begun == 1
+    assert several.last in texts(result)
+
+
+@pytest.mark.parametrize("watcher", [print, object()])
+def test_a_watcher_that_would_hear_nothing_is_refused(watcher):
+    with pytest.raises(pomona.ConfigError, match="none of begin, trained, round, note"):
+        pomona.run(**settings(), watcher=watcher)
+
+
+class Ends(nn.Module):
+    def __init__(self, end):
+        super().__init__()
+        self.fc, self.end = nn.Linear(3, 4), end
+
+    def forward(self, x):
+        return self.end(self.fc(x))
+
+
+@pytest.mark.parametrize(
+    ("end", "activation"),
+    [
+        (nn.Softmax(dim=1), ("softmax", "end")),
+        (nn.Sequential(nn.LogSoftmax(dim=1), nn.Flatten()), ("log-softmax", "")),
+        (nn.Sigmoid(), ("sigmoid", "end")),
+        (torch.sigmoid, ("sigmoid", "")),
+        (lambda x: x.softmax(1).reshape(-1, 4), ("softmax", "")),
+        (nn.ReLU(), ("ReLU", "end")),
+        (nn.Identity(), None),
+        (lambda x: 2 * x.sigmoid() - 1, None),
+    ],
+)
+def test_the_last_activation_is_recognised(end, activation):
+    made = final_activation(Ends(end), torch.zeros(1, 3))
+    assert (made and made[0]) == (activation and activation[0])
+    if made and activation and activation[1]:
+        assert made[1] == activation[1]
+
+
+def softmax_network(settings, input_shape, n_outputs, vocabulary):
+    return nn.Sequential(nn.Linear(input_shape[0], n_outputs), nn.Softmax(dim=1))
+
+
+def raw_network(settings, input_shape, n_outputs, vocabulary):
+    return nn.Sequential(nn.Linear(input_shape[0], n_outputs), nn.Identity())
+
+
+def test_a_network_that_ends_in_softmax_is_noted():
+    def lines(name):
+        return [
+            t for t in texts(pomona.run(**settings(model=f"{__name__}:{name}"))) if "logits" in t
+        ]
+
+    (line,) = lines("softmax_network")
+    assert "softmax, layer 1" in line
+    assert "leave it out" in line
+    assert lines("raw_network") == []
+
+
+@given(st.text(), st.sampled_from(["data", "partition", "settings", "training"]))
+def test_a_note_survives_its_record(text, topic):
+    note = Note(text, topic, 3)
+    assert "\n" not in note.text
+    assert len(note.text) <= LONGEST
+    assert events.read(json.dumps({"event": "note", **vars(note)})) == ("note", note)
+
+
+@pytest.mark.parametrize(
+    "event", [{"text": 3}, {"text": "a", "topic": "weather"}, {"text": "a", "round": -1}, {}]
+)
+def test_a_note_of_another_form_is_refused(event):
+    with pytest.raises(ValueError, match="note"):
+        events.read(json.dumps({"event": "note", **event}))
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=6))
+def test_distinct_notes_are_in_order(letters):
+    assert [note.text for note in distinct(map(Note, letters))] == list(dict.fromkeys(letters))
