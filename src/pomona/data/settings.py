@@ -392,7 +392,7 @@ class StatisticsFormat(TextEncoding, DataSettings):
     """How files of SAS, SPSS and Stata are read."""
 
     title = "SAS, SPSS and Stata files"
-    lacking = "is not a SAS, SPSS or Stata file"
+    absence = "is not a SAS, SPSS or Stata file"
 
     value_labels: Literal["labels", "codes"] = Field(
         default="labels",
@@ -405,7 +405,7 @@ class SpreadsheetFormat(DataSettings):
     """Which cells of a spreadsheet are the table."""
 
     title = "spreadsheets"
-    lacking = "is not a spreadsheet"
+    absence = "is not a spreadsheet"
 
     sheet: str | None = Field(
         default=None,
