@@ -47,7 +47,7 @@ from pomona.partition import divide, usual
 from pomona.partition.divergence import label_counts, remarks
 from pomona.partition.groups import apply_turns
 from pomona.partition.natural import FromFile, Natural
-from pomona.partition.partition import Partition
+from pomona.partition.partition import Partition, client_names
 from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import projected_epsilon
@@ -214,14 +214,7 @@ class Scenario:
         """Return client names: those given, else the data's own, else their numbers."""
         if self.titles:
             return list(self.titles)
-        owners, n = self.dataset.owners, len(self.partition.clients)
-        if (
-            owners is not None
-            and self.partition.recipe.get("name") == "natural"
-            and len(owners.names) == n
-        ):
-            return list(owners.names)
-        return [f"client {i}" for i in range(n)]
+        return client_names(self.partition, self.dataset)
 
     @property
     def targets(self) -> Targets:

@@ -15,7 +15,7 @@ from torch import nn
 import pomona
 from pomona.cli import main
 from pomona.core.notes import LONGEST, Note, distinct
-from pomona.data import from_arrays
+from pomona.data import from_arrays, from_clients
 from pomona.federation.callbacks import StopAfter
 from pomona.models.final_activation import final_activation
 from pomona.record import events
@@ -228,3 +228,19 @@ def test_a_note_of_another_form_is_refused(event):
 @given(st.lists(st.sampled_from("abc"), max_size=6))
 def test_distinct_notes_are_in_order(letters):
     assert [note.text for note in distinct(map(Note, letters))] == list(dict.fromkeys(letters))
+
+
+def test_clients_are_called_by_their_names():
+    x, y, _ = two_sites()
+    huge = np.full((1, 3), 3.4e38, np.float32)  # its loss is not finite
+    data = from_clients({"A": (x, y), "B": (x, y)}, test={"A": (x, y), "B": (huge, y[:1])})
+    result = pomona.run(**settings(data=data, rounds=1))
+    lines = [note for note in result.notes if note.topic == "training"]
+    assert lines
+    assert all(note.text.startswith("B, round ") and note.round == 1 for note in lines)
+
+
+def test_a_client_without_training_rows_is_called_by_its_name():
+    x, y, _ = two_sites()
+    with pytest.raises(pomona.DataError, match="client C has no training rows"):
+        pomona.run(**settings(data=from_clients({"A": (x, y), "C": (x[:0], y[:0])})))

@@ -19,7 +19,7 @@ from pomona.audit.membership import confidence
 from pomona.audit.roc import Mask
 from pomona.audit.views import Readable, Recorder, Records
 from pomona.config import Config
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError, StorageError, titled
 from pomona.core.files import WEIGHTS, content, publish, writing
 from pomona.core.rng import stream
 from pomona.lifecycle import begun_with
@@ -78,12 +78,13 @@ class Plan:
                 "audit; take another method"
             )
         partition = Partition.load(result.folder / "partition.json")
-        for i, (train, test) in enumerate((len(c.train), len(c.test)) for c in partition.clients):
+        named = zip(result.about["clients"], partition.clients, strict=True)
+        for name, train, test in ((name, len(c.train), len(c.test)) for name, c in named):
             if min(train, test) < 1 or train + test < 3:  # see ``_redrawn``
                 raise ConfigError(
-                    f"client {i} has {train} training and {test} test records; an audit compares "
-                    "training records with records of the same client that were not trained on, "
-                    "and takes one of each, three together"
+                    f"{titled(name)} has {train} training and {test} test records; an audit "
+                    "compares training records with records of the same client that were not "
+                    "trained on, and takes one of each, three together"
                 )
         lr = begun_with(result.folder, "lr") if config.lr == "auto" else config.lr
         if lr is None:

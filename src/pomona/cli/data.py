@@ -208,7 +208,7 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
         )
     )
     for name in [name for name in _LEGEND if rows and name in rows[0]]:
-        out.print(_LEGEND[name], highlight=False)
+        out.print(_LEGEND[name], highlight=False, soft_wrap=True)
     out.print()
     more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
     what = _WHAT.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
@@ -216,7 +216,7 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
     out.print()
     print_table(preview(scenario, source))
     for note in scenario.notes:
-        out.print(f"note: {note.text}", highlight=False, markup=False)
+        out.print(f"note: {note.text}", highlight=False, markup=False, soft_wrap=True)
     hashes = str(scenario.partition.recipe["fingerprint"])[:16], scenario.partition.sha256[:16]
     out.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
 

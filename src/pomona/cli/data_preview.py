@@ -94,7 +94,10 @@ def _cells(source: Dataset, row: int, features: Sequence[str]) -> list[str]:
     if raw is None:
         return [f"{float(value):.6g}" for value in np.asarray(source.x[row])]
     by_name = {column.name: k for k, column in enumerate(raw.columns)}
-    return [_cell(raw, row, k) for k in (_column(name, by_name) for name in features)]
+    places = [_column(name, by_name) for name in features]
+    if not any(place is not None for place in places) and len(raw.columns) == len(features):
+        places = [*range(len(features))]  # columns without names
+    return [_cell(raw, row, place) for place in places]
 
 
 def _column(feature: str, columns: dict[str, int]) -> int | None:

@@ -219,6 +219,11 @@ def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ())
     raise DataError(f"{where} has {len(problems)} problems", *lines, *more, *remedies)
 
 
+def titled(client: str) -> str:
+    """Return a client's name for a sentence: ``client North``; ``client 2`` where it has none."""
+    return client if client.startswith("client ") else f"client {client}"
+
+
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Join names for a message, truncated after the first few."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from pomona.core import bounds, files
 from pomona.core.bounds import SPLITS, Place
-from pomona.core.errors import DataError, listed
+from pomona.core.errors import DataError, listed, titled
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
 
@@ -154,6 +154,15 @@ def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
     taken[rows] = True
 
 
+def client_names(partition: Partition, dataset: Dataset) -> list[str]:
+    """Return the names of clients: the data's own, else their numbers."""
+    owners, n = dataset.owners, len(partition.clients)
+    natural = partition.recipe.get("name") == "natural"
+    if owners is not None and natural and len(owners.names) == n:
+        return list(owners.names)
+    return [f"client {i}" for i in range(n)]
+
+
 def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
     """Raise DataError unless the partition fits this data set.
 
@@ -167,14 +176,18 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANE
         source: its origin, for the start of the message.
         remedy: for clients without training rows.
     """
-    idle = [str(i) for i, client in enumerate(partition.clients) if not len(client.train)]
+    names = client_names(partition, dataset)
+    held = zip(names, partition.clients, strict=True)
+    idle = [name for name, client in held if not len(client.train)]
     if idle:
-        who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {listed(idle)} have"
+        bare = [name.removeprefix("client ") for name in idle]
+        who = f"{titled(idle[0])} has" if len(idle) == 1 else f"clients {listed(bare)} have"
         raise DataError(f"{source}: {who} no training rows; {remedy}")
     taken = np.zeros(len(dataset), dtype=bool)
     for i, client in enumerate(partition.clients):
         for part in SPLITS:
-            _take(getattr(client, part), taken, f"{source}: client {i}, {part}", dataset.name)
+            where = f"{source}: {titled(names[i])}, {part}"
+            _take(getattr(client, part), taken, where, dataset.name)
     for what, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
             raise DataError(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError, listed
+from pomona.core.errors import ConfigError, DataError, listed, titled
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import LEVEL, mean_difference
@@ -240,9 +240,9 @@ def _of_client(
     if not _same_samples(client, [*runs, *bases], answers):
         if len(runs) > 1:
             raise ConfigError(
-                f"client {client} has other test samples in other seeds, so there is no gain over "
-                f"seeds; look at the gain of each, or {ONE_PARTITION}; of data in memory `test=` "
-                "is the same for all"
+                f"{titled(runs[0].about['clients'][client])} has other test samples in other "
+                f"seeds, so there is no gain over seeds; look at the gain of each, or "
+                f"{ONE_PARTITION}; of data in memory `test=` is the same for all"
             )
         return LeftOut(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))
@@ -264,8 +264,8 @@ def _groups(run: Result, client: int, samples: int) -> NDArray[np.int64] | None:
     groups = run.groups(client)
     if groups is not None and len(groups) != samples:
         raise DataError(
-            f"{run.folder}: the groups of client {client} do not fit its answers; run the "
-            "federation again"
+            f"{run.folder}: the groups of {titled(run.about['clients'][client])} do not fit its "
+            "answers; run the federation again"
         )
     return groups
 

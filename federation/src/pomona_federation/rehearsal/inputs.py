@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.config import Config, resolve
 from pomona.core.bounds import SPLITS
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, titled
 from pomona.core.rng import stream
 from pomona.core.toml import Tree, named_file, read_file
 from pomona.data.dataset import Dataset, Owners
@@ -58,8 +58,8 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
             np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
     if "test" not in files:
         raise ConfigError(
-            f"client {client} has no test rows; a rehearsal needs some for each: raise "
-            "data.test_limit"
+            f"{titled(scenario.names[client])} has no test rows; a rehearsal needs some "
+            "for each: raise data.test_limit"
         )
     return files
 
