@@ -2,6 +2,9 @@
 
 import numpy as np
 
+# stored axes of an axial CT of a patient lying on the back: left, back, head
+CT = np.array([[-2.0, 0, 0, 11], [0, -2.0, 0, 9], [0, 0, 3.0, 0], [0, 0, 0, 1]])
+
 
 def write_dicom(path, pixels, **changes):
     """A slice (H, W) as uncompressed DICOM; ``changes`` are elements, None to leave one out."""
@@ -59,4 +62,28 @@ def write_nifti(path, volume, affine=None, slope=None, shift=0.0):
         image.header.set_slope_inter(slope, shift)
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(image, path)
+    return path
+
+
+def series(
+    folder, volume, orientation=(1, 0, 0, 0, 1, 0), origin=(-11, -9, 0), step=(0, 0, 3), **changes
+):
+    """A series whose slices are those of ``volume``, as stored, with positions from ``origin``."""
+    for k, plane in enumerate(volume):
+        position = [float(o + k * s) for o, s in zip(origin, step, strict=True)]
+        elements = {
+            "ImagePositionPatient": position, "ImageOrientationPatient": [float(v) for v in orientation],
+            "PixelSpacing": [2, 2], "InstanceNumber": k + 1, "Modality": "CT",
+            "RescaleSlope": 1, "RescaleIntercept": 0,
+        } | changes  # fmt: skip
+        write_dicom(folder / f"{k:03}.dcm", plane, **elements)
+    return folder
+
+
+def nifti(path, zyx, affine=CT):
+    """A volume (z, y, x) on stored axes x, y, z as NIfTI."""
+    import nibabel
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(zyx.transpose(2, 1, 0)), affine), path)
     return path

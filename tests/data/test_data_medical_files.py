@@ -218,7 +218,9 @@ def test_slices_of_several_slopes_are_in_one_unit(tmp_path):
     folder = write_series(tmp_path / "pet", volume)
     for k, path in enumerate(sorted(folder.iterdir())):
         spot = {"ImagePositionPatient": [0, 0, k], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
-        write_dicom(path, volume[k, ::-1, ::-1], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot)
+        write_dicom(
+            path, volume[k, ::-1, ::-1], RescaleSlope=0.25 * (k + 1), RescaleIntercept=0, **spot
+        )
     np.testing.assert_array_equal(
         pixels(folder)[..., 0], volume * (0.25 * np.arange(1, 4))[:, None, None]
     )

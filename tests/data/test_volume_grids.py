@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_files import write_dicom
+from image_files import CT, nifti, series
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
@@ -18,8 +18,6 @@ nibabel = pytest.importorskip("nibabel")
 pytest.importorskip("pydicom")
 sitk = pytest.importorskip("SimpleITK")
 
-# stored axes of an axial CT of a patient lying on the back: left, back, head
-CT = np.array([[-2.0, 0, 0, 11], [0, -2.0, 0, 9], [0, 0, 3.0, 0], [0, 0, 0, 1]])
 SIGNED = [
     np.array([[s * (k == a) for k in range(3)] for a, s in zip(order, signs, strict=True)]).T
     for order in permutations(range(3))
@@ -33,27 +31,6 @@ def patient(shape=(6, 10, 12)):
     volume = np.arange(np.prod(shape), dtype=np.int16).reshape(shape) % 97 - 1024
     volume[1:3, 7:9, 8:11] = 1000
     return volume
-
-
-def series(
-    folder, volume, orientation=(1, 0, 0, 0, 1, 0), origin=(-11, -9, 0), step=(0, 0, 3), **changes
-):
-    """A series whose slices are those of ``volume``, as stored, with positions from ``origin``."""
-    for k, plane in enumerate(volume):
-        position = [float(o + k * s) for o, s in zip(origin, step, strict=True)]
-        elements = {
-            "ImagePositionPatient": position, "ImageOrientationPatient": [float(v) for v in orientation],
-            "PixelSpacing": [2, 2], "InstanceNumber": k + 1, "Modality": "CT",
-            "RescaleSlope": 1, "RescaleIntercept": 0,
-        } | changes  # fmt: skip
-        write_dicom(folder / f"{k:03}.dcm", plane, **elements)
-    return folder
-
-
-def nifti(path, zyx, affine=CT):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(zyx.transpose(2, 1, 0)), affine), path)
-    return path
 
 
 def voxels(path):

@@ -78,7 +78,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
             r"o.nii has shape \(4, 4, 3, 1\), the model takes \(5, 4, 3, 1\)",
         ),
         (
-            write_nifti(tmp_path / "h.nii", x[0] + np.float32(0.5)),
+            write_nifti(tmp_path / "h.nii", x[0] + np.float32(1e6)),
             "h.nii: row 0 is float32 and does not fit into int16",
         ),
         (

@@ -1,9 +1,8 @@
 """``pomona predict`` and ``pomona export``: using a saved personal model."""
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -11,10 +10,6 @@ from pomona.cli.output import Json, emit, print_table, shown, talk
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
@@ -30,7 +25,8 @@ OwnCode = Annotated[
 Masks = Annotated[
     Path | None,
     Parameter(
-        help="for segmentation: the .npz file to write, with an array masks of class numbers"
+        help="for segmentation: the file of class numbers to write: .nii.gz on the grid of the one "
+        "volume given, a folder with a file for each input, or .npz with an array masks"
     ),
 ]
 
@@ -154,7 +150,7 @@ def _by_one(
 ) -> Answered:
     """Answer each sample by one client's model; masks go to a file of their own."""
     from pomona.data.table_file import FORMATS
-    from pomona.personal import PersonalModel, by_client
+    from pomona.personal import PersonalModel, by_client, mask_files
     from pomona.personal.inputs import read
 
     net = PersonalModel.load(model, own_code)
@@ -164,7 +160,7 @@ def _by_one(
             "it out"
         )
     rows: list[dict[str, Any]] = []
-    maps: list[NDArray[np.uint8]] = []
+    maps: list[mask_files.PredictedMask] = []
     run = by_client.run_of(model)
     for path in inputs:
         samples = read(path, net.about, id_column)
@@ -173,25 +169,15 @@ def _by_one(
             talk(f"note: {note}")
         for k, answer in enumerate(net.predict(samples)):
             if "mask" in answer:
-                maps.append(answer.pop("mask"))
+                mask = answer.pop("mask")
+                maps.append(mask_files.PredictedMask(path, mask, samples.grid, samples.sides))
             own = {"id": samples.ids[k]} if samples.ids else {}
             rows.append(
                 {"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer}
             )
     if masks:
-        save_masks(masks, maps)
-        talk(f"masks of {len(maps)} samples, in the order of the answers: {masks}")
+        talk(mask_files.write(masks, maps))
     return Answered(rows, net.about.client)
-
-
-def save_masks(path: Path, maps: Sequence["NDArray[np.uint8]"]) -> None:
-    """Write masks as an array ``masks`` (n, *sides) in an .npz archive."""
-    import numpy as np
-
-    packed = BytesIO()
-    np.savez_compressed(packed, masks=np.stack(maps))
-    with writing(path):
-        publish(path, [packed.getvalue()])
 
 
 def answers(rows: Sequence[Mapping[str, Any]], title: str) -> Table:

@@ -130,7 +130,7 @@ def stacked(
         ConfigError: a package is missing.
     """
     position = _Position(paths)
-    size = sum(map(_bytes, paths))
+    total = sum(map(stored_bytes, paths))
     while True:
         with LateArray(settings.memory_share) as x, LateArray(settings.memory_share) as y:
 
@@ -138,7 +138,7 @@ def stacked(
                 return _decoded(name, position, settings, problems, read_masks, x, y)
 
             try:
-                facts, (kept,) = read_in_child(work, position, size)
+                facts, (kept,) = read_in_child(work, position, total)
             except CrashError as crash:
                 if not _skips(settings) or len(position.crashes) == MOST_CRASHES:
                     raise
@@ -209,13 +209,13 @@ def _skips(settings: FileSettings) -> bool:
     return isinstance(settings, ImageFiles) and settings.skip_bad
 
 
-def _bytes(path: Path) -> int:
+def stored_bytes(path: Path) -> int:
     """Return the size of a file, or of the files in a folder, for the limit of processor time; a
     small file takes as long as one of ``SMALL_FILE``.
     """
     try:
         if path.is_dir():
-            return sum(map(_bytes, path.iterdir()))
+            return sum(map(stored_bytes, path.iterdir()))
         return max(SMALL_FILE, path.stat().st_size)
     except OSError:  # the reader says so
         return 0

@@ -18,7 +18,6 @@ from pomona.core.files import LONG, content
 from pomona.core.table import reads_as_number
 from pomona.data import (
     image_arrays,
-    image_stack,
     npz,
     python_values,
     table_cells,
@@ -29,8 +28,10 @@ from pomona.data import (
 )
 from pomona.data.array_file import StoredArray, file, joined, reading
 from pomona.data.frame import Frame, Source, is_frame
+from pomona.data.images.grid import Grid
 from pomona.data.preprocessing import TableColumn
 from pomona.data.table_file import FORMATS, TableFile
+from pomona.personal import image_inputs
 from pomona.record.model_metadata import ModelMetadata
 
 # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
@@ -43,13 +44,16 @@ class Samples(NamedTuple):
 
     ``note`` has assumptions made in reading, for display; empty if none. ``ids`` has a name for
     each sample, and ``clients`` its client, from the requested columns; empty if none was
-    requested.
+    requested. ``grid`` is that of a volume in a file, ``sides`` the size of an image or volume in a
+    file.
     """
 
     x: NDArray[Any]
     note: str = ""
     ids: Sequence[str] = ()
     clients: Sequence[str] = ()
+    grid: Grid | None = None
+    sides: tuple[int, ...] = ()
 
 
 def read(
@@ -98,7 +102,8 @@ def read(
         case _ if suffix in FORMATS:
             return _records(path, about, beside)
         case _:
-            return Samples(_image(path, about))
+            image = image_inputs.read(path, about)
+            return Samples(image.x, "; ".join(image.notes), grid=image.grid, sides=image.sides)
 
 
 def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
@@ -167,32 +172,6 @@ def _array(stored: StoredArray, about: ModelMetadata) -> NDArray[Any]:
     )
     validation.inputs(tokens, about.kind, about.vocabulary, stored.where)
     return tokens
-
-
-def _image(path: Path, about: ModelMetadata) -> NDArray[Any]:
-    channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
-    if about.kind != "image":
-        raise DataError(
-            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, "
-            ".csv or .parquet files"
-        )
-    file = image_stack.opened(path)
-    if file.picture and channels not in {1, 3}:
-        raise DataError(
-            f"{path}: the model takes images of shape {about.sample_shape}; give .npz files"
-        )
-    if len(file.shape) != len(about.sample_shape) or (len(sides) == 3 and file.shape[:-1] != sides):
-        raise DataError(
-            f"{path} has shape {file.shape}, the model takes {about.sample_shape}; bring it into "
-            "that form"
-        )
-    x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, about.window)
-    if (x.dtype == np.uint8) != (about.dtype == "uint8"):
-        raise DataError(
-            f"{path} has {x.dtype} values, the model takes {about.dtype}; give files as those of "
-            "the training"
-        )
-    return image_arrays.as_type(x[np.newaxis], about.dtype, str(path))
 
 
 def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:

@@ -65,6 +65,8 @@ def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMe
         target_shift=data.target_shift,
         target_scale=data.target_scale,
         edges=data.edges,
+        spacings=data.spacings,
+        orientation=data.orientation,
         preprocessing=data.preprocessing[client % len(data.preprocessing)]
         if data.preprocessing
         else None,

@@ -21,6 +21,7 @@ MOST_VALUES = 2**26  # of one sample: an image of 8192 x 8192
 
 Side = Annotated[int, Field(ge=1, le=MOST_VALUES)]
 Outputs = Annotated[int, Field(ge=1, le=10**6)]
+Length = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]  # mm
 Tokens = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -54,6 +55,9 @@ class ModelMetadata(Settings):
         frozen_sha256: hash of the frozen tensors, if they are in a separate file.
         form: CSV format of the training files as far as it was set; also used for files of samples.
         window: centre and width of the window that converted image values to 8 bits, if any.
+        spacings: mm between voxels along (z, y, x) of the training's volumes, if known.
+        orientation: the ends to which x, y and z of its volumes grow (``RAS``), if all files said
+            how they lie in the patient.
         shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis
             of x (not for text).
     """
@@ -83,6 +87,8 @@ class ModelMetadata(Settings):
     target_scale: tuple[Finite, ...]
     edges: tuple[Edge, ...] = Field((), max_length=1000)
     preprocessing: Preprocessing | None = None
+    spacings: tuple[tuple[Length, Length, Length], ...] = Field((), max_length=64)
+    orientation: Literal["", "RAS"] = ""
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -142,6 +148,8 @@ class ModelMetadata(Settings):
             "shift or scale is not that of a sample",
         )
         yield 0 not in self.scale, "a scale is 0"
+        volumes = self.kind == "image" and len(self.input_shape) == 4
+        yield volumes or not (self.spacings or self.orientation), "only volumes have a spacing"
         known = self.preprocessing
         yield known is None or (table and known.width == last), "preprocessing does not fit"
 

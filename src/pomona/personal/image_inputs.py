@@ -1,0 +1,132 @@
+"""An image or volume as input for a model: read in a child process, and compared with the model's
+training.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data import image_arrays, image_stack
+from pomona.data.image_file import ImageFile
+from pomona.data.images.grid import Grid
+from pomona.data.reader_process import Reply, read_in_child
+from pomona.record.model_metadata import ModelMetadata
+
+SPACING_TOLERANCE = 0.02  # of a voxel's side: more is another spacing than the training's
+
+
+class ImageInput(NamedTuple):
+    """An image or volume for a model.
+
+    Attributes:
+        x: (1, H, W, C) or (1, D, H, W, C), of the training's dtype.
+        notes: remarks.
+        grid: of a volume as its file stores it.
+        sides: rows and columns of an image in its file.
+    """
+
+    x: NDArray[Any]
+    notes: tuple[str, ...]
+    grid: Grid | None
+    sides: tuple[int, ...]
+
+
+def read(path: Path, about: ModelMetadata) -> ImageInput:
+    """Read a file, or a folder with a DICOM series.
+
+    Raises:
+        DataError: it cannot be read, or does not fit the model.
+        ConfigError: a package is missing.
+    """
+    if about.kind != "image":
+        raise DataError(
+            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, "
+            ".csv or .parquet files"
+        )
+
+    def work() -> Reply:
+        file = image_stack.opened(path)
+        x = _decoded(file, about)
+        facts = {
+            "notes": [*file.notes, *_differences(file, about)],
+            "grid": file.grid and (file.grid.shape, file.grid.affine, file.grid.oriented),
+            "sides": file.shape[:-1],
+        }
+        return Reply(facts, [x])
+
+    facts, (x,) = read_in_child(work, path, image_stack.stored_bytes(path))
+    grid = Grid.of(path, *facts["grid"]) if facts["grid"] else None
+    fitting, notes = _as_trained(x[np.newaxis], about, path)
+    remarks = tuple(f"{path}: {note}" for note in (*facts["notes"], *notes))
+    return ImageInput(fitting, remarks, grid, tuple(facts["sides"]))
+
+
+def _decoded(file: ImageFile, about: ModelMetadata) -> NDArray[Any]:
+    """Decode a file in the form that the model takes. Raises DataError if it does not fit."""
+    channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
+    if file.picture and channels not in {1, 3}:
+        raise DataError(
+            f"{file.path}: the model takes images of shape {about.sample_shape}; give .npz files"
+        )
+    if len(file.shape) != len(about.sample_shape) or (len(sides) == 3 and file.shape[:-1] != sides):
+        raise DataError(
+            f"{file.path} has shape {file.shape}, the model takes {about.sample_shape}; bring it "
+            "into that form"
+        )
+    x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, about.window)
+    if (x.dtype == np.uint8) != (about.dtype == "uint8"):
+        raise DataError(
+            f"{file.path} has {x.dtype} values, the model takes {about.dtype}; give files as those "
+            "of the training"
+        )
+    return x
+
+
+def _differences(file: ImageFile, about: ModelMetadata) -> list[str]:
+    """Return how a volume's grid differs from those of the training."""
+    if len(file.shape) != 4:
+        return []
+    notes = []
+    oriented = file.grid is not None and file.grid.oriented
+    if about.orientation and not oriented:
+        notes.append(
+            "the model was trained on volumes that say how they lie in the patient, this one does "
+            "not: it may be mirrored"
+        )
+    if not about.spacings or not file.spacing:
+        return notes
+    shares = np.abs(np.divide(about.spacings, file.spacing) - 1).max(axis=1)
+    nearest = about.spacings[int(shares.argmin())]
+    if shares.min() > SPACING_TOLERANCE:
+        notes.append(
+            f"voxels of {_times(file.spacing)} mm (z, y, x), the model was trained on "
+            f"{_times(nearest)} mm: resample the volume first, the answer may be wrong"
+        )
+    return notes
+
+
+def _times(values: tuple[float, ...]) -> str:
+    return " x ".join(f"{value:.4g}" for value in values)
+
+
+def _as_trained(
+    x: NDArray[Any], about: ModelMetadata, path: Path
+) -> tuple[NDArray[Any], list[str]]:
+    """Return values in the training's dtype, real ones rounded if that is of whole numbers, and
+    remarks.
+
+    Raises DataError for values that it cannot hold.
+    """
+    notes = []
+    if x.dtype.kind == "f" and about.dtype != "float32":
+        rounded = np.rint(x)
+        if (largest := float(np.abs(rounded - x).max(initial=0))) > 0:
+            notes.append(
+                f"real numbers, rounded by up to {largest:.2g} to whole ones ({about.dtype}) as in "
+                "the training"
+            )
+        x = rounded
+    return image_arrays.as_type(x, about.dtype, str(path)), notes
