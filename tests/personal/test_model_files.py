@@ -192,6 +192,11 @@ def test_statistics_and_counters_come_back(tmp_path, name):
 DEEP = "[" * 200_000 + "]" * 200_000
 NETWORK = {"name": "mlp", "hidden": [1], "width": 32, "loss": "auto"}
 LIES = {
+    "a spacing of a table": ({"spacings": [[1.0, 1.0, 1.0]]}, "only volumes have a spacing"),
+    "a spacing of 0": ({"spacings": [[1.0, 0.0, 1.0]]}, "spacings"),
+    "a spacing of two sides": ({"spacings": [[1.0, 1.0]]}, "spacings"),
+    "many spacings": ({"spacings": [[1.0, 1.0, 1.0]] * 65}, "spacings"),
+    "an orientation": ({"orientation": "LPS"}, "orientation"),
     "100,000 layers": ({"network": {**NETWORK, "hidden": [1] * 100_000}}, "network.hidden"),
     "as many layers as are read": (
         {"network": {**NETWORK, "hidden": [10**6] * 1000}},
@@ -277,7 +282,9 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(
 @pytest.mark.parametrize(
     "key",
     sorted(
-        tree().keys() - {"frozen_sha256", "preprocessing", "window", "edges", "form", "tokenizer"}
+        tree().keys()
+        - {"frozen_sha256", "preprocessing", "window", "edges", "form", "tokenizer"}
+        - {"spacings", "orientation"}
     ),
 )
 def test_every_key_is_needed(tmp_path, key):
