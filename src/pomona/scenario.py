@@ -44,7 +44,7 @@ from pomona.objective.private import PrivateObjective
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide, usual
-from pomona.partition.divergence import label_counts, remarks
+from pomona.partition.divergence import label_counts, noted, remarks
 from pomona.partition.groups import apply_turns
 from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition, client_names
@@ -100,6 +100,7 @@ class Scenario:
             config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         config.membership.check(config.clients, config.rounds)
+        dataset = noted(dataset, partition)
         if dataset.learn:  # the reader did not know which rows the partition would hold out
             founders = _founders(config, partition)
             dataset = dataset.learn(dataset, _trained(partition, founders), _trained(partition))

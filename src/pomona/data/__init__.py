@@ -8,7 +8,6 @@ import numpy as np
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
 from pomona.data import (
-    clients,
     csv_table,
     image_arrays,
     memory_tables,
@@ -20,6 +19,8 @@ from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.frame import is_frame
 from pomona.data.memory import from_arrays, from_clients, from_frame
+from pomona.data.quality import content_notes
+from pomona.data.quality.repeated_rows import without_repeats
 from pomona.data.section import data_settings
 from pomona.data.settings import (
     ClientFiles,
@@ -88,14 +89,16 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
             "settings"
         )
     found = _adopted(reader(settings), settings)
+    found = without_repeats(found, settings.duplicates, settings.memory_share)
     dataset = _with_features(found)
     if dataset.learn is None and not keep_raw:
         dataset = replace(dataset, raw=None)
     dataset = checked(
         _with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset
     )
-    if dataset.kind == "table":  # compared as found: later steps drop the cells and fill the gaps
-        dataset = replace(dataset, notes=(*dataset.notes, *clients.remarks(found)))
+    # judged as read: later steps drop the cells and fill the gaps
+    as_read = replace(dataset, x=found.x, raw=found.raw, columns=found.columns)
+    dataset = replace(dataset, notes=(*dataset.notes, *content_notes(as_read)))
     if isinstance(settings, Images):
         resized = image_arrays.resized(dataset, settings.resize, settings.memory_share)
         seen = _normalised(resized, settings.normalise)

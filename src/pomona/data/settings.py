@@ -104,6 +104,12 @@ class DataSettings(Settings):
     test_limit: int | None = Field(
         default=None, ge=1, lt=2**53, description="At most this many test rows, a seeded draw."
     )
+    duplicates: Literal["keep", "drop", "error"] = Field(
+        default="keep",
+        description="Rows that repeat others, inputs and label: kept, with a note on those that "
+        "are suspicious; left out, so that each is there once (the first, training before "
+        "validation before test); or an error.",
+    )
     memory_share: float = Field(
         default=0.25,
         gt=0,

@@ -1,6 +1,7 @@
 """Label heterogeneity between clients, and warnings about data and partition before training."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,21 @@ from pomona.core.bounds import Split
 from pomona.core.errors import listed
 from pomona.data import cell_values
 from pomona.data.dataset import Dataset
+from pomona.data.quality import repeated_rows
 from pomona.data.validation import blocks
-from pomona.partition.partition import Partition
+from pomona.partition.partition import Partition, client_names
 from pomona.partition.recipe import class_numbers
 
 RARE = 5  # rows of a class that are too few for every split of several clients
-MANY = 30  # rows after which measured integers repeat
+
+
+def noted(dataset: Dataset, partition: Partition) -> Dataset:
+    """Return the data with notes on equal rows of its clients and splits, before anything is
+    learned from it.
+    """
+    rows = [(c.train, c.validation, c.test) for c in partition.clients]
+    lines = repeated_rows.notes(dataset, rows, client_names(partition, dataset))
+    return replace(dataset, notes=(*dataset.notes, *lines)) if lines else dataset
 
 
 def remarks(dataset: Dataset, partition: Partition) -> list[str]:
@@ -22,8 +32,7 @@ def remarks(dataset: Dataset, partition: Partition) -> list[str]:
 
     Covers skipped files; rows dealt to others than their owners; a single class, classes without
     rows or with few, class names that differ only in spelling, as many classes as a measurement has
-    values; masks without a class; constant flags; columns that look like an identifier. Those on
-    the split are in ``split_notes``.
+    values; masks without a class; constant flags. Those on the split are in ``split_notes``.
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
     found = [
@@ -32,7 +41,6 @@ def remarks(dataset: Dataset, partition: Partition) -> list[str]:
         *_unpainted(dataset),
         *_flags(dataset),
         *owners,
-        *_identifiers(dataset),
     ]
     return [*dataset.notes, *found]
 
@@ -126,27 +134,6 @@ def _flags(dataset: Dataset) -> list[str]:
     )
 
 
-def _identifiers(dataset: Dataset) -> list[str]:
-    """Warn if a column could identify rows."""
-    if dataset.kind != "table" or len(dataset) < MANY or len(dataset.columns) != dataset.x.shape[1]:
-        return []
-    alone = [repr(name) for k, name in enumerate(dataset.columns) if _numbered(dataset.x[:, k])]
-    if not alone:
-        return []
-    if len(alone) == 1:
-        what, they = f"column {alone[0]} has", "it is an identifier, leave it"
-    else:
-        what, they = f"columns {listed(alone)} have", "they are identifiers, leave them"
-    return [f"{what} a different whole number in every row: if {they} out with data.drop_columns"]
-
-
-def _numbered(column: NDArray[np.generic]) -> bool:
-    """Return whether all numbers are distinct integers; the first rows rule out most columns."""
-    return all(
-        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all())
-        and len(np.unique(rows)) == len(rows)
-        for rows in (np.asarray(column[:MANY], np.float64), np.asarray(column, np.float64))
-    )
 
 
 Counts = NDArray[np.int64]

@@ -20,6 +20,7 @@ from pomona.federation.round_plan import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private import PrivateObjective
 from pomona.partition import divide
+from pomona.partition.divergence import noted
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise import require_sole
 from pomona.privacy.settings import acknowledged
@@ -75,7 +76,7 @@ def own_scenario(
     settings = _config(silo, agreed, method)
     dataset = own_data(settings.data, agreed.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
-    own = Scenario(settings, dataset, partition)
+    own = Scenario(settings, noted(dataset, partition), partition)
     own.check(agreed=True)
     return own
 
