@@ -39,7 +39,7 @@ GIVEN = {
     "censored": "limit", "categories": "encode", "category_share": 0.1, "category_limit": 9, "dates": ("a",),
     "fit": "client", "text_columns": ("a",), "vocabulary_size": 9, "sequence_length": 9,
     "tokenizer": "folder", "repository": "a/b", "revision": "0" * 40, "subset": "a", "train_part": "a", "test_part": "b",
-    "image_column": "a", "format": "", "memory": True, "value_labels": "codes", "sheet": "a", "header_row": 2,
+    "image_column": "a", "duplicates": "drop", "format": "", "memory": True, "value_labels": "codes", "sheet": "a", "header_row": 2,
 }  # fmt: skip
 BESIDE = {
     "intervals": {"targets": "survival"}, "time_edges": {"targets": "survival"},

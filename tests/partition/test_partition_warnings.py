@@ -66,27 +66,6 @@ def test_flags_that_are_never_or_always_set():
     assert said(PLAIN, classes=(), y=flags + np.arange(80, dtype=np.float32)[:, None]) == []
 
 
-def test_columns_that_number_the_rows():
-    """Of 80 rows: a number of each row, one of every two, halves, one that is missing once, and a
-    permutation.
-    """
-    rows = np.arange(80, dtype=np.float32)
-    gaps = np.where(rows == 40, np.nan, rows)
-    x = np.stack([rows + 7000, rows // 2, rows / 2, gaps, rows[::-1]], axis=1).astype(np.float32)
-    names = ("pid", "visit", "lactate", "bed", "line")
-    lines = said(PLAIN, x=x, columns=names)
-    assert lines == [
-        "columns 'pid', 'line' have a different whole number in every row: if they are "
-        "identifiers, leave them out with data.drop_columns"
-    ]
-    assert said(PLAIN, x=x[:, :4], columns=names[:4]) == [
-        "column 'pid' has a different whole number in every row: if it is an identifier, leave it "
-        "out with data.drop_columns"
-    ]
-    few = table([10, 10], [4, 5])
-    assert said(few, columns=("pid",)) == []
-
-
 def owned(counts):
     """A table whose owner i has this many rows, without test rows of their own."""
     client = np.repeat(np.arange(len(counts)), counts)

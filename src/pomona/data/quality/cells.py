@@ -14,7 +14,7 @@ from pomona.data.validation import blocks
 
 Rows = NDArray[np.int64]
 SAMPLE = 1000  # rows of a client that are enough for medians and spreads
-MOST_LINES = 4  # of columns with the same problem that are described one by one
+LINES_SHOWN = 4  # of columns with the same problem that are described one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Cells:
         values: the categories of each column.
         names: of the clients; empty for rows without owners.
         client: (N,) the client of each row.
-        named: whether the columns have names that settings can use.
+        has_names: whether the columns have names that settings can use.
     """
 
     columns: tuple[TableColumn, ...]
@@ -35,7 +35,7 @@ class Cells:
     values: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]
     client: Rows
-    named: bool
+    has_names: bool
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Cells":
@@ -56,8 +56,8 @@ class Cells:
         if not self.names:
             return (np.arange(len(self)),)
         order = np.argsort(self.client, kind="stable")
-        ends = np.searchsorted(self.client[order], np.arange(1, len(self.names)))
-        return tuple(np.split(order, ends))
+        boundaries = np.searchsorted(self.client[order], np.arange(1, len(self.names)))
+        return tuple(np.split(order, boundaries))
 
     @cached_property
     def samples(self) -> tuple[NDArray[np.float64], ...]:
@@ -84,7 +84,7 @@ class Cells:
 class Extremes:
     """By client and column, (n, C): number of values, the lowest and the highest (NaN if none)."""
 
-    known: NDArray[np.int64]
+    counts: NDArray[np.int64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
@@ -92,24 +92,28 @@ class Extremes:
     def of(cls, cells: Cells) -> "Extremes":
         """Return the extremes of a table; for categories those of their indices."""
         shape = len(cells.by_client), len(cells.columns)
-        known, low, high = np.zeros(shape, np.int64), np.full(shape, np.nan), np.full(shape, np.nan)
+        counts, low, high = (
+            np.zeros(shape, np.int64),
+            np.full(shape, np.nan),
+            np.full(shape, np.nan),
+        )
         for i, rows in enumerate(cells.by_client):
             for _, block in blocks(rows, max(1, 2**20 // max(1, shape[1]))):
                 x = cells.x[block]
                 low[i] = np.fmin(low[i], np.fmin.reduce(x, axis=0))
                 high[i] = np.fmax(high[i], np.fmax.reduce(x, axis=0))
-                known[i] += len(x) - np.isnan(x).sum(axis=0)
-        return cls(known, low, high)
+                counts[i] += len(x) - np.isnan(x).sum(axis=0)
+        return cls(counts, low, high)
 
 
-def spread(rows: Rows, most: int) -> Rows:
+def spread(rows: Rows, limit: int) -> Rows:
     """Return at most this many of the rows, evenly spaced."""
-    if len(rows) <= most:
+    if len(rows) <= limit:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+    return rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
 
 
-def known(values: Floats) -> NDArray[np.float64]:
+def without_gaps(values: Floats) -> NDArray[np.float64]:
     """Return the values without gaps."""
     real = np.asarray(values, np.float64)
     return real[~np.isnan(real)]
@@ -122,12 +126,16 @@ def digits(value: float) -> str:
 
 def capped(lines: Sequence[tuple[str, str]]) -> list[str]:
     """Return the lines of columns, given with their names; after the first few the names only."""
-    first = [line for _, line in lines[:MOST_LINES]]
-    rest = [name for name, _ in lines[MOST_LINES:]]
-    return [*first, f"the same in {len(rest)} more columns: {listed(rest)}"] if rest else first
+    detailed = [line for _, line in lines[:LINES_SHOWN]]
+    further = [name for name, _ in lines[LINES_SHOWN:]]
+    return (
+        [*detailed, f"the same in {len(further)} more columns: {listed(further)}"]
+        if further
+        else detailed
+    )
 
 
-def at(counts: Sequence[tuple[str, int]], most: int = 4) -> str:
+def by_size(counts: Sequence[tuple[str, int]], limit: int = 4) -> str:
     """Name clients with their counts, the largest first; empty without clients."""
     ordered = sorted(counts, key=lambda pair: -pair[1])
-    return listed([f"{n} of {name}" for name, n in ordered if n and name], most)
+    return listed([f"{n} of {name}" for name, n in ordered if n and name], limit)

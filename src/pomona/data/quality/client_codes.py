@@ -15,8 +15,8 @@ TRUTH = (
     {"1", "yes", "y", "true", "t", "ja", "j", "oui", "si", "sí", "positive", "positiv", "pos",
      "present"},
 )  # fmt: skip
-FEW = 10  # categories of a column that may be codes
-MANY = 20  # rows of a client that show all of its codes
+MAX_CODES = 10  # categories of a column that may be codes
+ENOUGH_ROWS = 20  # rows of a client that show all of its codes
 
 
 def notes(dataset: Dataset, cells: Cells | None) -> list[str]:
@@ -25,10 +25,10 @@ def notes(dataset: Dataset, cells: Cells | None) -> list[str]:
     if cells is None or len(cells.names) < 2:
         return lines
     for k, column in enumerate(cells.columns):
-        if column.kind == "category" and len(cells.values[k]) <= FEW * len(cells.names):
-            sets = [_names(cells.x[rows, k], cells.values[k]) for rows in cells.by_client]
-            if max(map(len, sets)) <= FEW:
-                lines += _apart(f"column {column.name}: categories", cells.names, sets)
+        if column.kind == "category" and len(cells.values[k]) <= MAX_CODES * len(cells.names):
+            sets = [_category_names(cells.x[rows, k], cells.values[k]) for rows in cells.by_client]
+            if max(map(len, sets)) <= MAX_CODES:
+                lines += _disjoint(f"column {column.name}: categories", cells.names, sets)
         elif column.kind == "number":
             lines += _two_codes(cells, k)
     return lines
@@ -38,7 +38,7 @@ def _classes(dataset: Dataset) -> list[str]:
     """Warn about classes that groups of clients do not share, or that are two spellings of yes."""
     if dataset.targets != "classes":
         return []
-    used = np.unique(np.asarray(dataset.y, np.int64)).tolist()
+    class_numbers = np.unique(np.asarray(dataset.y, np.int64)).tolist()
     owners = dataset.owners
     lines = []
     if owners is not None:
@@ -46,40 +46,43 @@ def _classes(dataset: Dataset) -> list[str]:
         sets = [
             [dataset.classes[c] for c in pairs[1, pairs[0] == i]] for i in range(len(owners.names))
         ]
-        lines = _apart("classes", owners.names, sets)
+        lines = _disjoint("classes", owners.names, sets)
     if lines:
         return lines
     for answers in TRUTH:
-        same = [n for c in used if (n := dataset.classes[c]).strip().casefold() in answers]
-        if len(same) > 1:
+        spellings = [
+            n for c in class_numbers if (n := dataset.classes[c]).strip().casefold() in answers
+        ]
+        if len(spellings) > 1:
             lines.append(
-                f"classes that may be one answer: {listed(same)}; write them alike if they are"
+                f"classes that may be one answer: {listed(spellings)}; write them alike if they are"
             )
     return lines
 
 
-def _names(codes: NDArray[np.generic], names: Sequence[str]) -> list[str]:
-    real = np.asarray(codes, np.float64)
-    return [names[int(code)] for code in np.unique(real[~np.isnan(real)])]
+def _category_names(codes: NDArray[np.generic], names: Sequence[str]) -> list[str]:
+    codes_present = np.asarray(codes, np.float64)
+    return [names[int(code)] for code in np.unique(codes_present[~np.isnan(codes_present)])]
 
 
-def _apart(what: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:
+def _disjoint(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:
     """Warn if there are clients with several names each that share none, also by way of others."""
     group = list(range(len(sets)))
     for a, b in combinations(range(len(sets)), 2):
         if group[a] != group[b] and {*sets[a]} & {*sets[b]}:
             group = [group[a] if g == group[b] else g for g in group]
-    several = {
+    richest = {
         g: max((i for i in range(len(sets)) if group[i] == g), key=lambda i: len(sets[i]))
         for g in dict.fromkeys(group)
     }
-    first = [i for i in several.values() if len(sets[i]) > 1]
-    if len(first) < 2:
+    examples = [i for i in richest.values() if len(sets[i]) > 1]
+    if len(examples) < 2:
         return []
-    said = "; ".join(f"{listed(sets[i], 4)} at {clients[i]}" for i in first[:4])
-    more = f"; and {len(first) - 4} more groups of clients" if len(first) > 4 else ""
+    phrases = "; ".join(f"{listed(sets[i], 4)} at {clients[i]}" for i in examples[:4])
+    further = f"; and {len(examples) - 4} more groups of clients" if len(examples) > 4 else ""
     return [
-        f"{what} that no two of these clients share: {said}{more}; if they are the same answers, "
+        f"{subject} that no two of these clients share: {phrases}{further}; if they are the same "
+        "answers, "
         "write them alike at all clients"
     ]
 
@@ -90,7 +93,7 @@ def _two_codes(cells: Cells, k: int) -> list[str]:
     sites: list[int] = []
     for i, sample in enumerate(cells.samples):
         values = sample[:, k][~np.isnan(sample[:, k])]
-        distinct = np.unique(values[:MANY]) if len(values) >= MANY else values[:0]
+        distinct = np.unique(values[:ENOUGH_ROWS]) if len(values) >= ENOUGH_ROWS else values[:0]
         if len(distinct) == 2 and len(distinct := np.unique(values)) == 2:
             sets.append(tuple(distinct.tolist()))
             sites.append(i)
@@ -101,12 +104,13 @@ def _two_codes(cells: Cells, k: int) -> list[str]:
         return []
     if np.fmax.reduce(high) != max(max(pair) for pair in sets):
         return []
-    first = dict(zip(reversed(sets), reversed(sites), strict=True))
-    said = "; ".join(
-        f"{digits(a)}, {digits(b)} at {cells.names[i]}" for (a, b), i in list(first.items())[:4]
+    examples = dict(zip(reversed(sets), reversed(sites), strict=True))
+    phrases = "; ".join(
+        f"{digits(a)}, {digits(b)} at {cells.names[i]}" for (a, b), i in list(examples.items())[:4]
     )
     return [
-        f"column {cells.columns[k].name}: two values at each client, but not the same: {said}; if "
+        f"column {cells.columns[k].name}: two values at each client, but not the same: {phrases}; "
+        "if "
         "they are the same answers, write them alike at all clients"
     ]
 

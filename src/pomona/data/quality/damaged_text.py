@@ -12,18 +12,22 @@ REPLACEMENT = "\ufffd"
 
 def notes(dataset: Dataset) -> list[str]:
     """Warn about classes, columns, clients, categories and words whose letters are damaged."""
-    found = {
-        what: odd
-        for what, names in _names(dataset)
-        if (odd := [name for name in dict.fromkeys(names) if damaged(name)])
+    damaged_names = {
+        source: matches
+        for source, names in _names(dataset)
+        if (matches := [name for name in dict.fromkeys(names) if damaged(name)])
     }
-    if not found:
+    if not damaged_names:
         return []
-    said = "; ".join(f"{what} {listed([*map(short, odd)], 3)}" for what, odd in found.items())
-    meant = next((m for odd in found.values() for name in odd if (m := intended(name))), "")
-    hint = f" (one is {short(meant)}?)" if meant else ""
+    phrases = "; ".join(
+        f"{source} {listed([*map(short, matches)], 3)}" for source, matches in damaged_names.items()
+    )
+    repaired = next(
+        (m for matches in damaged_names.values() for name in matches if (m := intended(name))), ""
+    )
+    hint = f" (one is {short(repaired)}?)" if repaired else ""
     return [
-        f"letters damaged by an encoding: {said}{hint}; save the file as UTF-8, or set "
+        f"letters damaged by an encoding: {phrases}{hint}; save the file as UTF-8, or set "
         "data.encoding to the encoding that it was written in"
     ]
 
@@ -49,12 +53,12 @@ def intended(name: str) -> str:
 
     Words of texts were put into lower case.
     """
-    for form in dict.fromkeys((name, name.upper())):
+    for spelling in dict.fromkeys((name, name.upper())):
         for codec in CODECS:
             try:
-                meant = form.encode(codec).decode("utf-8")
+                repaired = spelling.encode(codec).decode("utf-8")
             except UnicodeError:
                 continue
-            if meant != form:
-                return meant
+            if repaired != spelling:
+                return repaired
     return ""

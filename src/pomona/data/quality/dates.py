@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import Cells, known
+from pomona.data.quality.cells import Cells, without_gaps
 
-MANY = 20  # dates of a client that show how it writes them
+ENOUGH_DATES = 20  # dates of a client that show how it writes them
 FEWEST_DAYS = 3  # distinct days of the month; fewer mean that dates were rounded on purpose
 EPOCH = np.datetime64("2000-01-01")
 EARLIEST, LATEST = (float((date(year, 1, 1) - date(2000, 1, 1)).days) for year in (1880, 2100))
@@ -17,28 +17,31 @@ Days = NDArray[np.float64]
 
 
 def notes(cells: Cells) -> list[str]:
-    """Warn about columns of dates that are whole days, first days of a month, shifted midnights or
-    exchanged days and months at some clients alone, and about years that cannot be.
+    """Warn about columns of dates that some clients alone write as whole days, as first days of a
+    month, in another time zone or with days and months exchanged, and about impossible years.
     """
     lines = []
     for k, column in enumerate(cells.columns):
         if column.kind != "date":
             continue
-        every = [known(cells.x[rows, k]) for rows in cells.by_client]
-        lines += [f"column {column.name}: {line}" for line in _of_column(every, cells.names)]
+        days_by_client = [without_gaps(cells.x[rows, k]) for rows in cells.by_client]
+        lines += [
+            f"column {column.name}: {line}" for line in _of_column(days_by_client, cells.names)
+        ]
     return lines
 
 
-def _of_column(every: list[Days], names: tuple[str, ...]) -> Iterator[str]:
+def _of_column(days_by_client: list[Days], names: tuple[str, ...]) -> Iterator[str]:
     """Iterate over notes on the dates of each client."""
-    early = int(sum(((own < EARLIEST) | (own >= LATEST)).sum() for own in every))
-    if early:
+    implausible = int(sum(((days < EARLIEST) | (days >= LATEST)).sum() for days in days_by_client))
+    if implausible:
         yield (
-            f"{early} dates are before 1880 or after 2099 (years in two digits, or marks of a "
+            f"{implausible} dates are before 1880 or after 2099 (years in two digits, or marks of "
+            "a "
             "gap?); correct them, or name them in data.missing_values"
         )
     for test, text in (
-        (_whole_days, "dates without a time of day at {}, with one at {}; give all the same"),
+        (_whole_days, "dates without a time of day at {}, with one at {}; write all alike"),
         (
             _shifted,
             "all times are the same, not midnight, at {} (midnight of another time zone?), and not "
@@ -54,22 +57,29 @@ def _of_column(every: list[Days], names: tuple[str, ...]) -> Iterator[str]:
             "no day after the 12th at {}, but at {}: days and months exchanged? correct the dates",
         ),
     ):
-        yield from _alone(every, names, test, text)
+        yield from _compared(days_by_client, names, test, text)
 
 
-def _alone(
-    every: list[Days], names: tuple[str, ...], test: Callable[[Days], bool], text: str
+def _compared(
+    days_by_client: list[Days], names: tuple[str, ...], test: Callable[[Days], bool], text: str
 ) -> Iterator[str]:
     """Yield the text with the clients that pass a test and those that do not, if both exist."""
-    known_well = [(name, own) for name, own in zip(names, every, strict=False) if len(own) >= MANY]
-    judged = [(name, test(own)) for name, own in known_well]
-    yes, no = ([name for name, passed in judged if passed is here] for here in (True, False))
-    if yes and no:
-        yield text.format(listed(yes, 3), listed(no, 3))
+    enough = [
+        (name, days)
+        for name, days in zip(names, days_by_client, strict=False)
+        if len(days) >= ENOUGH_DATES
+    ]
+    judged = [(name, test(days)) for name, days in enough]
+    passing, failing = (
+        [name for name, result in judged if result is verdict] for verdict in (True, False)
+    )
+    if passing and failing:
+        yield text.format(listed(passing, 3), listed(failing, 3))
 
 
 def _whole_days(days: Days) -> bool:
-    return bool((days == np.floor(days)).all())
+    """Return whether no date has a time of day other than that of one midnight."""
+    return bool((days == np.floor(days)).all()) or _shifted(days)
 
 
 def _shifted(days: Days) -> bool:
@@ -77,21 +87,23 @@ def _shifted(days: Days) -> bool:
     of an hour and not midnight.
     """
     quarters = np.unique(np.round((days - np.floor(days)) * 96, 6))
-    whole = bool((quarters == np.rint(quarters)).all() and (quarters > 0).all())
-    return whole and len(quarters) <= 2
+    quarters_only = bool((quarters == np.rint(quarters)).all() and (quarters > 0).all())
+    return quarters_only and len(quarters) <= 2
 
 
 def _of_month(days: Days) -> NDArray[np.int64]:
     """Return the days of the month of dates."""
-    at = EPOCH + np.floor(days).astype("timedelta64[D]")
-    of_month: NDArray[np.int64] = (at - at.astype("datetime64[M]")).astype(np.int64) + 1
+    dates = EPOCH + np.floor(days).astype("timedelta64[D]")
+    of_month: NDArray[np.int64] = (dates - dates.astype("datetime64[M]")).astype(np.int64) + 1
     return of_month
 
 
 def _first_days(days: Days) -> bool:
+    """Return whether all are the first days of months."""
     return bool((_of_month(days) == 1).all())
 
 
 def _exchanged(days: Days) -> bool:
+    """Return whether no day is after the 12th, as if the month were written there."""
     of_month = np.unique(_of_month(days))
     return bool(of_month[-1] <= 12 and len(of_month) >= FEWEST_DAYS)

@@ -11,9 +11,9 @@ from pomona.data.dataset import Dataset
 from pomona.data.quality.cells import Rows, spread
 from pomona.data.validation import blocks
 
-COMPARED = 16  # columns that are left out in turn
-MOST_ROWS = 20_000  # compared without a column
-MOST_VALUES = 2**22  # values compared without a column
+COLUMNS_MASKED = 16  # columns that are left out in turn
+MAX_ROWS = 20_000  # compared without a column
+MAX_VALUES = 2**22  # values compared without a column
 SLACK = 3.0  # columns that depend on each other repeat together more often than by chance
 SURE = 1e-3  # largest probability of as many repetitions by chance
 
@@ -25,12 +25,12 @@ def inputs(dataset: Dataset) -> NDArray[np.generic]:
 
 def hashed(rows: NDArray[Any]) -> Rows:
     """Return a hash of each row (N, ...): the same for equal values, in blocks of little memory."""
-    out = np.empty(len(rows), np.int64)
+    hashes = np.empty(len(rows), np.int64)
     for start, block in blocks(rows):
-        whole = _bytes(block)
-        values = whole.view(f"V{whole.shape[1]}").ravel().tolist() if whole.size else []
-        out[start : start + len(block)] = list(map(hash, values)) or 0
-    return out
+        raw_bytes = _bytes(block)
+        values = raw_bytes.view(f"V{raw_bytes.shape[1]}").ravel().tolist() if raw_bytes.size else []
+        hashes[start : start + len(block)] = list(map(hash, values)) or 0
+    return hashes
 
 
 def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
@@ -55,9 +55,9 @@ class Repeats:
     @classmethod
     def of(cls, dataset: Dataset) -> "Repeats":
         """Compare the rows of a data set."""
-        alike = hashed(inputs(dataset))
-        both = alike ^ (hashed(np.asarray(dataset.y)) * 3)  # wraps around
-        return cls(_numbered(alike), _numbered(both))
+        input_hashes = hashed(inputs(dataset))
+        row_hashes = input_hashes ^ (hashed(np.asarray(dataset.y)) * 3)  # wraps around
+        return cls(_numbered(input_hashes), _numbered(row_hashes))
 
     @property
     def any(self) -> bool:
@@ -90,19 +90,19 @@ def by_chance(x: NDArray[Any], numbers: Rows) -> bool:
     from scipy.special import gammainc  # late, as all of SciPy
 
     width = prod(x.shape[1:])
-    rows = spread(np.arange(len(x)), max(2, min(MOST_ROWS, MOST_VALUES // max(1, width))))
+    rows = spread(np.arange(len(x)), max(2, min(MAX_ROWS, MAX_VALUES // max(1, width))))
     flat = np.asarray(x[rows]).reshape(len(rows), -1)
     varied = np.flatnonzero((flat != flat[:1]).any(axis=0))
     _, distinct = np.unique(numbers[rows], return_index=True)
     scale = (len(x) / len(rows)) ** 2
     expected = 0.0
-    for k in spread(varied, COMPARED):
-        again = flat.copy()
-        again[:, k] = 0
-        near = pairs(_numbered(hashed(again))) - pairs(numbers[rows])
+    for k in spread(varied, COLUMNS_MASKED):
+        masked = flat.copy()
+        masked[:, k] = 0
+        near_pairs = pairs(_numbered(hashed(masked))) - pairs(numbers[rows])
         share = _agreeing(flat[distinct, k])
-        if near > 0 and share < 1:
-            expected = max(expected, near * scale * share / (1 - share))
+        if near_pairs > 0 and share < 1:
+            expected = max(expected, near_pairs * scale * share / (1 - share))
     count = pairs(numbers)
     return expected > 0 and float(gammainc(count, SLACK * expected)) > SURE
 

@@ -12,10 +12,10 @@ from pomona.data.quality.cells import Cells, capped, digits, spread
 from pomona.data.validation import blocks
 
 CHANCE = 1e-6  # largest probability, over all columns, that a column fits the labels by chance
-LOOKED_AT = 500  # rows that rule out most columns
-FEWEST = 20  # rows
-FEWEST_OF_CLASS = 10  # rows of each class, for classes that are ranges of a column
-MOST_CLASSES = 20
+SAMPLED = 500  # rows that rule out most columns
+MIN_ROWS = 20  # rows
+MIN_ROWS_OF_CLASS = 10  # rows of each class, for classes that are ranges of a column
+MAX_CLASSES = 20
 EXACT = 1e-9  # of a correlation, from 1
 REMEDY = "if it is known only with the label, leave it out by data.drop_columns"
 Values = NDArray[np.float64]
@@ -27,32 +27,32 @@ def notes(dataset: Dataset, cells: Cells) -> list[str]:
     Of classes, flags and events: each value of the column has one label, or each label is a range
     of the column. Of numbers and times: a straight line.
     """
-    if len(cells) < FEWEST:
+    if len(cells) < MIN_ROWS:
         return []
-    given: dict[int, str] = {}
+    lines: dict[int, str] = {}
     for name, labels, measured in _targets(dataset):
-        found = _on_a_line(cells, labels) if measured else _deciding(cells, labels)
-        for k, how in found:
-            given.setdefault(k, f"column {cells.columns[k].name} gives {name} away: {how}")
-    return capped([(cells.columns[k].name, f"{line}; {REMEDY}") for k, line in given.items()])
+        matches = _on_a_line(cells, labels) if measured else _deciding(cells, labels)
+        for k, explanation in matches:
+            lines.setdefault(k, f"column {cells.columns[k].name} gives {name} away: {explanation}")
+    return capped([(cells.columns[k].name, f"{line}; {REMEDY}") for k, line in lines.items()])
 
 
 def _targets(dataset: Dataset) -> Iterator[tuple[str, Values, bool]]:
     """Iterate over targets (N,): name, values, and whether they are measured."""
-    kind: Targets = dataset.targets
-    if kind == "segmentation":
+    target_kind: Targets = dataset.targets
+    if target_kind == "segmentation":
         return
     y = np.asarray(dataset.y, np.float64)
-    if kind == "classes":
+    if target_kind == "classes":
         yield "the label", y, False
-    elif kind == "survival":
+    elif target_kind == "survival":
         yield "the time to the event", y[:, 0], True
         yield "the event", y[:, 1], False
     else:
         for k, column in enumerate(y.T):
             name = dataset.labels[k] if dataset.labels else f"target {k}"
             label = f"the label {name}" if y.shape[1] > 1 else "the label"
-            yield label, column, kind != "multilabel"
+            yield label, column, target_kind != "multilabel"
 
 
 def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
@@ -60,18 +60,21 @@ def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     if len(shares) < 2:
         return
-    few = spread(np.arange(len(labels)), LOOKED_AT)
-    first = np.asarray(cells.x[few], np.float64)
+    sampled = spread(np.arange(len(labels)), SAMPLED)
+    sample = np.asarray(cells.x[sampled], np.float64)
     ranges = _ranges(cells, labels, len(shares))
     for k, column in enumerate(cells.columns):
-        if _decides(first[:, k], labels[few]) and len(np.unique(first[:, k])) <= len(few) / 4:
+        if (
+            _decides(sample[:, k], labels[sampled])
+            and len(np.unique(sample[:, k])) <= len(sampled) / 4
+        ):
             values = cells.column(k)
             counts = np.unique(values, return_counts=True)[1]
             chance = sum(log(float((shares**n).sum())) for n in counts if n > 1)
             if chance < log(CHANCE / len(cells.columns)) and _decides(values, labels):
                 yield k, "each of its values has one label"
                 continue
-        if _only_gaps_decide(first[:, k], labels[few]):
+        if _only_gaps_decide(sample[:, k], labels[sampled]):
             gaps = np.isnan(cells.column(k))
             chance = sum(log(float((shares**n).sum())) for n in np.bincount(gaps) if n > 1)
             if chance < log(CHANCE / len(cells.columns)) and _decides(gaps * 1.0, labels):
@@ -84,10 +87,10 @@ def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
 def _decides(values: Values, labels: Values) -> bool:
     """Return whether equal values (n,) have equal labels, and not all values are equal."""
     number = np.unique(values, return_inverse=True)[1]
-    order = np.argsort(number, kind="stable")
+    order = np.argsort(number, target_kind="stable")
     number, labels = number[order], labels[order]
-    same = number[1:] == number[:-1]
-    return bool(number[0] != number[-1] and (labels[1:] == labels[:-1])[same].all())
+    equal = number[1:] == number[:-1]
+    return bool(number[0] != number[-1] and (labels[1:] == labels[:-1])[equal].all())
 
 
 def _only_gaps_decide(values: Values, labels: Values) -> bool:
@@ -99,43 +102,43 @@ def _ranges(cells: Cells, labels: Values, classes: int) -> list[tuple[float, ...
     """Return for each column where the ranges of the second and further labels start, if each
     label's values are a range without another's; else nothing.
     """
-    nothing: list[tuple[float, ...]] = [()] * len(cells.columns)
-    if classes > MOST_CLASSES or np.unique(labels, return_counts=True)[1].min() < FEWEST_OF_CLASS:
-        return nothing
+    range_starts: list[tuple[float, ...]] = [()] * len(cells.columns)
+    if classes > MAX_CLASSES or np.unique(labels, return_counts=True)[1].min() < MIN_ROWS_OF_CLASS:
+        return range_starts
     low = np.full((classes, len(cells.columns)), np.inf)
-    high, known = -low, np.zeros(low.shape, np.int64)
+    high, counts = -low, np.zeros(low.shape, np.int64)
     for c, label in enumerate(np.unique(labels)):
         for _, rows in blocks(np.flatnonzero(labels == label), max(1, 2**20 // low.shape[1])):
             x = np.asarray(cells.x[rows], np.float64)
             low[c] = np.fmin(low[c], np.fmin.reduce(x, axis=0))
             high[c] = np.fmax(high[c], np.fmax.reduce(x, axis=0))
-            known[c] += len(x) - np.isnan(x).sum(axis=0)
-    for k in np.flatnonzero((known >= FEWEST_OF_CLASS).all(axis=0)):
+            counts[c] += len(x) - np.isnan(x).sum(axis=0)
+    for k in np.flatnonzero((counts >= MIN_ROWS_OF_CLASS).all(axis=0)):
         order = np.argsort(low[:, k])
         if (low[order[1:], k] > high[order[:-1], k]).all():
-            nothing[k] = tuple(low[order[1:], k].tolist())
-    return nothing
+            range_starts[k] = tuple(low[order[1:], k].tolist())
+    return range_starts
 
 
 def _on_a_line(cells: Cells, target: Values) -> Iterator[tuple[int, str]]:
     """Iterate over the columns of which a measured target (N,) is a linear function: index, and
     how.
     """
-    few = spread(np.arange(len(target)), LOOKED_AT)
-    first = np.asarray(cells.x[few], np.float64)
+    sampled = spread(np.arange(len(target)), SAMPLED)
+    sample = np.asarray(cells.x[sampled], np.float64)
     for k, column in enumerate(cells.columns):
-        if column.kind == "category" or not _linear(first[:, k], target[few]):
+        if column.kind == "category" or not _linear(sample[:, k], target[sampled]):
             continue
         if _linear(cells.column(k), target):
-            same = np.array_equal(cells.column(k).astype(np.float32), target.astype(np.float32))
-            yield k, "it is the same" if same else "it is the same in another unit"
+            equal = np.array_equal(cells.column(k).astype(np.float32), target.astype(np.float32))
+            yield k, "it is the same" if equal else "it is the same in another unit"
 
 
 def _linear(values: Values, target: Values) -> bool:
     """Return whether the target (n,) is a linear function of the values, gaps left out."""
-    known = ~np.isnan(values)
-    x, y = values[known], target[known]
-    if len(x) < FEWEST or len(np.unique(y[:100])) < 3:
+    counts = ~np.isnan(values)
+    x, y = values[counts], target[counts]
+    if len(x) < MIN_ROWS or len(np.unique(y[:100])) < 3:
         return False
     x, y = x - x.mean(), y - y.mean()
     norm = np.sqrt((x**2).sum() * (y**2).sum())

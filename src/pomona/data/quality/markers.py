@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import listed
 from pomona.data.dataset import Dataset
-from pomona.data.quality.cells import Cells, at, capped, digits, known
+from pomona.data.quality.cells import Cells, by_size, capped, digits, without_gaps
 
 LISTED = frozenset(
     sign * float(first * 10**k + (first * 10**k - first) // 9)
@@ -35,10 +35,10 @@ DATES = {
         date(9999, 12, 31),
     )
 }
-MOST = 3  # markers at each end of a column
+MAX_MARKERS = 3  # markers at each end of a column
 REPEATED = 3  # rows of a value outside the others that is not listed
-FAR = 10.0  # times the others' range
-FEW_VALUES = 10  # of a column; with more, a single value at one client is a surprise
+ISOLATION = 10.0  # times the others' range
+FEW_DISTINCT = 10  # of a column; with more, a single value at one client is a surprise
 FREQUENT = 0.01  # share of the rows of a marker that is not far from the others
 Values = NDArray[np.float64]
 
@@ -48,11 +48,11 @@ def notes(dataset: Dataset, cells: Cells) -> list[str]:
     lines = []
     for k, column in enumerate(cells.columns):
         if column.kind == "category":
-            found = list(_among_names(cells, k))
+            marked = list(_among_names(cells, k))
         else:
             dated, values = column.kind == "date", cells.column(k) if _suspect(cells, k) else []
-            found = [(_day(v) if dated else digits(v), v) for v in markers(values, dated)]
-        if line := _line(cells, k, found) if found else _constant(cells, k):
+            marked = [(_day(v) if dated else digits(v), v) for v in markers(values, dated)]
+        if line := _line(cells, k, marked) if marked else _constant(cells, k):
             lines.append((column.name, line))
     return [*capped(lines), *in_labels(dataset)]
 
@@ -64,35 +64,38 @@ def _suspect(cells: Cells, k: int) -> bool:
         return True
     if not low < high:
         return False
-    sample = known(np.concatenate([own[:, k] for own in cells.samples]))
-    usual = sample[(sample > low) & (sample < high)]
-    if {low, high} & LISTED or not len(usual) or low == 0:
+    sample = without_gaps(np.concatenate([own[:, k] for own in cells.samples]))
+    inner = sample[(sample > low) & (sample < high)]
+    if {low, high} & LISTED or not len(inner) or low == 0:
         return True
-    bottom, top = np.quantile(usual, (0.01, 0.99))
-    return bool(max(high - top, bottom - low) > FAR / 2 * (top - bottom))
+    bottom, top = np.quantile(inner, (0.01, 0.99))
+    return bool(max(high - top, bottom - low) > ISOLATION / 2 * (top - bottom))
 
 
 def markers(values: Values, dated: bool = False) -> list[float]:
     """Return the values of a column (N,) that look like markers of missing values."""
-    distinct, counts = np.unique(known(values), return_counts=True)
+    distinct, counts = np.unique(without_gaps(values), return_counts=True)
     if len(distinct) < 2:
         return []
     start, end = 0, len(distinct)
-    for _ in range(MOST):
+    for _ in range(MAX_MARKERS):
         inner, times = distinct[start:end], counts[start:end]
         if len(inner) < 3:
             break
         start += _outside(inner, times, dated)
         end -= _outside(-inner[::-1], times[::-1], dated, -1.0)
-    found = [*distinct[:start], *distinct[end:]]
+    marked = [*distinct[:start], *distinct[end:]]
     if dated:
-        rest = counts.sum() - counts
-        found += [
+        remaining = counts.sum() - counts
+        marked += [
             v
             for v, n in zip(distinct[start:end], counts[start:end], strict=True)
-            if v in DATES and n >= 5 and n >= 10 * np.median(counts) and n >= FREQUENT * rest.max()
+            if v in DATES
+            and n >= 5
+            and n >= 10 * np.median(counts)
+            and n >= FREQUENT * remaining.max()
         ]
-    return [float(v) for v in found]
+    return [float(v) for v in marked]
 
 
 def _outside(values: Values, counts: NDArray[np.int64], dated: bool, sign: float = 1.0) -> bool:
@@ -100,21 +103,23 @@ def _outside(values: Values, counts: NDArray[np.int64], dated: bool, sign: float
 
     ``sign`` is -1 for values that were mirrored.
     """
-    value, count, rest = sign * values[0], counts[0], values[1:]
-    gap, size = float(rest[0] - values[0]), float(rest[-1] - rest[0])
+    value, count, remaining = sign * values[0], counts[0], values[1:]
+    gap, size = float(remaining[0] - values[0]), float(remaining[-1] - remaining[0])
     if dated:
         return bool(value in DATES and count >= 2 and gap > size / 2)
-    if count >= REPEATED and len(rest) >= 5 and gap >= FAR * size:
+    if count >= REPEATED and len(remaining) >= 5 and gap >= ISOLATION * size:
         return True
     if value == 0 and sign > 0:
-        return bool(count >= 2 and len(rest) >= 10 and rest[0] > 0.3 * np.median(rest))
+        return bool(
+            count >= 2 and len(remaining) >= 10 and remaining[0] > 0.3 * np.median(remaining)
+        )
     if value not in LISTED or count < 2:
         return False
-    if value < 0 and sign > 0 and rest[0] >= 0:
+    if value < 0 and sign > 0 and remaining[0] >= 0:
         return bool(size >= 5 or gap > size)
     frequent = count >= max(5, FREQUENT * counts.sum()) and count >= 5 * counts[1:].max()
     return gap >= size > 0 or bool(
-        abs(value) >= 99 and len(rest) >= 20 and frequent and gap >= size / 10
+        abs(value) >= 99 and len(remaining) >= 20 and frequent and gap >= size / 10
     )
 
 
@@ -130,20 +135,29 @@ def _constant(cells: Cells, k: int) -> str:
     """Describe a measurement that has a single value at a client, and many elsewhere; empty if it
     is none.
     """
-    known_rows, low, high = (
-        extreme[:, k] for extreme in (cells.extremes.known, cells.extremes.low, cells.extremes.high)
+    counts_by_client, low, high = (
+        extreme[:, k]
+        for extreme in (cells.extremes.counts, cells.extremes.low, cells.extremes.high)
     )
-    same = (low == high) & (known_rows >= FEW_VALUES)
-    if cells.columns[k].kind == "category" or not same.any() or same.all() or not cells.names:
+    constant = (low == high) & (counts_by_client >= FEW_DISTINCT)
+    if (
+        cells.columns[k].kind == "category"
+        or not constant.any()
+        or constant.all()
+        or not cells.names
+    ):
         return ""
-    rest = [sample[:, k] for i, sample in enumerate(cells.samples) if not same[i]]
-    values, counts = np.unique(known(np.concatenate(rest)), return_counts=True)
-    if len(values) <= FEW_VALUES or counts.max() > counts.sum() / 2:
+    remaining = [sample[:, k] for i, sample in enumerate(cells.samples) if not constant[i]]
+    values, counts = np.unique(without_gaps(np.concatenate(remaining)), return_counts=True)
+    if len(values) <= FEW_DISTINCT or counts.max() > counts.sum() / 2:
         return ""
-    sites = np.flatnonzero(same).tolist()
-    said = [f"{digits(low[i])} in all {known_rows[i]} rows of {cells.names[i]}" for i in sites]
+    sites = np.flatnonzero(constant).tolist()
+    phrases = [
+        f"{digits(low[i])} in all {counts_by_client[i]} rows of {cells.names[i]}" for i in sites
+    ]
     return (
-        f"column {cells.columns[k].name}: {listed(said)}, and many values at the other clients; if "
+        f"column {cells.columns[k].name}: {listed(phrases)}, and many values at the other clients; "
+        "if "
         "it means that nothing was measured, data.missing_values = "
         f"{{{cells.columns[k].name} = [{digits(low[sites[0]])}]}}"
     )
@@ -156,25 +170,28 @@ def _number(name: str) -> float | None:
         return None
 
 
-def _line(cells: Cells, k: int, found: list[tuple[str, float]]) -> str:
+def _line(cells: Cells, k: int, marked: list[tuple[str, float]]) -> str:
     """Describe the markers of a column."""
     column, values = cells.columns[k].name, cells.column(k)
-    said, clients = [], []
-    for text, value in found:
+    phrases, clients = [], []
+    for text, value in marked:
         hits = values == value
-        said.append(f"{text} in {int(hits.sum())} rows")
+        phrases.append(f"{text} in {int(hits.sum())} rows")
         of_client = np.bincount(cells.client[hits], minlength=len(cells.names))
-        clients.append(at(list(zip(cells.names, of_client.tolist(), strict=True)), 3))
-    where = f" ({'; '.join(filter(None, clients))})" if any(clients) else ""
-    rest = known(np.where(np.isin(values, [v for _, v in found]), np.nan, values))
+        clients.append(by_size(list(zip(cells.names, of_client.tolist(), strict=True)), 3))
+    clients_text = f" ({'; '.join(filter(None, clients))})" if any(clients) else ""
+    remaining = without_gaps(np.where(np.isin(values, [v for _, v in marked]), np.nan, values))
     dated = cells.columns[k].kind == "date"
-    form = _day if dated else digits
-    others = (
-        "words" if cells.values[k] else f"{form(float(rest.min()))} to {form(float(rest.max()))}"
+    written = _day if dated else digits
+    remaining_text = (
+        "words"
+        if cells.values[k]
+        else f"{written(float(remaining.min()))} to {written(float(remaining.max()))}"
     )
-    quoted = ", ".join(f'"{text}"' if dated or cells.values[k] else text for text, _ in found)
+    quoted = ", ".join(f'"{text}"' if dated or cells.values[k] else text for text, _ in marked)
     return (
-        f"column {column}: {listed(said)}{where}, outside the others ({others}); if it marks a "
+        f"column {column}: {listed(phrases)}{clients_text}, outside the others ({remaining_text}); "
+        "if it marks a "
         f"missing value, data.missing_values = {{{column} = [{quoted}]}}"
     )
 
@@ -200,11 +217,11 @@ def in_labels(dataset: Dataset) -> list[str]:
         return []
     lines = []
     for name, values in columns:
-        found = markers(values)
-        if found:
-            counts = [f"{digits(v)} in {int((values == v).sum())} rows" for v in found]
+        marked = markers(values)
+        if marked:
+            counts = [f"{digits(v)} in {int((values == v).sum())} rows" for v in marked]
             lines.append(
                 f"{name}: {listed(counts)}, far from the others; if it marks a missing value, "
-                + remedy % ", ".join(map(digits, found))
+                + remedy % ", ".join(map(digits, marked))
             )
     return lines

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import DataError, listed
 from pomona.data.dataset import Dataset, Kind
-from pomona.data.quality.cells import Rows, at
+from pomona.data.quality.cells import Rows, by_size
 from pomona.data.quality.equal_rows import Repeats, by_chance, inputs
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
 ROWS: dict[Kind, str] = {"table": "rows", "image": "images", "text": "texts"}
-PARTS: dict[Kind, str] = {
+COMPARED: dict[Kind, str] = {
     "table": "features and label",
     "image": "pixels and label",
     "text": "words and label",
@@ -37,12 +37,14 @@ class Uses(NamedTuple):
 
 def uses(clients: Sequence[tuple[Rows, Rows, Rows]]) -> Uses:
     """Return the uses of rows from those of each client: training, validation, test."""
-    each = [(i, k, rows) for k in range(3) for i, own in enumerate(clients) for rows in (own[k],)]
-    counts = [len(rows) for _, _, rows in each]
+    lists = [
+        (i, k, rows) for k in range(3) for i, client in enumerate(clients) for rows in (client[k],)
+    ]
+    counts = [len(rows) for _, _, rows in lists]
     return Uses(
-        np.concatenate([np.zeros(0, np.int64), *(rows for _, _, rows in each)]),
-        np.repeat(np.array([i for i, _, _ in each], np.int64), counts),
-        np.repeat(np.array([k for _, k, _ in each], np.int8), counts),
+        np.concatenate([np.zeros(0, np.int64), *(rows for _, _, rows in lists)]),
+        np.repeat(np.array([i for i, _, _ in lists], np.int64), counts),
+        np.repeat(np.array([k for _, k, _ in lists], np.int8), counts),
     )
 
 
@@ -57,23 +59,23 @@ def notes(
         clients: rows of each client for training, validation and test.
         names: of the clients.
     """
-    repeats, used = Repeats.of(dataset), uses(clients)
+    repeats, use = Repeats.of(dataset), uses(clients)
     if not repeats.any:
         return []
-    many, what = ROWS[dataset.kind], PARTS[dataset.kind]
-    same = repeats.rows[used.rows]
-    within = _within(same, used, names)
+    noun, compared = ROWS[dataset.kind], COMPARED[dataset.kind]
+    row_numbers = repeats.rows[use.rows]
+    leaked = _leaked(row_numbers, use, names)
     if by_chance(inputs(dataset), repeats.inputs):
-        return _leak(many, what, within) if _exceeds(same, used, within) else []
+        return _leak(noun, compared, leaked) if _exceeds(row_numbers, use, leaked) else []
     return [
-        *_leak(many, what, within),
-        *_between(many, what, same, used, names),
-        *_twice(many, what, same, used, names),
-        *_contrary(many, repeats, used, names),
+        *_leak(noun, compared, leaked),
+        *_across_clients(noun, compared, row_numbers, use, names),
+        *_repeated_in_training(noun, compared, row_numbers, use, names),
+        *_contrary(noun, repeats, use, names),
     ]
 
 
-class Within(NamedTuple):
+class Leaked(NamedTuple):
     """Held-out rows that the same client trains on: their number by split, all held-out rows by
     split, and counts by client.
     """
@@ -83,100 +85,112 @@ class Within(NamedTuple):
     clients: list[tuple[str, int]]
 
 
-def _within(same: Rows, used: Uses, names: Sequence[str]) -> Within:
-    key = same * len(names) + used.client
-    trained = np.isin(key, key[used.role == TRAIN]) & (used.role > TRAIN)
-    counts = np.bincount(used.role[trained], minlength=3)
-    of_client = np.bincount(used.client[trained], minlength=len(names))
-    return Within(
+def _leaked(row_numbers: Rows, use: Uses, names: Sequence[str]) -> Leaked:
+    key = row_numbers * len(names) + use.client
+    trained = np.isin(key, key[use.role == TRAIN]) & (use.role > TRAIN)
+    counts = np.bincount(use.role[trained], minlength=3)
+    of_client = np.bincount(use.client[trained], minlength=len(names))
+    return Leaked(
         counts,
-        np.bincount(used.role, minlength=3),
+        np.bincount(use.role, minlength=3),
         list(zip(names, of_client.tolist(), strict=True)),
     )
 
 
-def _exceeds(same: Rows, used: Uses, within: Within) -> bool:
+def _exceeds(row_numbers: Rows, use: Uses, leaked: Leaked) -> bool:
     """Return whether held-out rows are among training rows far more often than training rows are
     twice among themselves.
     """
-    train = used.role == TRAIN
-    key = (same * (used.client.max(initial=0) + 1) + used.client)[train]
+    train = use.role == TRAIN
+    key = (row_numbers * (use.client.max(initial=0) + 1) + use.client)[train]
     counts = np.unique(key, return_counts=True)[1]
     share = counts[counts > 1].sum() / max(1, len(key))
-    n, count = int(within.sizes[1:].sum()), int(within.counts[1:].sum())
+    n, count = int(leaked.sizes[1:].sum()), int(leaked.counts[1:].sum())
     return bool(count > share * n + 4 * np.sqrt(share * (1 - share) * n) + 2)
 
 
-def _leak(many: str, what: str, within: Within) -> list[str]:
+def _leak(noun: str, compared: str, leaked: Leaked) -> list[str]:
     """Warn about held-out rows that the same client trains on."""
-    parts = [
-        f"{within.counts[k]} of {within.sizes[k]} {SPLITS[k]} {many}"
+    phrases = [
+        f"{leaked.counts[k]} of {leaked.sizes[k]} {SPLITS[k]} {noun}"
         for k in (2, 1)
-        if within.counts[k]
+        if leaked.counts[k]
     ]
-    if not parts:
+    if not phrases:
         return []
     return [
-        f"{' and '.join(parts)} equal training rows of the same client, {what} "
-        f"({at(within.clients)}): figures on them are too good; leave them out by "
+        f"{' and '.join(phrases)} equal training rows of the same client, {compared} "
+        f"({by_size(leaked.clients)}): figures on them are too good; leave them out by "
         "data.duplicates=drop, or keep rows of one patient together by a group column"
     ]
 
 
-def _between(many: str, what: str, same: Rows, used: Uses, names: Sequence[str]) -> list[str]:
+def _across_clients(
+    noun: str, compared: str, row_numbers: Rows, use: Uses, names: Sequence[str]
+) -> list[str]:
     """Warn about rows that several clients have."""
     sites = len(names)
-    _, first, number = np.unique(same, return_index=True, return_inverse=True)
-    met = used.client[first][number]
-    elsewhere = met != used.client
-    if not elsewhere.any():
+    _, first, number = np.unique(row_numbers, return_index=True, return_inverse=True)
+    first_client = use.client[first][number]
+    at_another = first_client != use.client
+    if not at_another.any():
         return []
-    leaks = _trained_elsewhere(same, used)
-    pairs, counts = np.unique((met * sites + used.client)[elsewhere], return_counts=True)
+    leaked_tests = _trained_elsewhere(row_numbers, use)
+    pairs, counts = np.unique((first_client * sites + use.client)[at_another], return_counts=True)
     count, (a, b) = counts.max(), divmod(int(pairs[counts.argmax()]), sites)
-    tested_on = f"; {leaks} of them are test {many} that another client trains on" if leaks else ""
+    tested_on = (
+        f"; {leaked_tests} of them are test {noun} that another client trains on"
+        if leaked_tests
+        else ""
+    )
     return [
-        f"{many} that are the same at another client, {what}: {int(elsewhere.sum())} ({count} of "
+        f"{noun} that are the same at another client, {compared}: {int(at_another.sum())} ({count} "
+        "of "
         f"{names[b]} at {names[a]}){tested_on}; if they are one patient, a model is tested on what "
         "another was trained on: leave them out, by data.duplicates=drop"
     ]
 
 
-def _trained_elsewhere(same: Rows, used: Uses) -> int:
+def _trained_elsewhere(row_numbers: Rows, use: Uses) -> int:
     """Return how many test rows another client trains on."""
-    sites, train, test = int(used.client.max()) + 1, used.role == TRAIN, used.role == TEST
-    keys = np.unique((same * sites + used.client)[train])
-    numbers, tested = keys // sites, same[test]
+    sites, train, test = int(use.client.max()) + 1, use.role == TRAIN, use.role == TEST
+    keys = np.unique((row_numbers * sites + use.client)[train])
+    numbers, tested = keys // sites, row_numbers[test]
     trainers = np.searchsorted(numbers, tested, "right") - np.searchsorted(numbers, tested)
-    return int((trainers > np.isin((same * sites + used.client)[test], keys)).sum())
+    return int((trainers > np.isin((row_numbers * sites + use.client)[test], keys)).sum())
 
 
-def _twice(many: str, what: str, same: Rows, used: Uses, names: Sequence[str]) -> list[str]:
+def _repeated_in_training(
+    noun: str, compared: str, row_numbers: Rows, use: Uses, names: Sequence[str]
+) -> list[str]:
     """Warn about rows that a client trains on more than once."""
-    train = used.role == TRAIN
-    keys, counts = np.unique(same[train] * len(names) + used.client[train], return_counts=True)
+    train = use.role == TRAIN
+    keys, counts = np.unique(
+        row_numbers[train] * len(names) + use.client[train], return_counts=True
+    )
     of_client = np.bincount(keys % len(names), counts - 1, len(names)).astype(int).tolist()
     if not sum(of_client):
         return []
     return [
-        f"training {many} that repeat another of the same client, {what}: {sum(of_client)} of "
-        f"{int(train.sum())} ({at(list(zip(names, of_client, strict=True)))}); they count twice; "
+        f"training {noun} that repeat another of the same client, {compared}: {sum(of_client)} of "
+        f"{int(train.sum())} ({by_size(list(zip(names, of_client, strict=True)))}); they count "
+        "twice; "
         "if they were entered twice, leave them out by data.duplicates=drop"
     ]
 
 
-def _contrary(many: str, repeats: Repeats, used: Uses, names: Sequence[str]) -> list[str]:
+def _contrary(noun: str, repeats: Repeats, use: Uses, names: Sequence[str]) -> list[str]:
     """Warn about equal inputs with different targets."""
-    number, same = repeats.inputs[used.rows], repeats.rows[used.rows]
-    several = _repeated(np.unique(np.stack([number, same]), axis=1)[0])
-    if not len(several):
+    number, row_numbers = repeats.inputs[use.rows], repeats.rows[use.rows]
+    conflicting = _repeated(np.unique(np.stack([number, row_numbers]), axis=1)[0])
+    if not len(conflicting):
         return []
-    rows = np.flatnonzero(np.isin(number, several))
-    first = rows[number[rows] == several[0]]
-    other = first[same[first] != same[first[0]]][0]
-    a, b = (f"{SPLITS[used.role[k]]} of {names[used.client[k]]}" for k in (first[0], other))
+    rows = np.flatnonzero(np.isin(number, conflicting))
+    first = rows[number[rows] == conflicting[0]]
+    contrary = first[row_numbers[first] != row_numbers[first[0]]][0]
+    a, b = (f"{SPLITS[use.role[k]]} of {names[use.client[k]]}" for k in (first[0], contrary))
     return [
-        f"equal {many} with different labels: {len(rows)} (first one in {a}, one in {b}); if they "
+        f"equal {noun} with different labels: {len(rows)} (first one in {a}, one in {b}); if they "
         "are one patient, one label is false: correct it, or leave them out"
     ]
 
@@ -206,38 +220,39 @@ def without_repeats(
     first = order[np.unique(Repeats.of(dataset).rows[order], return_index=True)[1]]
     if len(first) == n:
         return dataset
-    left_out = np.setdiff1d(np.arange(n), first)
-    counts = np.bincount(role[left_out], minlength=3)
+    dropped = np.setdiff1d(np.arange(n), first)
+    counts = np.bincount(role[dropped], minlength=3)
     splits = listed([f"{counts[k]} {SPLITS[k]}" for k in (2, 1, 0) if counts[k]])
-    many = ROWS[dataset.kind]
+    noun = ROWS[dataset.kind]
     if owners is None:
-        whose = ""
+        of_clients = ""
     else:
-        of_client = np.bincount(owners.client[left_out], minlength=len(owners.names)).tolist()
-        whose = f"; {at(list(zip(owners.names, of_client, strict=True)))}"
+        of_client = np.bincount(owners.client[dropped], minlength=len(owners.names)).tolist()
+        of_clients = f"; {by_size(list(zip(owners.names, of_client, strict=True)))}"
     if duplicates == "error":
         raise DataError(
-            f"{dataset.name}: {len(left_out)} {many} repeat others, {PARTS[dataset.kind]} "
-            f"({splits}{whose}); leave them out, by hand or by data.duplicates=drop"
+            f"{dataset.name}: {len(dropped)} {noun} repeat others, {COMPARED[dataset.kind]} "
+            f"({splits}{of_clients}); leave them out, by hand or by data.duplicates=drop"
         )
     note = (
-        f"{len(left_out)} {many} that repeat others, {PARTS[dataset.kind]}, are left out "
-        f"({splits}{whose}): of equal ones the first stays, training before validation before test"
+        f"{len(dropped)} {noun} that repeat others, {COMPARED[dataset.kind]}, are left out "
+        f"({splits}{of_clients}): of equal ones the first stays, training before validation before "
+        "test"
     )
-    kept = only(dataset, np.sort(first), memory_share)
-    return replace(kept, notes=(*kept.notes, note))
+    reduced = selected_rows(dataset, np.sort(first), memory_share)
+    return replace(reduced, notes=(*reduced.notes, note))
 
 
-def only(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
+def selected_rows(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
     """Return the data set with these rows (n,), ascending, alone."""
     raw, owners, groups = dataset.raw, dataset.owners, dataset.groups
     subgroups, times = dataset.subgroups, dataset.times
-    x = _taken(dataset.x, rows, memory_share)
-    raw_x = raw and (x if raw.x is dataset.x else _taken(raw.x, rows, memory_share))
+    x = _selected(dataset.x, rows, memory_share)
+    raw_x = raw and (x if raw.x is dataset.x else _selected(raw.x, rows, memory_share))
     return replace(
         dataset,
         x=x,
-        y=_taken(dataset.y, rows, memory_share),
+        y=_selected(dataset.y, rows, memory_share),
         n_train=int((rows < dataset.n_train).sum()),
         raw=raw and replace(raw, x=raw_x),
         owners=owners and replace(owners, client=owners.client[rows], role=owners.role[rows]),
@@ -247,9 +262,9 @@ def only(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
     )
 
 
-def _taken(array: NDArray[np.generic], rows: Rows, memory_share: float) -> NDArray[np.generic]:
+def _selected(array: NDArray[np.generic], rows: Rows, memory_share: float) -> NDArray[np.generic]:
     """Return the rows of an array, in memory or in a file as arrays of their size are."""
-    out = allocate((len(rows), *array.shape[1:]), array.dtype, memory_share)
+    selected = allocate((len(rows), *array.shape[1:]), array.dtype, memory_share)
     for start, block in blocks(rows, max(1, 2**22 // max(1, array[0].size))):
-        out[start : start + len(block)] = array[block]
-    return out
+        selected[start : start + len(block)] = array[block]
+    return selected

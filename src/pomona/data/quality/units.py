@@ -10,13 +10,13 @@ from pomona.data.preprocessing import Floats
 from pomona.data.quality.cells import Cells, capped, digits
 from pomona.data.quality.idle_columns import is_counted
 
-FEWEST = 3  # values of a client for a median
-FEWEST_VALUES = 5  # distinct ones of a column
-LEAST = 0.2  # log10 of the smallest factor: inches and centimetres have 2.54, pounds 2.2
-APART = 3.0  # smallest gap between the medians of two groups of clients, in deviations within
-NEARLY = 2.0  # the same, for the factors below and for factors of a hundred and more
-HUNDRED = 1.9
-WITHIN = 1.5  # smallest gap, in ranges of the medians of the larger group
+MIN_VALUES = 3  # values of a client for a median
+MIN_DISTINCT = 5  # distinct ones of a column
+MIN_FACTOR = 0.2  # log10 of the smallest factor: inches and centimetres have 2.54, pounds 2.2
+MIN_GAP = 3.0  # smallest gap between the medians of two groups of clients, in deviations within
+MIN_GAP_OF_FACTOR = 1.6  # the same, for the factors below from ten, and for all from a hundred
+TEN, HUNDRED = 0.9, 1.9
+MIN_RANGES = 1.5  # smallest gap, in ranges of the medians of the larger group
 TOLERANCE = 0.1  # of a factor's log10
 FACTORS = {
     10.0: "",
@@ -31,7 +31,7 @@ FACTORS = {
     365.25: "years and days?",
     86400.0: "days and seconds?",
 }
-STARTS = {  # differences of medians, smaller than a hundredth of them
+ORIGIN_SHIFTS = {  # differences of medians, smaller than a hundredth of them
     273.15: "kelvin and degrees Celsius?",
     25569.0: "days since 1900, as in spreadsheets, and since 1970?",
     10957.0: "days since 1970 and since 2000?",
@@ -39,40 +39,40 @@ STARTS = {  # differences of medians, smaller than a hundredth of them
     3653.0: "days since 1960 and since 1970?",
 }
 SLIP = 6.0  # a factor among one client's values: their gap, in deviations of either group
-RARE = 0.3  # largest share of values in another unit
+MAX_SHARE = 0.3  # largest share of values in another unit
 Logs = NDArray[np.float64]
 
 
 class Split(NamedTuple):
     """Clients whose values lie apart: which, all others, and log10 of the factor between them."""
 
-    apart: list[int]
-    others: list[int]
+    minority: list[int]
+    majority: list[int]
     factor: float
 
 
 def notes(cells: Cells) -> list[str]:
     """Warn about columns of numbers whose values differ by a factor between clients, or within."""
-    between: list[tuple[str, str]] = []
-    within: list[tuple[str, str]] = []
+    between_clients: list[tuple[str, str]] = []
+    within_client: list[tuple[str, str]] = []
     for k, name in cells.numbers():
         samples = [_logs(sample[:, k]) for sample in cells.samples]
-        few = np.concatenate([own[:FEWEST_VALUES] for own in samples])
-        if len(np.unique(few)) < min(FEWEST_VALUES, len(few)) and (
-            len(np.unique(np.concatenate(samples))) < FEWEST_VALUES
+        sampled = np.concatenate([logs[:MIN_DISTINCT] for logs in samples])
+        if len(np.unique(sampled)) < min(MIN_DISTINCT, len(sampled)) and (
+            len(np.unique(np.concatenate(samples))) < MIN_DISTINCT
         ):
             continue
         split = _split(samples)
-        slips = (
-            [] if split else [(i, *slip) for i, own in enumerate(samples) if (slip := _slip(own))]
-        )
+        slips = [
+            (i, *slip) for i, logs in enumerate(samples) if not split and (slip := _slip(logs))
+        ]
         if (split or slips) and is_counted(cells.x[:, k]):
             continue
         if split:
-            between.append((name, _line(cells, k, split)))
+            between_clients.append((name, _line(cells, k, split)))
         if slips:
-            within.append((name, _slipped(cells, name, slips)))
-    return [*capped(between), *capped(within)]
+            within_client.append((name, _slipped(cells, name, slips)))
+    return [*capped(between_clients), *capped(within_client)]
 
 
 def _logs(values: Floats) -> Logs:
@@ -86,51 +86,58 @@ def _split(samples: list[Logs]) -> Split | None:
     """Return two groups of clients with a gap between their medians that ordinary differences
     between clients do not have; None without one.
     """
-    sites = [i for i, own in enumerate(samples) if len(own) >= FEWEST]
+    sites = [i for i, logs in enumerate(samples) if len(logs) >= MIN_VALUES]
     if len(sites) < 2:
         return None
-    middle = {i: float(np.median(samples[i])) for i in sites}
-    rest = np.concatenate([samples[i] - middle[i] for i in sites])
-    deviation = max(1.4826 * float(np.median(np.abs(rest))), float(rest.std()) / 4, 0.005)
-    order = sorted(sites, key=middle.__getitem__)
-    gaps = np.diff([middle[i] for i in order])
-    cut = int(gaps.argmax()) + 1
-    groups = sorted((order[:cut], order[cut:]), key=lambda group: _weight(group, samples))
-    apart, others = groups
-    factor = float(np.median([middle[i] for i in apart]) - np.median([middle[i] for i in others]))
+    medians = {i: float(np.median(samples[i])) for i in sites}
+    residuals = np.concatenate([samples[i] - medians[i] for i in sites])
+    deviation = max(1.4826 * float(np.median(np.abs(residuals))), float(residuals.std()) / 4, 0.005)
+    deviation *= 1 + 2 * len(sites) / len(residuals)  # medians of few values are close to them
+    order = sorted(sites, key=medians.__getitem__)
+    gaps = np.diff([medians[i] for i in order])
+    boundary = int(gaps.argmax()) + 1
+    groups = sorted((order[:boundary], order[boundary:]), key=lambda group: _size(group, samples))
+    minority, majority = groups
+    factor = float(
+        np.median([medians[i] for i in minority]) - np.median([medians[i] for i in majority])
+    )
     sizes = [sum(len(samples[i]) for i in group) for group in groups]
     error = 1.25 * deviation * float(np.sqrt(1 / sizes[0] + 1 / sizes[1]))
-    gap, spread = float(gaps.max()) - error, max(middle[i] for i in others)
-    spread -= min(middle[i] for i in others)
-    near = _near(abs(factor)) is not None or abs(factor) >= HUNDRED
-    enough = gap >= (NEARLY if near else APART) * deviation and gap >= WITHIN * spread
-    return Split(sorted(apart), sorted(others), factor) if enough and abs(factor) >= LEAST else None
+    gap, spread = float(gaps.max()) - error, max(medians[i] for i in majority)
+    spread -= min(medians[i] for i in majority)
+    factor_known = _known_factor(abs(factor)) is not None and abs(factor) >= TEN
+    min_gap = MIN_GAP_OF_FACTOR if factor_known or abs(factor) >= HUNDRED else MIN_GAP
+    separated = gap >= min_gap * deviation and gap >= MIN_RANGES * spread
+    return (
+        Split(sorted(minority), sorted(majority), factor)
+        if separated and abs(factor) >= MIN_FACTOR
+        else None
+    )
 
 
-def _weight(group: list[int], samples: list[Logs]) -> tuple[int, int]:
+def _size(group: list[int], samples: list[Logs]) -> tuple[int, int]:
     return len(group), sum(len(samples[i]) for i in group)
 
 
-def _near(factor: float) -> float | None:
+def _known_factor(factor: float) -> float | None:
     """Return the known factor near one given by its log10, if there is one."""
-    best = min(FACTORS, key=lambda known: abs(np.log10(known) - factor))
-    return best if abs(np.log10(best) - factor) <= TOLERANCE else None
+    closest = min(FACTORS, key=lambda number: abs(np.log10(number) - factor))
+    return closest if abs(np.log10(closest) - factor) <= TOLERANCE else None
 
 
 def _line(cells: Cells, k: int, split: Split) -> str:
     """Describe a column whose clients are in two groups."""
-    (a, low_a), (b, _) = ((g, _median(cells, k, g)) for g in (split.apart, split.others))
-    high_b = _median(cells, k, b)
-    times = 10 ** abs(split.factor)
-    near = _near(abs(split.factor))
-    named = listed([cells.names[i] for i in a], 4)
-    against = cells.names[b[0]] if len(b) == 1 else "the other clients"
-    how = f"{digits(_rounded(times))} times {'more' if split.factor > 0 else 'less'}"
-    hint = _hint(low_a, high_b, near)
+    low, high = (_median(cells, k, group) for group in (split.minority, split.majority))
+    hint = _hint(low, high, _known_factor(abs(split.factor)))
+    names = listed([cells.names[i] for i in split.minority], 4)
+    single = len(split.majority) == 1
+    reference = cells.names[split.majority[0]] if single else "the other clients"
+    comparison = f"{digits(_rounded(10 ** abs(split.factor)))} times "
+    comparison += "more" if split.factor > 0 else "less"
     return (
-        f"column {cells.columns[k].name}: medians differ by a factor of units: {named} has "
-        f"{how} than {against} ({digits(low_a)} and {digits(high_b)}){hint}; give all the same "
-        "unit"
+        f"column {cells.columns[k].name}: medians differ by a factor of units: {names} has "
+        f"{comparison} than {reference} ({digits(low)} and {digits(high)}){hint}; give all the "
+        "same unit"
     )
 
 
@@ -139,21 +146,22 @@ def _median(cells: Cells, k: int, group: list[int]) -> float:
     return float(np.median(medians))
 
 
-def _rounded(times: float) -> float:
+def _rounded(ratio: float) -> float:
     """Round a factor to two digits."""
-    digits_left = 1 - int(np.floor(np.log10(times)))
-    return round(times, digits_left)
+    digits_left = 1 - int(np.floor(np.log10(ratio)))
+    return round(ratio, digits_left)
 
 
-def _hint(a: float, b: float, near: float | None) -> str:
+def _hint(a: float, b: float, factor_known: float | None) -> str:
     """Return the units that two medians may have, in brackets."""
     low, high = sorted((a, b))
     if 35 <= low <= 41 and abs(low * 1.8 + 32 - high) < 2:
         return ", °C and °F?"
-    for start, text in STARTS.items():
+    for start, text in ORIGIN_SHIFTS.items():
         if abs(high - low - start) < 0.01 * start:
             return f", {text}"
-    return f", {FACTORS[near]}" if near and FACTORS[near] else ""
+    exact = factor_known and abs(np.log10(factor_known * low / high)) <= TOLERANCE / 2
+    return f", {FACTORS[factor_known]}" if exact and factor_known and FACTORS[factor_known] else ""
 
 
 def _slip(logs: Logs) -> tuple[int, float] | tuple[()]:
@@ -163,22 +171,22 @@ def _slip(logs: Logs) -> tuple[int, float] | tuple[()]:
     if len(logs) < 10:
         return ()
     ordered = np.sort(logs)
-    cut = int(np.diff(ordered).argmax()) + 1
-    low, high = ordered[:cut], ordered[cut:]
-    rare = min(len(low), len(high))
+    boundary = int(np.diff(ordered).argmax()) + 1
+    low, high = ordered[:boundary], ordered[boundary:]
+    count = min(len(low), len(high))
     power = float(np.median(high) - np.median(low))
-    apart, deviation = float(high[0] - low[-1]), max(float(low.std()), float(high.std()), 0.005)
-    fits = round(power) in {1, 2, 3, 6} and abs(power - round(power)) <= TOLERANCE
-    if not (fits and 2 <= rare <= RARE * len(logs) and apart >= SLIP * deviation):
+    minority, deviation = float(high[0] - low[-1]), max(float(low.std()), float(high.std()), 0.005)
+    is_power = round(power) in {1, 2, 3, 6} and abs(power - round(power)) <= TOLERANCE
+    if not (is_power and 2 <= count <= MAX_SHARE * len(logs) and minority >= SLIP * deviation):
         return ()
-    return rare, round(power) * (1.0 if len(high) == rare else -1.0)
+    return count, round(power) * (1.0 if len(high) == count else -1.0)
 
 
 def _slipped(cells: Cells, name: str, slips: list[tuple[int, int, float]]) -> str:
     """Describe a column in which some values of a client are in another unit."""
-    said = [
+    phrases = [
         f"{n} of {len(cells.samples[i])} rows{f' of {cells.names[i]}' if cells.names else ''} have "
         f"about {digits(10.0 ** abs(power))} times {'more' if power > 0 else 'less'} than the rest"
         for i, n, power in slips
     ]
-    return f"column {name}: {listed(said, 3)}; if it is another unit, correct them"
+    return f"column {name}: {listed(phrases, 3)}; if it is another unit, correct them"
