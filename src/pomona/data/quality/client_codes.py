@@ -62,7 +62,8 @@ def _classes(dataset: Dataset) -> list[str]:
 
 def _category_names(codes: NDArray[np.generic], names: Sequence[str]) -> list[str]:
     codes_present = np.asarray(codes, np.float64)
-    return [names[int(code)] for code in np.unique(codes_present[~np.isnan(codes_present)])]
+    codes_present = np.unique(codes_present[~np.isnan(codes_present)])
+    return sorted(names[int(code)] for code in codes_present)
 
 
 def _disjoint(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:

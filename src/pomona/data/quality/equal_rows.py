@@ -90,6 +90,8 @@ def by_chance(x: NDArray[Any], numbers: Rows) -> bool:
     from scipy.special import gammainc  # late, as all of SciPy
 
     width = prod(x.shape[1:])
+    if len(x) < 2 or not width:
+        return False
     rows = spread(np.arange(len(x)), max(2, min(MAX_ROWS, MAX_VALUES // max(1, width))))
     flat = np.asarray(x[rows]).reshape(len(rows), -1)
     varied = np.flatnonzero((flat != flat[:1]).any(axis=0))

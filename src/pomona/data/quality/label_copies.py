@@ -87,7 +87,7 @@ def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
 def _decides(values: Values, labels: Values) -> bool:
     """Return whether equal values (n,) have equal labels, and not all values are equal."""
     number = np.unique(values, return_inverse=True)[1]
-    order = np.argsort(number, target_kind="stable")
+    order = np.argsort(number, kind="stable")
     number, labels = number[order], labels[order]
     equal = number[1:] == number[:-1]
     return bool(number[0] != number[-1] and (labels[1:] == labels[:-1])[equal].all())

@@ -103,7 +103,11 @@ def _outside(values: Values, counts: NDArray[np.int64], dated: bool, sign: float
 
     ``sign`` is -1 for values that were mirrored.
     """
-    value, count, remaining = sign * values[0], counts[0], values[1:]
+    value, count = sign * values[0], counts[0]
+    start = next((i for i in range(1, len(values)) if sign * values[i] not in LISTED), 1)
+    remaining = values[min(start, MAX_MARKERS) :]
+    if not len(remaining):
+        return False
     gap, size = float(remaining[0] - values[0]), float(remaining[-1] - remaining[0])
     if dated:
         return bool(value in DATES and count >= 2 and gap > size / 2)

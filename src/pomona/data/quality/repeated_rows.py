@@ -71,7 +71,7 @@ def notes(
         *_leak(noun, compared, leaked),
         *_across_clients(noun, compared, row_numbers, use, names),
         *_repeated_in_training(noun, compared, row_numbers, use, names),
-        *_contrary(noun, repeats, use, names),
+        *_contrary(noun, dataset, repeats, use, names),
     ]
 
 
@@ -179,19 +179,27 @@ def _repeated_in_training(
     ]
 
 
-def _contrary(noun: str, repeats: Repeats, use: Uses, names: Sequence[str]) -> list[str]:
+def _contrary(
+    noun: str, dataset: Dataset, repeats: Repeats, use: Uses, names: Sequence[str]
+) -> list[str]:
     """Warn about equal inputs with different targets."""
     number, row_numbers = repeats.inputs[use.rows], repeats.rows[use.rows]
     conflicting = _repeated(np.unique(np.stack([number, row_numbers]), axis=1)[0])
     if not len(conflicting):
         return []
     rows = np.flatnonzero(np.isin(number, conflicting))
-    first = rows[number[rows] == conflicting[0]]
+    first = rows[number[rows] == number[rows[0]]]
     contrary = first[row_numbers[first] != row_numbers[first[0]]][0]
-    a, b = (f"{SPLITS[use.role[k]]} of {names[use.client[k]]}" for k in (first[0], contrary))
+    named = dataset.targets == "classes"
+
+    def described(k: int) -> str:
+        label = f"{dataset.classes[int(dataset.y[use.rows[k]])]} in " if named else ""
+        return f"{label}{SPLITS[use.role[k]]} of {names[use.client[k]]}"
+
     return [
-        f"equal {noun} with different labels: {len(rows)} (first one in {a}, one in {b}); if they "
-        "are one patient, one label is false: correct it, or leave them out"
+        f"equal {noun} with different labels: {len(rows)} (one is {described(first[0])}, its equal "
+        f"{described(contrary)}); if they are one patient, one label is false: correct it, or "
+        "leave them out"
     ]
 
 
