@@ -31,12 +31,10 @@ def test_a_copy_or_a_code_of_the_label(codes):
     one(notes(frame, **text), "column outcome gives the label away", "drop_columns")
 
 
-def test_the_label_from_finer_codes_ranges_and_gaps():
+def test_the_label_from_finer_codes_and_gaps():
     frame, draw = patients(), np.random.default_rng(1)
     finer = np.where(frame.y == "ill", draw.integers(1, 5, 240), 0)
     one(notes(frame.assign(stage=finer)), "column stage gives the label away")
-    stay = np.where(frame.y == "ill", 7.5, 1) + draw.random(240) * 6
-    one(notes(frame.assign(stay=stay)), "column stay gives the label away", "range")
     cause = np.where(frame.y == "ill", draw.random(240), np.nan)
     one(
         notes(frame.assign(cause=cause), missing="median"),

@@ -8,14 +8,11 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import Targets
 from pomona.data.dataset import Dataset
-from pomona.data.quality.cells import Cells, capped, digits, spread
-from pomona.data.validation import blocks
+from pomona.data.quality.cells import Cells, capped, spread
 
 CHANCE = 1e-6  # largest probability, over all columns, that a column fits the labels by chance
 SAMPLED = 500  # rows that rule out most columns
 MIN_ROWS = 20  # rows
-MIN_ROWS_OF_CLASS = 10  # rows of each class, for classes that are ranges of a column
-MAX_CLASSES = 20
 EXACT = 1e-9  # of a correlation, from 1
 REMEDY = "if it is known only with the label, leave it out by data.drop_columns"
 Values = NDArray[np.float64]
@@ -24,8 +21,8 @@ Values = NDArray[np.float64]
 def notes(dataset: Dataset, cells: Cells) -> list[str]:
     """Warn about each column from which a target follows without an error.
 
-    Of classes, flags and events: each value of the column has one label, or each label is a range
-    of the column. Of numbers and times: a straight line.
+    Of classes, flags and events: each value of the column has one label. Of numbers and times: a
+    straight line. A label that is a threshold of a column does not count: it may be the task.
     """
     if len(cells) < MIN_ROWS:
         return []
@@ -58,30 +55,22 @@ def _targets(dataset: Dataset) -> Iterator[tuple[str, Values, bool]]:
 def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
     """Iterate over the columns that decide the class (N,): index, and how."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
-    if len(shares) < 2:
-        return
     sampled = spread(np.arange(len(labels)), SAMPLED)
-    sample = np.asarray(cells.x[sampled], np.float64)
-    ranges = _ranges(cells, labels, len(shares))
-    for k, column in enumerate(cells.columns):
-        if (
-            _decides(sample[:, k], labels[sampled])
-            and len(np.unique(sample[:, k])) <= len(sampled) / 4
-        ):
-            values = cells.column(k)
-            counts = np.unique(values, return_counts=True)[1]
-            chance = sum(log(float((shares**n).sum())) for n in counts if n > 1)
-            if chance < log(CHANCE / len(cells.columns)) and _decides(values, labels):
-                yield k, "each of its values has one label"
-                continue
-        if _only_gaps_decide(sample[:, k], labels[sampled]):
-            gaps = np.isnan(cells.column(k))
-            chance = sum(log(float((shares**n).sum())) for n in np.bincount(gaps) if n > 1)
-            if chance < log(CHANCE / len(cells.columns)) and _decides(gaps * 1.0, labels):
-                yield k, "whether it is empty has one label each"
-                continue
-        if column.kind != "category" and ranges[k]:
-            yield k, f"each label is a range of it (the next from {digits(ranges[k][0])})"
+    sample, sample_labels = np.asarray(cells.x[sampled], np.float64), labels[sampled]
+
+    def surprising(values: Values) -> bool:
+        counts = np.unique(values, return_counts=True)[1]
+        chance = sum(log(float((shares**n).sum())) for n in counts if n > 1)
+        return chance < log(CHANCE / len(cells.columns)) and _decides(values, labels)
+
+    for k in range(len(cells.columns)):
+        values, gaps = sample[:, k], np.isnan(sample[:, k])
+        few_values = len(np.unique(values)) <= len(sampled) / 4
+        if few_values and _decides(values, sample_labels) and surprising(cells.column(k)):
+            yield k, "each of its values has one label"
+        elif gaps.any() and _decides(gaps * 1.0, sample_labels):
+            if surprising(np.isnan(cells.column(k)) * 1.0):
+                yield k, "it is empty in all rows of some labels, and in no other row"
 
 
 def _decides(values: Values, labels: Values) -> bool:
@@ -91,33 +80,6 @@ def _decides(values: Values, labels: Values) -> bool:
     number, labels = number[order], labels[order]
     equal = number[1:] == number[:-1]
     return bool(number[0] != number[-1] and (labels[1:] == labels[:-1])[equal].all())
-
-
-def _only_gaps_decide(values: Values, labels: Values) -> bool:
-    gaps = np.isnan(values)
-    return bool(gaps.any()) and _decides(gaps * 1.0, labels)
-
-
-def _ranges(cells: Cells, labels: Values, classes: int) -> list[tuple[float, ...]]:
-    """Return for each column where the ranges of the second and further labels start, if each
-    label's values are a range without another's; else nothing.
-    """
-    range_starts: list[tuple[float, ...]] = [()] * len(cells.columns)
-    if classes > MAX_CLASSES or np.unique(labels, return_counts=True)[1].min() < MIN_ROWS_OF_CLASS:
-        return range_starts
-    low = np.full((classes, len(cells.columns)), np.inf)
-    high, counts = -low, np.zeros(low.shape, np.int64)
-    for c, label in enumerate(np.unique(labels)):
-        for _, rows in blocks(np.flatnonzero(labels == label), max(1, 2**20 // low.shape[1])):
-            x = np.asarray(cells.x[rows], np.float64)
-            low[c] = np.fmin(low[c], np.fmin.reduce(x, axis=0))
-            high[c] = np.fmax(high[c], np.fmax.reduce(x, axis=0))
-            counts[c] += len(x) - np.isnan(x).sum(axis=0)
-    for k in np.flatnonzero((counts >= MIN_ROWS_OF_CLASS).all(axis=0)):
-        order = np.argsort(low[:, k])
-        if (low[order[1:], k] > high[order[:-1], k]).all():
-            range_starts[k] = tuple(low[order[1:], k].tolist())
-    return range_starts
 
 
 def _on_a_line(cells: Cells, target: Values) -> Iterator[tuple[int, str]]:
