@@ -143,7 +143,8 @@ def remarks(silo: Silo) -> list[str]:
     Raises PomonaError as ``facts``.
     """
     runs = [one.config for one in silo.agreed.runs]
-    return list(dict.fromkeys([*cautions(silo.own), *filter(None, map(caution, runs))]))
+    lines = [note.text for note in cautions(silo.own)]
+    return list(dict.fromkeys([*lines, *filter(None, map(caution, runs))]))
 
 
 def traffic(own: Scenario, agreed: StudyAgreement) -> Traffic:

@@ -68,9 +68,10 @@ def _deciding(cells: Cells, labels: Values) -> Iterator[tuple[int, str]]:
         few_values = len(np.unique(values)) <= len(sampled) / 4
         if few_values and _decides(values, sample_labels) and surprising(cells.column(k)):
             yield k, "each of its values has one label"
-        elif gaps.any() and _decides(gaps * 1.0, sample_labels):
-            if surprising(np.isnan(cells.column(k)) * 1.0):
-                yield k, "it is empty in all rows of some labels, and in no other row"
+            continue
+        by_gaps = gaps.any() and _decides(gaps * 1.0, sample_labels)
+        if by_gaps and surprising(np.isnan(cells.column(k)) * 1.0):
+            yield k, "it is empty in all rows of some labels, and in no other row"
 
 
 def _decides(values: Values, labels: Values) -> bool:

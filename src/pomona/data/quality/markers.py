@@ -50,8 +50,9 @@ def notes(dataset: Dataset, cells: Cells) -> list[str]:
         if column.kind == "category":
             marked = list(_among_names(cells, k))
         else:
-            dated, values = column.kind == "date", cells.column(k) if _suspect(cells, k) else []
-            marked = [(_day(v) if dated else digits(v), v) for v in markers(values, dated)]
+            dated = column.kind == "date"
+            numbers = markers(cells.column(k), dated) if _suspect(cells, k) else []
+            marked = [(_day(v) if dated else digits(v), v) for v in numbers]
         if line := _line(cells, k, marked) if marked else _constant(cells, k):
             lines.append((column.name, line))
     return [*capped(lines), *in_labels(dataset)]

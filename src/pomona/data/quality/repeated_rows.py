@@ -256,13 +256,15 @@ def selected_rows(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
     raw, owners, groups = dataset.raw, dataset.owners, dataset.groups
     subgroups, times = dataset.subgroups, dataset.times
     x = _selected(dataset.x, rows, memory_share)
-    raw_x = raw and (x if raw.x is dataset.x else _selected(raw.x, rows, memory_share))
+    if raw:
+        raw_x = x if raw.x is dataset.x else _selected(raw.x, rows, memory_share)
+        raw = replace(raw, x=raw_x)
     return replace(
         dataset,
         x=x,
         y=_selected(dataset.y, rows, memory_share),
         n_train=int((rows < dataset.n_train).sum()),
-        raw=raw and replace(raw, x=raw_x),
+        raw=raw,
         owners=owners and replace(owners, client=owners.client[rows], role=owners.role[rows]),
         groups=groups and groups._replace(number=groups.number[rows]),
         subgroups=subgroups and subgroups._replace(number=subgroups.number[rows]),
