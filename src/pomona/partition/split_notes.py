@@ -121,8 +121,9 @@ def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterat
     if dataset.targets not in {"classes", "multilabel", "survival"}:
         return
     titles = _titles(dataset)
-    counts = {part: _counted(dataset, partition, part) for part in SPLITS}
-    sizes = {part: np.array([len(getattr(c, part)) for c in partition.clients]) for part in SPLITS}
+    parts: tuple[Split, ...] = ("train", "validation", "test")
+    counts = {part: _counted(dataset, partition, part) for part in parts}
+    sizes = {part: np.array([len(getattr(c, part)) for c in partition.clients]) for part in parts}
     least = 0 if partition.recipe.get("name", "file") in AS_GIVEN else 1
 
     def alone(part: Split, absent: Split) -> Counts:
@@ -176,7 +177,7 @@ def _counted(dataset: Dataset, partition: Partition, part: Split) -> Counts:
 def _named(missing: Counts, titles: NDArray[np.str_], names: Sequence[str]) -> str:
     """Format (n, C), ``class ill (A, B), class rare (C)``."""
     each = [
-        f"{title} ({listed([names[i] for i in np.flatnonzero(column)], MOST_CLIENTS)})"
+        f"{title} ({listed([names[int(i)] for i in np.flatnonzero(column)], MOST_CLIENTS)})"
         for title, column in zip(titles, missing.T, strict=True)
         if column.any()
     ]

@@ -138,13 +138,15 @@ def gains(
     if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
     each = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
-    sides = {"judged": str(Judged.of(runs) or ""), "base": str(Judged.of(bases) or "")}
+    judged, other = (str(Judged.of(side) or "") for side in (runs, bases))
     clients = [
-        replace(_gain([one]), client=name, **sides) if isinstance(one, Evidence) else None
+        replace(_gain([one]), client=name, judged=judged, base=other)
+        if isinstance(one, Evidence)
+        else None
         for name, one in zip(names, each, strict=True)
     ]
     mean = _mean(each)
-    return clients, mean and replace(mean, **sides)
+    return clients, mean and replace(mean, judged=judged, base=other)
 
 
 def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
