@@ -147,6 +147,29 @@ def test_so_it_is_for_the_rate_the_metric_and_the_constant_answer():
     assert said[0][0].metric.name == "auroc"  # three quarters of the members' rows are of one class
 
 
+def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
+    lines = ["site,text,y"]
+    lines += [f"{name},word{name} same,{k % 2}" for name in NAMES for k in range(10)]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    data = {"name": "csv-text", "path": tmp_path / "rows.csv", "label_column": "y"}
+    data |= {"text_columns": ["text"], "client_column": "site"}
+    words = [
+        Scenario.prepare(
+            Config(
+                method="fedavg",
+                data=data,
+                model="fasttext",
+                lr=0.1,
+                rounds=1,
+                membership=membership,
+            )
+        ).dataset.words
+        for membership in ({}, LATE[0])
+    ]
+    assert {*words[0]} == {"same", "worda", "wordb", "wordc"}
+    assert {*words[1]} == {"same", "worda", "wordb"}
+
+
 def test_a_client_learns_its_own_form_from_its_own_rows():
     """With ``data.fit = client`` medians and moments are each client's own, whenever it comes."""
     frame = pd.DataFrame(

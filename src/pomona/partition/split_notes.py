@@ -129,7 +129,8 @@ def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterat
     def alone(part: Split, absent: Split) -> Counts:
         """Return (n, C) whether a client has rows of a class in one split and none in another."""
         share = sizes[absent] / np.maximum(sizes[part], 1)
-        enough = (counts[part] > least) & (counts[part] * share[:, np.newaxis] >= least)
+        surely = counts[part] - least
+        enough = (surely > 0) & (surely * share[:, np.newaxis] >= least)
         both = (sizes[absent] > 0)[:, np.newaxis]
         missing: Counts = enough & both & (counts[absent] == 0)
         return missing
