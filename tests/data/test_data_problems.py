@@ -209,7 +209,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
         (
             "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not "
-            "mix; convert one kind"
+            "mix; convert all to one"
         ),
         said[8],
     ]
@@ -229,7 +229,7 @@ def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
     pictures(tmp_path)
     Image.new("RGB", (6, 4)).save(tmp_path / "cat" / "9.eps")
     (tmp_path / "cat" / "9.eps").rename(tmp_path / "cat" / "9.png")
-    assert "cat/9.png (it is not PNG" in str(refused(name="images", path=tmp_path))
+    assert "cat/9.png is a drawing by its content" in str(refused(name="images", path=tmp_path))
 
 
 def bomb(path, side):
@@ -271,9 +271,15 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
             f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or "
             "away"
         ),
-        "  cat: 2 files .heic are not read (a.heic, b.heic); convert them to PNG, or put them away",
-        "  cat: 1 file .jp2 is not read (c.jp2); convert them to PNG, or put them away",
         "  masks: no image in it, so no class; remove it, or put its images there",
+        (
+            "  cat: 2 files .heic are not read (a.heic, b.heic): a HEIF or AVIF photograph; convert "
+            "it to PNG or TIFF, or put it away"
+        ),
+        (
+            "  cat: 1 file .jp2 is not read (c.jp2): a JPEG 2000, JPEG XL or JPEG XR image; convert "
+            "it to PNG or TIFF, or put it away"
+        ),
     ]
     for path in (
         tmp_path / "overview.png",

@@ -59,7 +59,7 @@ OWN_DATA = Registry(
         "table": "pomona.data.csv_table:read",
         "text": "pomona.data.text:read",
         "arrays": "pomona.data.npz:read",
-        "folders": "pomona.data.image_folder:read",
+        "folders": "pomona.data.images.folders:read",
         "list": "pomona.data.manifest:read",
         "idx": "pomona.data.idx:own",
     },

@@ -29,6 +29,7 @@ from pomona.data.settings import (
     HubFiles,
     ImageColumn,
     ImageFiles,
+    ImageFolders,
     Images,
     LabelThreshold,
     OwnerColumn,
@@ -155,7 +156,7 @@ def _table_formats() -> dict[str, AxisValue]:
 
 TABLE_FORMATS = _table_formats()
 IMAGE_FORMATS = _by_name(
-    AxisValue("folders", "in class folders", (ImageFiles,)),
+    AxisValue("folders", "in class folders", (ImageFolders,)),
     AxisValue("list", "that a table lists", (ImageList,)),
     AxisValue("idx", "in IDX files"),
 )

@@ -151,7 +151,7 @@ _ENTRIES = (
     _medmnist("organs", 1, "abdominal CT, sagittal, 11 classes, 16,392 + 8,829"),
     _images(
         "tiny-imagenet",
-        "image_folder:tiny_imagenet",
+        "images.folders:tiny_imagenet",
         "64x64x3",
         "photographs, 200 classes, 100,000 + 10,000",
         "Tiny-ImageNet-200 (Stanford CS231n), unzipped",

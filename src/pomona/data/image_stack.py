@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,18 +20,15 @@ from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data.formats import pictures, tiff, volumes
 from pomona.data.image_arrays import sample_type
 from pomona.data.image_file import ImageFile, Size, Window, decoding
-from pomona.data.images import file_notes
+from pomona.data.images import file_notes, other_formats
 from pomona.data.images.file_notes import Spacing
-from pomona.data.kinds import HubImages, ImageFolder, ImageManifest, PublicImages
 from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
-from pomona.data.settings import ImageFiles, Images
 
 SMALL_FILE = 1 << 16  # bytes
 MOST_CRASHES = 10  # of the reader process, if bad files are skipped
 
 PICTURES = {*pictures.SUFFIXES, *tiff.SUFFIXES}  # of files
 
-FileSettings = HubImages | ImageFolder | ImageManifest | PublicImages
 S = TypeVar("S")
 T = TypeVar("T")
 Opened = Callable[[int], ImageFile]  # opens a file by its number
@@ -60,9 +57,23 @@ def opened(path: Path) -> ImageFile:
         ConfigError: a package is missing.
     """
     suffix = path.suffix.lower()
+    if kind := other_formats.kind_of(path):
+        raise DataError(f"{path} {kind}")
     if file := volumes.opened(path, picture=suffix in PICTURES):
         return file
     return tiff.opened(path) if suffix in tiff.SUFFIXES else pictures.opened(path)
+
+
+class FileSettings(Protocol):
+    """Settings of images in files, which may also have ``window`` and ``skip_bad``."""
+
+    @property
+    def resize(self) -> int | None:
+        """The side of the images."""
+
+    @property
+    def memory_share(self) -> float:
+        """The share of memory above which data lie on disk."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ class Stack:
         notes: remarks on skipped files, and of ``file_notes``.
         spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
         orientation: of the volumes' axes, if all headers say how they lie.
+        patients: identifier of each file's patient in its header (n,), or nothing.
         masks: (n, ...) uint8, if there are masks.
     """
 
@@ -83,6 +95,7 @@ class Stack:
     notes: tuple[str, ...]
     spacings: tuple[Spacing, ...] = ()
     orientation: str = ""
+    patients: tuple[str, ...] = ()
     masks: NDArray[np.uint8] | None = None
 
 
@@ -152,6 +165,7 @@ def stacked(
                 tuple(facts["notes"]),
                 tuple((a, b, c) for a, b, c in facts["spacings"]),
                 facts["orientation"],
+                tuple(facts["patients"]),
                 masks,
             )
 
@@ -168,8 +182,9 @@ def _decoded(
     """Read headers and masks, then decode the files into place; in the reader process."""
     Image.MAX_IMAGE_PIXELS = None  # this process has a limit of its own, whole slides have more
     skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
-    window = settings.window if isinstance(settings, ImageFiles) else None
-    rows, mask_notes = np.arange(count), ()
+    window: Window | None = getattr(settings, "window", None)
+    rows = np.arange(count)
+    mask_notes: tuple[str, ...] = ()
     if read_masks:
         y, rows, bad, mask_notes = read_masks(position.opened, y_memory.allocate)
     forms = list(each(rows.tolist(), position.opened, bad))
@@ -196,17 +211,19 @@ def _decoded(
         for row, k in enumerate(kept_masks):
             if row != k:
                 y[row] = y[k]
+    decoded = {*kept}
     facts = {
         "x": (len(kept), x.shape, x.dtype.str, y.shape if read_masks else ()),
         "notes": (*skipped(name, bad, count), *file_notes.notes(files), *mask_notes),
         "spacings": file_notes.spacings(files),
         "orientation": file_notes.orientation(files),
+        "patients": [file.patient for k, file in forms if k in decoded],
     }
     return Reply(facts, [np.array(kept, np.int64)])
 
 
 def _skips(settings: FileSettings) -> bool:
-    return isinstance(settings, ImageFiles) and settings.skip_bad
+    return bool(getattr(settings, "skip_bad", False))
 
 
 def stored_bytes(path: Path) -> int:
@@ -225,7 +242,7 @@ def _require(
     name: str,
     files: Sequence[ImageFile],
     problems: Sequence[str],
-    settings: Images,
+    settings: FileSettings,
     window: Window | None,
 ) -> None:
     """Raise DataError for these problems and for forms that do not match, together with what is
@@ -239,7 +256,7 @@ def _require(
 
 
 def _form(
-    files: Sequence[ImageFile], settings: Images, window: Window | None
+    files: Sequence[ImageFile], settings: FileSettings, window: Window | None
 ) -> tuple[tuple[tuple[int, ...], np.dtype[Any]], Size | None]:
     """Return shape and dtype of an array for all files, with room for colour if any has it, and the
     size to which images are resized.
@@ -302,6 +319,6 @@ def _dtypes(files: Sequence[ImageFile]) -> list[str]:
     return [
         (
             f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not "
-            "mix; convert one kind"
+            "mix; convert all to one"
         )
     ]

@@ -15,6 +15,7 @@ from pomona.data import cell_values, image_arrays, image_stack, mask, table_file
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
+from pomona.data.images import patients
 from pomona.data.kinds import ImageManifest
 from pomona.data.settings import CsvForm
 
@@ -45,8 +46,9 @@ def read(settings: ImageManifest) -> Dataset:
 
     Paths are relative to the file's folder and must stay inside it. ``split`` is train, validation
     or test; rows of one ``group`` (a patient) must have the same split and client, and stay
-    together when rows are split. With ``data.targets = "segmentation"`` masks are the targets (N,
-    H, W) or (N, D, H, W) uint8, and ``data.classes`` gives the names of their values.
+    together when rows are split; without that column, rows of one PatientID or BIDS subject do.
+    With ``data.targets = "segmentation"`` masks are the targets (N, H, W) or (N, D, H, W) uint8,
+    and ``data.classes`` gives the names of their values.
 
     Raises:
         DataError: all problems with the lines, or with the files they name, reported together.
@@ -70,12 +72,17 @@ def read(settings: ImageManifest) -> Dataset:
     kept, y = stack.kept, y[stack.kept] if stack.masks is None else stack.masks
     n_train = int((role[kept] < TEST).sum())
     dataset = Dataset(name, "image", stack.x, y, classes, n_train, *image_arrays.usual(stack.x))
+    owners, groups = _owners(found, kept, role), _groups(found, kept)
+    notes: tuple[str, ...] = ()
+    if groups is None:
+        listed = [found.cells["path"][k] for k in kept]
+        groups, notes = patients.grouped((), stack.patients, listed, owners, n_train)
     return replace(
         dataset,
-        owners=_owners(found, kept, role),
-        notes=stack.notes,
+        owners=owners,
+        notes=(*stack.notes, *notes),
         target_kind=settings.targets if masks else None,
-        groups=_groups(found, kept),
+        groups=groups,
         spacings=stack.spacings,
         orientation=stack.orientation,
     )

@@ -252,6 +252,21 @@ class ImageFiles(DataSettings):
     )
 
 
+class ImageFolders(ImageFiles):
+    """Images in folders."""
+
+    title = "image folders"
+    absence = "is not in image folders"
+
+    folders: tuple[Literal["class", "site", "patient", "any"], ...] = Field(
+        default=(),
+        max_length=20,
+        description="Meaning of the levels of folders, below train/ and test/: class, and site (a "
+        "client), patient or any. By itself if empty: folders that all hold folders of the same "
+        "names are sites.",
+    )
+
+
 class ClassNames(DataSettings):
     """Names of own data's classes."""
 

@@ -19,6 +19,7 @@ from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data.image_arrays import WINDOW
 from pomona.data.image_file import ImageFile, Size, decoding, plain, within
+from pomona.data.images import other_formats
 
 SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp"),
@@ -190,6 +191,8 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
             with Image.open(raw, formats=FORMATS) as image:
                 return look(image)
         except UnidentifiedImageError:
+            if kind := other_formats.kind_by_content(path):
+                raise DataError(f"{path} {kind}") from None
             formats = f"it is not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             reason = formats if path.stat().st_size else "it is empty"
             raise DataError(

@@ -1,0 +1,268 @@
+"""Levels of folders: classes, sites, patients, parts; what is taken by itself, asked for, refused."""
+
+import numpy as np
+import pytest
+from image_files import write_dicom
+from PIL import Image
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings, read
+
+
+def images(root, *paths):
+    """Gray PNG files; pixels are the number of the path."""
+    for k, path in enumerate(paths):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (3, 2), k).save((root / path).with_suffix(".png"))
+    return root
+
+
+def tree(root, *patterns, n=2):
+    """``n`` images in each folder; ``A+B/c+d`` is four folders."""
+    for pattern in patterns:
+        folders = [root]
+        for level in pattern.split("/"):
+            folders = [folder / name for folder in folders for name in level.split("+")]
+        for folder in folders:
+            images(folder, *(str(k) for k in range(n)))
+    return root
+
+
+def dataset(root, **settings):
+    return read(data_settings(name="images", path=root, **settings))
+
+
+def by_site(data):
+    """The classes of the rows of each client, and its number of rows in each part."""
+    return {
+        name: (
+            sorted({data.classes[k] for k in data.y[data.owners.client == number]}),
+            np.bincount(data.owners.role[data.owners.client == number], minlength=3).tolist(),
+        )
+        for number, name in enumerate(data.owners.names)
+    }
+
+
+def notes(data):
+    return " ".join(data.notes)
+
+
+BOTH = ["benign", "malign"]
+
+
+def test_folders_of_the_same_names_are_classes_of_sites(tmp_path):
+    data = dataset(tree(tmp_path, "North+South+West/benign+malign"))
+    assert (data.classes, len(data)) == (("benign", "malign"), 12)
+    assert by_site(data) == dict.fromkeys(("North", "South", "West"), (BOTH, [4, 0, 0]))
+    assert all(word in notes(data) for word in ("North, South, West", "benign, malign", "clients"))
+    assert data.groups is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["North+South/{part}/benign+malign", "{part}/North+South/benign+malign"],
+)
+def test_sites_with_parts(tmp_path, pattern):
+    for part, n in (("train", 4), ("val", 1), ("test", 2)):
+        tree(tmp_path, pattern.format(part=part), n=n)
+    data = dataset(tmp_path)
+    assert by_site(data) == dict.fromkeys(("North", "South"), (BOTH, [8, 2, 4]))
+    assert data.n_train == 20
+
+
+def test_parts_inside_classes(tmp_path):
+    tree(tmp_path, "a+b/train", n=3)
+    tree(tmp_path, "a+b/test", n=1)
+    data = dataset(tmp_path)
+    assert (data.classes, data.y.tolist(), data.n_train) == (
+        ("a", "b"),
+        [0] * 3 + [1] * 3 + [0, 1],
+        6,
+    )
+
+
+def test_a_site_may_lack_a_class(tmp_path):
+    data = dataset(tree(tmp_path, "North+West/benign+malign", "South/benign"))
+    assert by_site(data)["South"] == (["benign"], [2, 0, 0])
+    assert "South has no images of malign" in notes(data)
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ("North/benign+malign", "South/benign+malignant"),
+        ("North/a+b+c", "South/b+c+d"),
+        ("North/benign+malign",),
+        ("a/p01+p02", "b/p01+p02"),  # the same patients in both classes, or classes of two sites
+    ],
+)
+def test_folders_of_unclear_meaning_are_refused_with_the_setting(tmp_path, patterns):
+    tree(tmp_path, *patterns)
+    with pytest.raises(DataError, match=r"data\.folders = \['site', 'class'\]"):
+        dataset(tmp_path)
+    assert dataset(tmp_path, folders=["site", "class"]).owners is not None
+    data = dataset(tmp_path, folders=["class", "patient"])
+    assert data.owners is None
+    assert data.classes == tuple(sorted(p.name for p in tmp_path.iterdir()))
+
+
+def test_names_of_classes_decide(tmp_path):
+    tree(tmp_path, "North/benign+malign")
+    assert dataset(tmp_path, classes=BOTH).owners.names == ("North",)
+    assert dataset(tmp_path, classes=["North"]).owners is None
+
+
+def test_folders_of_patients_keep_their_rows_together(tmp_path):
+    data = dataset(tree(tmp_path, "benign/p1+p2+p3", "malign/p4+p5", n=3))
+    assert (data.classes, data.owners) == (("benign", "malign"), None)
+    assert data.groups.number.tolist() == np.repeat(range(5), 3).tolist()
+    assert "15 files are of 5 patients by the folder" in notes(data)
+
+
+def test_folders_of_patients_in_classes_of_sites(tmp_path):
+    tree(tmp_path, "North/benign+malign/1+2", "South/benign+malign/1+3", n=3)
+    data = dataset(tmp_path)
+    assert set(by_site(data)) == {"North", "South"}
+    groups = data.groups.within(data.owners.client)
+    assert len({*groups}) == 4  # patient 1 of North is not patient 1 of South
+    assert "1 patients (1) are named at several clients" in notes(data)
+
+
+def test_one_folder_in_each_class_is_not_a_patient(tmp_path):
+    data = dataset(tree(tmp_path, "n01+n02/images"))
+    assert (data.classes, data.owners, data.groups) == (("n01", "n02"), None, None)
+
+
+def test_any_level_may_be_skipped(tmp_path):
+    tree(tmp_path, "2021+2022/North+South/a+b")
+    data = dataset(tmp_path, folders=["any", "site", "class"])
+    assert set(by_site(data)) == {"North", "South"}
+    with pytest.raises(ConfigError, match="one level class"):
+        dataset(tmp_path, folders=["site"])
+
+
+def test_images_above_the_levels_are_named(tmp_path):
+    tree(tmp_path, "North+South/a+b")
+    images(tmp_path / "North", "loose")
+    with pytest.raises(DataError, match=r"1 images lie above.*North/loose\.png"):
+        dataset(tmp_path, folders=["site", "class"])
+
+
+def test_a_loop_of_links_ends(tmp_path):
+    tree(tmp_path, "a+b")
+    (tmp_path / "a" / "again").symlink_to(tmp_path)
+    assert len(dataset(tmp_path)) == 4
+
+
+def test_a_linked_folder_is_read(tmp_path):
+    tree(tmp_path / "elsewhere", "b")
+    tree(tmp_path / "scans", "a")
+    (tmp_path / "scans" / "b").symlink_to(tmp_path / "elsewhere" / "b")
+    assert dataset(tmp_path / "scans").y.tolist() == [0, 0, 1, 1]
+
+
+# patients by header and path
+
+
+def slices(root, patients, n=3, **changes):
+    for k, (folder, patient) in enumerate(patients):
+        for i in range(n):
+            pixels = np.full((4, 4), 10 * k + i, np.uint16)
+            write_dicom(root / folder / f"{k}_{i}.dcm", pixels, PatientID=patient, **changes)
+    return root
+
+
+def test_slices_of_one_patient_are_kept_together_by_the_header(tmp_path):
+    data = dataset(slices(tmp_path, [("a", "p1"), ("a", "p2"), ("b", "p3"), ("b", "p1")]))
+    assert data.groups.number.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
+    assert "12 files are of 3 patients by PatientID" in notes(data)
+
+
+def test_one_identifier_for_all_is_not_used(tmp_path):
+    data = dataset(slices(tmp_path, [("a", "ANON"), ("b", "ANON")]))
+    assert data.groups is None
+    assert all(word in notes(data) for word in ("'ANON'", "not used", "column group"))
+
+
+def test_identifiers_that_are_all_different_need_no_word(tmp_path):
+    data = dataset(slices(tmp_path, [("a", "1"), ("a", "2"), ("b", "3")], n=1))
+    assert (data.groups, data.notes) == (None, ())
+
+
+def test_a_site_that_writes_one_identifier_is_named(tmp_path):
+    slices(tmp_path, [("N/a", "1"), ("N/b", "2"), ("S/a", "ANON"), ("S/b", "ANON")])
+    data = dataset(tmp_path)
+    assert len({*data.groups.number}) == 2 + 6
+    assert "files of S have one patient" in notes(data)
+
+
+def test_a_patient_for_training_and_testing_is_noted(tmp_path):
+    data = dataset(
+        slices(tmp_path, [("train/a", "1"), ("train/b", "2"), ("test/a", "1"), ("test/b", "3")])
+    )
+    assert "1 patients (1) have rows for training and for testing" in notes(data)
+
+
+def test_subjects_of_bids_are_patients(tmp_path):
+    names = [f"{c}/sub-0{k}/ses-{s}/anat/sub-0{k}_ses-{s}_T1w" for c, k in (("a", 1), ("a", 2), ("b", 3)) for s in (1, 2)]  # fmt: skip
+    data = dataset(images(tmp_path, *names))
+    assert data.groups.number.tolist() == [0, 0, 1, 1, 2, 2]
+    flat = images(tmp_path / "flat", *(f"{n[0]}/{n.split('/')[-1]}" for n in names))
+    data = dataset(flat)
+    assert data.groups.number.tolist() == [0, 0, 1, 1, 2, 2]
+    assert "subject in the path" in notes(data)
+
+
+def test_a_list_of_slices_keeps_patients_together(tmp_path):
+    slices(tmp_path, [("x", "1"), ("x", "2")], n=2)
+    (tmp_path / "m.csv").write_text(
+        "path,label\n" + "".join(f"x/{k}_{i}.dcm,{'ab'[k]}\n" for k in (0, 1) for i in (0, 1))
+    )
+    data = dataset(tmp_path / "m.csv")
+    assert data.groups.number.tolist() == [0, 0, 1, 1]
+    assert "PatientID" in notes(data)
+
+
+def test_the_column_group_counts_before_headers(tmp_path):
+    slices(tmp_path, [("x", "1")], n=2)
+    (tmp_path / "m.csv").write_text("path,label,group\nx/0_0.dcm,a,g\nx/0_1.dcm,b,h\n")
+    data = dataset(tmp_path / "m.csv")
+    assert (data.groups.column, data.groups.number.tolist()) == ("group", [0, 1])
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("1.svs", b"II*\0", ("whole-slide", "tiles")),
+        ("1.heic", b"?", ("HEIF", "PNG")),
+        ("1.jpg", b"\0\0\0\x18ftypheic" + bytes(200), ("HEIF", "content", "PNG")),
+        ("1.png", b"%PDF-1.7" + bytes(200), ("document", "content")),
+        ("1.mp4", b"?", ("video", "frames")),
+        ("1.czi", b"?", ("microscope", "OME-TIFF")),
+        ("1.npy", b"?", ("NumPy", ".npz")),
+        ("1.jp2", b"?", ("JPEG 2000", "PNG")),
+        ("1.png", b"\x1f\x8b" + bytes(300), ("gzip", ".nii.gz")),
+        ("1.jpg", bytes(128) + b"DICM" + bytes(20), ("DICOM", "1.dcm")),
+    ],
+)
+def test_other_files_are_named_with_what_to_do(tmp_path, name, content, words):
+    tree(tmp_path, "a+b")
+    (tmp_path / "a" / name).write_bytes(content)
+    with pytest.raises(DataError) as folder:
+        dataset(tmp_path)
+    (tmp_path / "m.csv").write_text(f"path,label\na/{name},x\n")
+    with pytest.raises(DataError) as listed:
+        dataset(tmp_path / "m.csv")
+    for fault in (folder, listed):
+        assert all(word in str(fault.value) for word in (name, *words))
+
+
+@pytest.mark.parametrize("name", ["IM0001", "CT.1.2.840.5"])
+def test_dicom_without_a_suffix_is_read(tmp_path, name):
+    for k in range(2):
+        write_dicom(tmp_path / "ab"[k] / "x.dcm", np.full((4, 4), k, np.uint16))
+        (tmp_path / "ab"[k] / "x.dcm").rename(tmp_path / "ab"[k] / name)
+    assert dataset(tmp_path).x[:, 0, 0, 0].tolist() == [0, 1]
