@@ -31,7 +31,7 @@ ROWS = "age,sex,text,died,days,site,who,day\n" + "".join(
 GIVEN = {
     "name": "", "split": "pooled", "test_share": 0.3, "validation_share": 0.1, "train_limit": 9, "test_limit": 9,
     "memory_share": 0.5, "dir": "folder", "path": "rows", "clients": [{"name": "a", "train": "a"}], "resize": 4,
-    "normalise": "training", "window": (1, 2), "skip_bad": True, "classes": ("a", "b"), "targets": "regression",
+    "normalise": "training", "window": (1, 2), "skip_bad": True, "folders": ["class"], "classes": ("a", "b"), "targets": "regression",
     "intervals": 3, "time_edges": (1, 2), "label_above": 3, "separator": "tab", "decimal": "comma",
     "encoding": "cp1252", "header": True, "columns": ("a", "b"), "label_column": "a", "label_columns": ("a",),
     "unlabelled": "drop", "client_column": "a", "group_column": "a", "time_column": "a", "subgroup_column": "a",
