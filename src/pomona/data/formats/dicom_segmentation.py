@@ -90,15 +90,15 @@ def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, 
     }
     index = {_plain(name): k for k, name in enumerate(names)}
     named = {n: index[_plain(label)] for n, label in labels.items() if _plain(label) in index}
-    if len(named) == len(labels):
-        return named, []
-    strangers = [label or f"number {n}" for n, label in labels.items() if n not in named]
-    # a label map may list its background as segment 0
-    if named and any(n not in named for n in labels if n != 0):
+    strangers = [label or f"number {n}" for n, label in labels.items() if n not in named and n != 0]
+    if not strangers:  # a label map may describe its background as segment 0
+        return {0: 0, **named}, []
+    if any(n != 0 for n in named):
         raise DataError(
             f"the mask {path} has segments {listed(strangers, 4)}, which data.classes does not "
             f"name ({listed(names, 6)}); name each segment there"
         )
+    labels.pop(0, None)
     beyond = [f"{n} ({label})" for n, label in labels.items() if n >= len(names)]
     if beyond:
         raise DataError(

@@ -1,0 +1,168 @@
+"""DICOM segmentations of highdicom on the grid of their image: segments by name, frames by place."""
+
+import numpy as np
+import pytest
+from image_files import CT, nifti, series, write_dicom
+
+from pomona.core.errors import DataError
+from pomona.data import mask
+from pomona.data.image_stack import opened
+
+pydicom = pytest.importorskip("pydicom")
+highdicom = pytest.importorskip("highdicom")
+from highdicom import seg  # noqa: E402
+from pydicom.sr.codedict import codes  # noqa: E402
+
+SHAPE = (5, 6, 7)
+NAMES = ("rest", "Liver", "Lesion")
+
+
+def truth():
+    """Classes (z, y, x) as stored in the slices: a liver, and a lesion next to it."""
+    classes = np.zeros(SHAPE, np.uint8)
+    classes[1:4, 1:4, 2:6] = 1
+    classes[2, 4, 5:7] = 2
+    return classes
+
+
+@pytest.fixture
+def ct(tmp_path):
+    patient = {"StudyInstanceUID": "1.2", "SliceThickness": 3, "PatientID": "p", "PatientName": "a^b", "StudyDate": "20200101",
+               "StudyTime": "101010", "AccessionNumber": "1", "StudyID": "1", "FrameOfReferenceUID": "1.5",
+               "PatientBirthDate": "", "PatientSex": "O", "ReferringPhysicianName": ""}  # fmt: skip
+    folder = series(tmp_path / "ct", np.zeros(SHAPE, np.int16), **patient)
+    for k, path in enumerate(sorted(folder.iterdir())):
+        dataset = pydicom.dcmread(path)
+        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = f"1.2.3.{k + 1}"
+        dataset.save_as(path)
+    return folder
+
+
+def segmentation(path, ct, pixels, labels, kind=None, **options):
+    """A segmentation by highdicom; ``pixels``: (slices, rows, columns), or with segments last."""
+    kind = kind or seg.SegmentationTypeValues.BINARY
+    descriptions = [
+        seg.SegmentDescription(
+            segment_number=k,
+            segment_label=label,
+            segmented_property_category=codes.SCT.Organ,
+            segmented_property_type=codes.SCT.Liver,
+            algorithm_type=seg.SegmentAlgorithmTypeValues.MANUAL,
+        )
+        for k, label in enumerate(labels, start=1)
+    ]
+    sources = [pydicom.dcmread(p) for p in sorted(ct.iterdir())]
+    seg.Segmentation(
+        source_images=sources, pixel_array=pixels, segmentation_type=kind,
+        segment_descriptions=descriptions, series_instance_uid="1.2.9", series_number=9,
+        sop_instance_uid="1.2.9.1", instance_number=1, manufacturer="a", manufacturer_model_name="b",
+        software_versions="c", device_serial_number="d", **options,
+    ).save_as(path)  # fmt: skip
+    return path
+
+
+def placed(path, ct, names=NAMES):
+    image = opened(ct)
+    return mask.read(path, image.shape[:-1], names, None, image.grid)
+
+
+def right():
+    """The classes on the axes of the patient."""
+    return truth()[:, ::-1, ::-1]
+
+
+KINDS = ["BINARY", "FRACTIONAL", "LABELMAP"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [("Liver", "Lesion"), ("Lesion", "liver ")])
+def test_segments_are_classes_by_name(tmp_path, ct, kind, order):
+    """In any order; frames of slices without a segment are left out by highdicom."""
+    numbers = [NAMES.index(name.strip().capitalize()) for name in order]
+    stack = np.stack([truth() == n for n in numbers], axis=-1).astype(np.uint8)
+    if kind == "LABELMAP":
+        stack = (stack * np.arange(1, 3)).sum(axis=-1).astype(np.uint8)
+    options = (
+        {"fractional_type": "PROBABILITY", "max_fractional_value": 200}
+        if kind == "FRACTIONAL"
+        else {}
+    )
+    pixels = stack * (1.0 if kind == "FRACTIONAL" else 1)
+    path = segmentation(
+        tmp_path / "s.dcm", ct, pixels, order, seg.SegmentationTypeValues[kind], **options
+    )
+    found = placed(path, ct)
+    np.testing.assert_array_equal(found.classes, right())
+    assert ("fractional" in " ".join(found.notes)) == (kind == "FRACTIONAL")
+
+
+def test_a_fraction_counts_from_one_half(tmp_path, ct):
+    shares = np.zeros((*SHAPE, 1))
+    shares[2, 3, :4, 0] = 0.2, 0.49, 0.51, 1
+    path = segmentation(
+        tmp_path / "s.dcm", ct, shares, ["Liver"], seg.SegmentationTypeValues.FRACTIONAL,
+        fractional_type="OCCUPANCY", max_fractional_value=100,
+    )  # fmt: skip
+    classes = placed(path, ct).classes[:, ::-1, ::-1]
+    assert classes[2, 3, :5].tolist() == [0, 0, 1, 1, 0]
+    assert classes.sum() == 2
+
+
+def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Segment A", "Segment B"])
+    found = placed(path, ct)
+    np.testing.assert_array_equal(found.classes, right())
+    assert "Segment A is Liver, Segment B is Lesion" in found.notes[0]
+    with pytest.raises(DataError, match=r"segments 2 \(Segment B\), data.classes names 2 classes"):
+        placed(path, ct, NAMES[:2])
+    path = segmentation(tmp_path / "t.dcm", ct, truth(), ["Liver", "Spleen"])
+    with pytest.raises(DataError, match="segments Spleen, which data"):
+        placed(path, ct)
+
+
+def test_segments_that_overlap_are_refused(tmp_path, ct):
+    both = np.stack([truth() == 1, truth() > 0], axis=-1).astype(np.uint8)
+    path = segmentation(tmp_path / "s.dcm", ct, both, ["Liver", "Lesion"])
+    with pytest.raises(DataError, match="segments Liver and Lesion overlap"):
+        placed(path, ct)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_a_segmentation_on_the_nifti_of_its_series(tmp_path, ct, order):
+    """Stored on any axes, also where slices of the segmentation are no slices of the file."""
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
+    import nibabel
+
+    stored = np.zeros(SHAPE, np.int16).transpose(2, 1, 0).transpose(order)
+    nibabel.save(nibabel.Nifti1Image(stored, CT[:, [*order, 3]]), tmp_path / "i.nii")
+    np.testing.assert_array_equal(placed(path, tmp_path / "i.nii").classes, right())
+
+
+def test_a_segmentation_of_another_grid_is_refused(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
+    volume = np.zeros(SHAPE, np.int16)
+    right, up = np.zeros((4, 4)), np.zeros((4, 4))
+    right[0, 3], up[2, 3] = 1, 9
+    for affine, words in (
+        (CT + right, "does not lie on the voxels"),
+        (CT + up, "lies outside"),
+        (CT * [1, 1, 2, 1], "does not lie on the voxels"),
+        (CT * [1.5, 1, 1, 1], "does not lie on the voxels"),
+    ):
+        image = nifti(tmp_path / "i.nii.gz", volume, affine)
+        with pytest.raises(DataError, match=words):
+            placed(path, image)
+
+
+def test_a_segmentation_is_no_image_and_contours_are_no_mask(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
+    with pytest.raises(
+        DataError, match="Segmentation, a mask without an image; name it in the col"
+    ):
+        opened(path)
+    contours = write_dicom(
+        tmp_path / "r.dcm", np.zeros((2, 2), np.uint8), SOPClassUID=pydicom.uid.RTStructureSetStorage,
+        Rows=None, Columns=None, PixelData=None,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="RT Structure Set, which has no pixels; draw its contours"):
+        placed(contours, ct)
