@@ -14,7 +14,7 @@ from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
 from pomona.data.axes import BundledImages
-from pomona.data.section import groups, names_with, added_keys
+from pomona.data.section import added_keys, groups, names_with
 from pomona.data.settings import ClientFiles, DataSettings, Images
 from pomona.methods import METHODS
 from pomona.models import ModelSettings

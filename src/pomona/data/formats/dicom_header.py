@@ -15,15 +15,6 @@ SUFFIXES = {".dcm", ".dicom", ".ima"}
 GRAY = {"MONOCHROME1", "MONOCHROME2"}
 COLOUR = {"RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT"}
 MAGIC, MAGIC_AT = b"DICM", 128
-# the first element of files without the preamble: of group 2 or 8, little-endian
-BARE = (
-    b"\x02\0\0\0",
-    b"\x02\0\x01\0",
-    b"\x02\0\x10\0",
-    b"\x08\0\0\0",
-    b"\x08\0\x05\0",
-    b"\x08\0\x08\0",
-)
 CONTOURS = "1.2.840.10008.5.1.4.1.1.481.3"
 DOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
@@ -37,7 +28,9 @@ def is_dicom(path: Path) -> bool:
             start = raw.read(MAGIC_AT + len(MAGIC))
     except OSError:
         return False
-    return start[MAGIC_AT:] == MAGIC or (start[:4] in BARE and len(start) > MAGIC_AT)
+    # without the preamble, the first element is of group 2 or 8, little-endian
+    bare = start[:2] in {b"\x02\0", b"\x08\0"} and start[3:4] == b"\0"
+    return start[MAGIC_AT:] == MAGIC or (bare and len(start) > MAGIC_AT)
 
 
 def header(path: Path, whole: bool = False) -> Any:
@@ -122,14 +115,18 @@ def require_decoder(path: Path, syntax: Any) -> None:
     """
     try:
         decoder = package("pydicom.pixels", path).get_decoder(syntax)
+        if decoder.is_available:
+            return
+        missing = " ".join(decoder.missing_dependencies)
     except NotImplementedError:
-        name = bounds.plain(getattr(syntax, "name", str(syntax)), 60)
-        raise DataError(
-            f"{path} is stored as {name}, which is not read (docs/formats.md lists what is); save "
-            "it in another transfer syntax (gdcmconv --raw), or a video's frames as PNG"
-        ) from None
-    if not decoder.is_available:
+        missing = ""
+    if "gdcm" in missing:
         raise missing_decoder(path, syntax)
+    name = bounds.plain(getattr(syntax, "name", str(syntax)), 60)
+    raise DataError(
+        f"{path} is stored as {name}, which is not read (docs/formats.md lists what is); save it "
+        "in another transfer syntax (gdcmconv --raw), or a video's frames as PNG"
+    )
 
 
 def missing_decoder(path: Path, syntax: Any) -> ConfigError:
