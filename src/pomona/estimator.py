@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -9,12 +10,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pomona.config import resolve
-from pomona.core.errors import DataError, near
+from pomona.config import merge, resolve
+from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.notes import CallerWarnings
+from pomona.core.toml import Tree, branch
+from pomona.data.frame import is_frame
 from pomona.data.memory import from_clients
 from pomona.data.python_values import names as names_of
 from pomona.personal import PersonalModel
@@ -26,23 +30,28 @@ from pomona.simulation import simulate
 class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier of tables with a model of its own for each group of rows.
 
-    ``groups`` (n,) names each row's client, in ``fit`` and in ``predict``; without them all rows
-    are one client's. All rows given to ``fit`` train, except those that ``settings`` hold out for
-    validation; ``result_`` tests on the training rows, so judge a fit on others. In
-    ``cross_val_score`` and the like groups go by metadata routing:
+    ``groups`` (n,) names each row's client, in ``fit`` and in ``predict``; or a column of X does,
+    ``client_column``, which every tool of scikit-learn passes on, scorers too. Without them all
+    rows are one client's. All rows given to ``fit`` train, except ``validation_share`` of them;
+    ``result_`` tests on the training rows, so judge a fit on others. In ``cross_val_score`` and the
+    like groups go by metadata routing, but not to scorers:
     ``set_fit_request(groups=True).set_score_request(groups=True)`` and ``params={"groups": ...}``.
 
     Args:
         method: a name of ``pomona methods``, or a section ``method``.
         rounds: of communication.
         lr: learning rate; "auto" finds one by a range test.
-        random_state: seed of all random numbers.
+        client_column: column of X that names each row's client and is no feature: its name in a
+            frame, or its number.
+        validation_share: share of each client's rows that do not train, by which ``keep`` and
+            ``stop`` among the settings choose a round.
+        random_state: seed of all random numbers; None draws one.
         settings: all others of ``Config``, such as ``{"model": "logistic", "batch_size": 16}``.
 
     Attributes:
         classes_: (K,) the classes.
         clients_: names of the groups of ``fit``.
-        n_features_in_: F, the number of columns.
+        n_features_in_: F, the number of columns, without that of clients.
         result_: the run, a ``pomona.Result``.
 
     >>> import numpy as np
@@ -60,17 +69,20 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         *,
         rounds: int = 40,
         lr: float | str = "auto",
-        random_state: int = 0,
+        client_column: str | int | None = None,
+        validation_share: float = 0.0,
+        random_state: int | np.random.RandomState | None = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.rounds, self.lr = method, rounds, lr
+        self.client_column, self.validation_share = client_column, validation_share
         self.random_state, self.settings = random_state, settings
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train a model for each group.
 
         Args:
-            X: (n, F) finite numbers.
+            X: (n, F) finite numbers, and the column of clients if there is one.
             y: (n,) classes.
             groups: (n,) the name of each row's client.
 
@@ -81,23 +93,23 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             ValueError: X or y that scikit-learn refuses.
             PomonaError: settings or data that cannot be run.
         """
+        X, groups = self._apart(X, groups)
         X, y = validate_data(self, X, y, dtype="numeric")
         check_classification_targets(y)
         self.classes_, number = np.unique(y, return_inverse=True)
         rows = _rows(groups, len(X))
         self.clients_ = np.array(list(rows))
         own = {name: (X[held], number[held]) for name, held in rows.items()}
-        data = from_clients(
-            own, test=own, classes=list(map(str, self.classes_)), validation_share=0.0
-        )
+        settings, section = self._settings()
+        data = from_clients(own, test=own, classes=list(map(str, self.classes_)), **section)
         asked = {
             "method": self.method,
             "rounds": self.rounds,
             "lr": self.lr,
-            "seed": self.random_state,
+            "seed": self._seed(),
         }
-        usual = {"workers": 1, "eval_every": self.rounds}
-        config = resolve(usual, asked, self.settings or {}, {"data": data})
+        usual = {"workers": 1, "eval_every": 1 if section["validation_share"] else self.rounds}
+        config = resolve(usual, asked, settings, {"data": data})
         heard = CallerWarnings(sys._getframe(1))
         self.result_: Result = simulate(Scenario.prepare(config), watcher=heard)
         return self
@@ -112,6 +124,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         Raises DataError for a client that ``fit`` had not.
         """
         check_is_fitted(self)
+        X, groups = self._apart(X, groups)
         X = validate_data(self, X, dtype="numeric", reset=False)
         answers = np.empty((len(X), len(self.classes_)))
         for name, held in self._asked(groups, len(X)).items():
@@ -135,12 +148,59 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Return the accuracy over all rows; arguments as ``predict_proba``."""
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
+    def _apart(self, X: Any, groups: Any) -> tuple[Any, Any]:
+        """Return the features, and the name of each row's client.
+
+        Raises DataError if they are given twice, or the column does not exist.
+        """
+        column = self.client_column
+        if column is None:
+            return X, groups
+        if groups is not None:
+            raise DataError(f"client_column = {column!r} names the clients, and groups too; one")
+        if is_frame(X):
+            names = [str(name) for name in X.columns]
+            if str(column) not in names:
+                raise DataError(f"X has no column {column!r}; {near(str(column), names)}")
+            rest = [name for name in X.columns if str(name) != str(column)]
+            return X[rest], X[X.columns[names.index(str(column))]]
+        X = np.asarray(X)
+        if X.ndim != 2 or not isinstance(column, int) or not -X.shape[1] <= column < X.shape[1]:
+            raise DataError(
+                f"client_column = {column!r}: X has shape {X.shape} and no names of columns; give "
+                "a number of a column, or a frame"
+            )
+        return np.delete(X, column, axis=1), X[:, column]
+
+    def _settings(self) -> tuple[Tree, Tree]:
+        """Return the settings of a run, and those of its section data.
+
+        Raises ConfigError for what ``fit`` itself sets.
+        """
+        tree: Tree = {}
+        for key, value in (self.settings or {}).items():
+            merge(tree, branch(key, value))
+        section = tree.pop("data", {})
+        if not isinstance(section, dict) or section.keys() & {"name", "path", "classes"}:
+            raise ConfigError("settings: the data are those of fit; remove data")
+        if self.validation_share and "validation_share" in section:
+            raise ConfigError("validation_share is set twice; leave it out of the settings")
+        return tree, {"validation_share": self.validation_share, **section}
+
+    def _seed(self) -> int:
+        state: Any = self.random_state
+        return int(
+            state if isinstance(state, Integral) else check_random_state(state).randint(2**31)
+        )
+
     def _asked(self, groups: Any, count: int) -> dict[str, NDArray[np.int64]]:
         """Return the rows of each client."""
         known = self.clients_.tolist()
         if groups is None and len(known) > 1:
             raise DataError(
-                f"each of {len(known)} clients has a model; give groups, a name for each row"
+                f"each of {len(known)} clients has a model; give groups, a name for each row; "
+                "where scikit-learn passes none (scoring=..., cross_val_predict), make the names a "
+                "column of X and set client_column"
             )
         rows = {known[0]: np.arange(count)} if groups is None else _rows(groups, count)
         if odd := next((name for name in rows if name not in known), None):

@@ -8,7 +8,12 @@ import pytest
 import sklearn
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    StratifiedKFold,
+    cross_val_predict,
+    cross_val_score,
+)
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pomona
@@ -80,6 +85,84 @@ def test_wrong_groups_are_told_in_a_line():
         made.predict(X[:1], ["d"])
     with pytest.raises(ConfigError, match="unknown key 'rouns'; did you mean rounds"):
         pomona.PersonalizedFederation(settings={"rouns": 1}).fit(X, Y)
+
+
+FRAME = pd.DataFrame(X, columns=list("pqr")).assign(site=SITE)
+ALONE = pomona.PersonalizedFederation("separate", rounds=10, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        (FRAME, "site"),
+        (FRAME[["site", "r", "q", "p"]], "site"),
+        (FRAME.assign(site=FRAME.site.map({"a": 0, "b": 1, "c": 2})).to_numpy(), 3),
+        (FRAME.to_numpy(dtype=object), -1),
+    ],
+)
+def test_clients_of_a_column_reach_every_scorer(rows, column):
+    made = clone(ALONE).set_params(client_column=column)
+    folds = StratifiedKFold(3, shuffle=True, random_state=0)
+    for scoring in ("roc_auc", "accuracy", None):
+        assert (cross_val_score(made, rows, Y, cv=folds, scoring=scoring) > 0.8).all()
+    assert (cross_val_predict(made, rows, Y, cv=folds) == Y).mean() > 0.8
+    search = GridSearchCV(made, {"rounds": [1, 10]}, scoring="roc_auc", cv=folds).fit(rows, Y)
+    assert search.best_params_ == {"rounds": 10}
+    assert search.best_estimator_.n_features_in_ == 3
+    assert (search.predict(rows) == Y).mean() > 0.8
+
+
+def test_a_column_of_clients_is_the_same_as_groups():
+    column = clone(ALONE).set_params(client_column="site").fit(FRAME, Y)
+    groups = clone(ALONE).fit(FRAME[list("pqr")], Y, SITE)
+    assert np.array_equal(
+        column.predict_proba(FRAME), groups.predict_proba(FRAME[list("pqr")], SITE)
+    )
+    with pytest.raises(DataError, match=r"no column 'site'; known: p, q, r"):
+        column.predict(FRAME[list("pqr")])
+    with pytest.raises(DataError, match=r"client_column.*groups"):
+        column.predict(FRAME, SITE)
+    with pytest.raises(DataError, match=r"number of a column"):
+        column.fit(X, Y)
+    with pytest.raises(DataError, match=r"scoring=.*client_column"):
+        groups.predict(FRAME[list("pqr")])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"validation_share": 0.2},
+        {"settings": {"model": "logistic", "data": {"validation_share": 0.2}}},
+        {"settings": {"model": "logistic", "data.validation_share": 0.2}},
+    ],
+)
+def test_rows_for_validation_are_held_out_and_choose_a_round(given):
+    settings = {**given.get("settings", {"model": "logistic"}), "keep": "best"}
+    made = pomona.PersonalizedFederation(
+        "separate", rounds=4, lr=0.5, **{**given, "settings": settings}
+    )
+    sizes = made.fit(X, Y, SITE).result_.about["sizes"]
+    assert sizes["validation"] == [6] * 3
+    assert {row.split for row in made.result_.evaluations} >= {"validation"}
+
+
+@pytest.mark.parametrize("data", [{"path": "a.csv"}, {"name": "digits"}, {"classes": ["a"]}])
+def test_other_data_among_the_settings_are_refused(data):
+    with pytest.raises(ConfigError, match="data"):
+        pomona.PersonalizedFederation(settings={"data": data}).fit(X, Y)
+    with pytest.raises(ConfigError, match="client_column"):
+        pomona.PersonalizedFederation(settings={"data": {"client_column": "a"}}).fit(X, Y)
+
+
+def test_a_seed_is_drawn_as_scikit_learn_does():
+    def made(state):
+        return clone(ALONE).set_params(rounds=1, random_state=state).fit(X, Y, SITE)
+
+    draws = [made(np.random.RandomState(3)).predict_proba(X, SITE) for _ in range(2)]
+    assert np.array_equal(*draws)
+    one, other = made(None), made(None)
+    assert one.result_.config["seed"] != other.result_.config["seed"]
+    assert made(np.int64(7)).result_.config["seed"] == 7
 
 
 @pytest.mark.parametrize("method", ["apple", "fedrep"])

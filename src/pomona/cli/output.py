@@ -35,6 +35,7 @@ Figures = Annotated[
 """The option ``--figures`` of every command that writes a page; see
 ``pomona.results.figures.plot.forms``.
 """
+ONLY_IN_SUITES = {"title", "base", "seeds", "points", "search", "size", "keep_models", "note"}
 size = wording.size
 EVERY = 5.0
 """Seconds between two lines of progress without a terminal."""
@@ -67,9 +68,19 @@ def _settings(path: Path) -> Tree:
             f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} "
             "data=NAME"
         )
-    if "scenario" in tree:  # in every suite, and never in a run
+    if is_suite(tree):
         raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
     return tree
+
+
+def is_suite(tree: Tree) -> bool:
+    """Return whether a TOML file is a suite, complete or not: it has scenarios, or rows of methods,
+    or several keys that no run has.
+    """
+    method: Any = tree.get("method")
+    rows = method.values() if isinstance(method, dict) and "name" not in method else ()
+    tables = bool(rows) and all(isinstance(row, dict) for row in rows)
+    return "scenario" in tree or tables or len(tree.keys() & ONLY_IN_SUITES) > 1
 
 
 def is_study(tree: Tree) -> bool:

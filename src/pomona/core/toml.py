@@ -89,6 +89,13 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     return leaves
 
 
+def branch(key: str, value: Any) -> Tree:
+    """Return the tree of one dotted key."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
 def leaves(value: object) -> object:
     """Return a section by dotted key, and any other value unchanged; for validators that run before
     the type's own.

@@ -18,12 +18,12 @@ from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
 from pomona.core.files import content, publish
 from pomona.core.notes import Note, distinct
-from pomona.core.toml import Tree, flat
+from pomona.core.toml import Tree, branch, flat
 from pomona.experiments import bench_gains, bench_table
 from pomona.experiments.grid import RULE, Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
-from pomona.experiments.suite import Size, Suite, branch
+from pomona.experiments.suite import Size, Suite
 from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_known, resolve
 from pomona.record.result import as_frame

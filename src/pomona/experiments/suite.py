@@ -45,7 +45,7 @@ from pydantic import (
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, near
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, flat, leaves, read_file
+from pomona.core.toml import Tree, branch, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
 from pomona.data.settings import DataFolder
 from pomona.experiments.reference import Reference, read_reference
@@ -334,13 +334,6 @@ def _unknown(names: Collection[str], known: Collection[str], kind: str, where: s
     return "" if name is None else f"no {kind} {name!r} {where}; {near(name, known)}"
 
 
-def branch(key: str, value: Any) -> Tree:
-    """Return the tree of one dotted key."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
 def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     """Read a suite from its file or its tree.
 
@@ -353,6 +346,8 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     else:
         file = Path(source)
         tree, folder, where = read_file(file), file.parent, f"{file}: "
+        if _is_run(tree):
+            raise ConfigError(f"{file} has the settings of one run; start it by: pomona run {file}")
     if isinstance(tree.get("reference"), str):
         tree["reference"] = read_reference(folder / tree["reference"])
     try:
@@ -361,13 +356,29 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
         raise ConfigError(where + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
 
 
+def _is_run(tree: Tree) -> bool:
+    """Return whether a file has one method by name, or settings of a run outside a scenario."""
+    method = tree.get("method")
+    named = isinstance(method, str) or (isinstance(method, dict) and "name" in method)
+    run = tree.keys() & (Config.model_fields.keys() - Suite.model_fields.keys())
+    return "scenario" not in tree and (named or (method is None and bool(run)))
+
+
+MISSING = {
+    "title": "one line that says what the table shows",
+    "scenario": "a column of the table, such as [scenario.digits] with a line data = 'digits'",
+    "method": "a row of the table, such as [method.fedavg]",
+}
+"""What to write for a key that every suite has."""
+
+
 def _explain(error: Tree) -> str:
     key = ".".join(str(p) for p in error["loc"] if p != "[key]")
     match error["type"]:
         case "extra_forbidden":
             return f"unknown key {key!r}; {near(key, Suite.model_fields)}"
         case "missing":
-            return f"{key} must be set"
+            return f"{key} must be set" + (f": {MISSING[key]}" if key in MISSING else "")
         case "value_error":
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case _:
