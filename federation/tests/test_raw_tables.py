@@ -13,7 +13,8 @@ import pomona
 from federation_in_process import APPLE, LocalGrid, deployed, loaded, same
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import csv_table, data_settings, read
+from pomona.data import data_settings, read
+from pomona.data.tables import tabular
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona_federation.flower_apps import server_app
@@ -147,7 +148,7 @@ def silo(tmp_path, text, task):
     path = tmp_path / "own.csv"
     path.write_text(text)
     return conformed(
-        read(csv_table.read_as(data_settings(name="table", path=path, **OWN), task.preprocessing)),
+        read(tabular.read_as(data_settings(name="table", path=path, **OWN), task.preprocessing)),
         task,
     )
 

@@ -52,9 +52,10 @@ def test_texts_of_clients(tmp_path):
 
 def test_what_cannot_be(tmp_path):
     npz, csv = write_npz(tmp_path / "a.npz", 0, 2), write_csv(tmp_path / "b.csv", 0, 2)
+    (images := tmp_path / "images").mkdir()
     one, other = ClientFiles(name="one", train=npz), ClientFiles(name="other", train=csv)
     for settings, message in (
-        (data_settings(clients=(one, other)), "all as .npz, .parquet, or CSV"),
+        (data_settings(clients=(one, other)), "all as .npz, or all as tables"),
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
@@ -63,7 +64,7 @@ def test_what_cannot_be(tmp_path):
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),
         (
-            (one, ClientFiles(name="two", train=tmp_path)),
+            (one, ClientFiles(name="two", train=images)),
             "is a folder; images of a client come as one .npz",
         ),
         (

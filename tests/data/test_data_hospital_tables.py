@@ -10,7 +10,8 @@ from test_data_forms import table
 import pomona
 from pomona.config import resolve
 from pomona.core.errors import DataError
-from pomona.data import csv_table, data_settings, read
+from pomona.data import data_settings, read
+from pomona.data.tables import tabular
 from pomona.personal import PersonalModel, inputs
 
 COMPOSED, DECOMPOSED = "K\u00f6ln", "Ko\u0308ln"
@@ -94,9 +95,11 @@ def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
     # and a note
     assert table(tmp_path / "a.csv", text).x.tolist() == np.float32([[1.343], [2.5]]).tolist()
     with pytest.raises(
-        DataError, match=r"first '1,343' in line 2: decimal commas\?.*if they part thousands"
+        DataError, match=r"first '2,5' in line 3: decimal commas\?.*if they part thousands"
     ):
         table(tmp_path / "a.csv", text, decimal=".")
+    whole = table(tmp_path / "a.csv", text.replace("2,5", "2"), decimal=".")
+    assert whole.x.tolist() == [[1343], [2]]
 
 
 def test_bytes_of_another_encoding_name_the_setting(tmp_path):
@@ -174,5 +177,5 @@ def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     asked, same = (inputs.read(tmp_path / name, about).x for name in ("a.csv", "numbers.csv"))
     assert np.array_equal(asked, same)
     by = about.preprocessing
-    found = csv_table.agreed(read(csv_table.read_as(plain, by)), by)
-    assert np.array_equal(found.x, csv_table.agreed(data, by).x)
+    found = tabular.agreed(read(tabular.read_as(plain, by)), by)
+    assert np.array_equal(found.x, tabular.agreed(data, by).x)

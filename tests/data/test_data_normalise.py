@@ -11,8 +11,9 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import Dataset, csv_table, data_settings, read
-from pomona.data.csv_table import moments
+from pomona.data import Dataset, data_settings, read
+from pomona.data.tables import tabular
+from pomona.data.tables.tabular import moments
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 
@@ -22,7 +23,7 @@ from pomona.scenario import Scenario
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 def test_moments_of_channels_against_numpy(monkeypatch, shape, dtype, piece):
     """Whatever is computed at once, in double precision."""
-    monkeypatch.setattr(csv_table, "PIECE", piece)
+    monkeypatch.setattr(tabular, "PIECE", piece)
     x = stream(2, "x").integers(0, 256, shape).astype(dtype)
     rows = np.arange(len(x))[::2]
     shift, scale = moments(x, rows)

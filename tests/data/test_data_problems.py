@@ -61,10 +61,11 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "  gaps: fill them with medians and flag them, data.missing=median",
         (
             "  commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
-            "thousands, take them out"
+            "thousands, data.decimal=point, or take them out"
         ),
         """  dates: read them as days, 'data.dates=["visit"]'""",
-        "  single cells: correct them, or take out their rows",
+        "  single cells: correct them, take out their rows, or, if they mark gaps, "
+        """'data.missing_values={weight = ["n.m."]}'""",
         """  categories: one column of 0 and 1 for each value, 'data.categories=["sex"]'""",
         "  to leave columns out: "
         """'data.drop_columns=["patient", "visit", "sex", "lactate", "creatinine"]'""",

@@ -13,10 +13,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import cell_values, csv_table, data_settings, read, table_features
+from pomona.data import cell_values, data_settings, read
 from pomona.data.axes import CustomReader
-from pomona.data.csv_table import moments
 from pomona.data.preprocessing import Preprocessing, RawTable, TableColumn
+from pomona.data.tables import features, tabular
+from pomona.data.tables.tabular import moments
 from pomona.personal.inputs import read as read_inputs
 from pomona.record.model_metadata import ModelMetadata
 
@@ -239,14 +240,14 @@ def test_names_in_the_settings_replace_none_in_a_file(tmp_path):
     parquet.write_table(pa.table({"a": [30.0], "b": [0]}), tmp_path / "t.parquet")
     settings = resolve_custom(tmp_path / "t.parquet")
     with pytest.raises(ConfigError, match=r"that .*t.parquet names itself; drop data.columns"):
-        csv_table.read(settings)  # as a reader of the user's own may
+        tabular.read(settings)  # as a reader of the user's own may
 
 
 @pytest.mark.parametrize(
     ("name", "what"), [("", "no name"), ("v" * 501, "a name of 501 characters")]
 )
 def test_a_feature_needs_a_name_that_can_be_recorded(name, what, tmp_path):
-    text = f"{name},age,died\n0,30,no\n1,40,yes\n"  # as pandas writes its index
+    text = f"{name},age,died\n1,30,no\n1,40,yes\n"
     said = refused(tmp_path, text)
     assert f"t.csv: column 0 (from 0) has {what}; give it one of 1 to 500 characters" in said
     assert "or drop it by data.drop_columns" in said
@@ -380,8 +381,8 @@ def test_features_are_those_of_scikit_learn(cells, data):
     ).reshape(-1, 1)
     columns = (TableColumn(name="a", fill=0.0), TableColumn(name="b", kind="category", fill=""))
     raw = RawTable(columns, np.hstack([numbers, words]), ((), tuple("ABCDE")))
-    by = table_features.fitted(raw, rows, 0.0)
-    x = table_features.features(raw, by, 0.25)
+    by = features.fitted(raw, rows, 0.0)
+    x = features.features(raw, by, 0.25)
     assert x.shape == (len(cells), by.width)
     assert np.isfinite(x).all()
 
@@ -591,6 +592,9 @@ class TestParquet:
         frame[3:].to_parquet(tmp_path / "test.parquet")
         data = read(data_settings(name="table", path=tmp_path, **ASKED))
         assert (len(data), data.n_train) == (4, 3)
+        frame.to_parquet(tmp_path / "train.pq")
+        with pytest.raises(DataError, match=r"has train.parquet, train.pq; keep one"):
+            read(data_settings(name="table", path=tmp_path, **ASKED))
 
     @pytest.mark.parametrize("harm", ["cut", "zeros", "text", "columns", "nested", "none"])
     def test_bad_files_are_one_line(self, tmp_path, harm):
@@ -618,14 +622,6 @@ class TestParquet:
             "none": "has no rows; add some",
         }
         assert wanted.get(harm, "Parquet") in said
-
-    def test_without_pyarrow_it_says_what_to_install(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("pomona.data.parquet.find_spec", lambda _: None)
-        with pytest.raises(
-            ConfigError,
-            match=r"t\.parquet: Parquet needs pyarrow; install Pomona with its extra tables",
-        ):
-            read(data_settings(name="table", path=write(tmp_path / "t.parquet", ""), **ASKED))
 
 
 def test_every_way_of_asking_leaves_out_the_same_columns(tmp_path):

@@ -47,6 +47,7 @@ def test_another_package_adds_a_format_by_an_entry_point(outside, tmp_path):
 
 def test_a_missing_library_is_named_with_its_extra(outside, tmp_path):
     outside(Format("Numbers", f"{__name__}:numbers", "no_such_library", "clinical"))
+    (tmp_path / "a.nums").touch()
     with pytest.raises(ConfigError, match=r"Numbers needs no_such_library.*extra clinical"):
         formats.read([tmp_path / "a.nums"], None)
 

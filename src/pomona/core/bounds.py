@@ -24,6 +24,7 @@ LONGEST = 500  # characters in a line from another party
 ROUNDS = 10**6  # the highest number of a round
 PLACES = 10**4  # the maximum number of clients in a federation
 HUGE = 1e100  # keeps sums of squares over samples and silos finite
+LARGEST = 1e18  # of a measurement, whose square float32 still holds
 
 
 def plain(text: str, most: int = LONGEST) -> str:

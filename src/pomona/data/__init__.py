@@ -7,17 +7,11 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import (
-    csv_table,
-    image_arrays,
-    memory_tables,
-    python_values,
-    targets,
-)
+from pomona.data import image_arrays, memory_tables, python_values, targets
 from pomona.data.axes import OwnData, Source
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.frame import is_frame
+from pomona.data.formats.frame import is_frame
 from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.quality import content_notes
 from pomona.data.quality.repeated_rows import without_repeats
@@ -30,6 +24,7 @@ from pomona.data.settings import (
     Normalisation,
     TargetKind,
 )
+from pomona.data.tables import tabular
 from pomona.data.targets import timed
 from pomona.data.validation import checked, finite
 
@@ -56,7 +51,7 @@ OWN_DATA = Registry(
         "clients": "pomona.data.clients:read",
         "repository": "pomona.data.hub_dataset:read",
         "memory": "pomona.data.memory:read",
-        "table": "pomona.data.csv_table:read",
+        "table": "pomona.data.tables.tabular:read",
         "text": "pomona.data.text:read",
         "arrays": "pomona.data.npz:read",
         "folders": "pomona.data.images.folders:read",
@@ -152,7 +147,7 @@ def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dat
     said = dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,))
     learns = dataset.kind == "table" or (dataset.kind == "image" and dataset.x.dtype != np.uint8)
     if asked == "training" or (learns and not said):
-        return csv_table.standardised(dataset, np.arange(dataset.n_train))
+        return tabular.standardised(dataset, np.arange(dataset.n_train))
     return dataset
 
 
@@ -186,7 +181,7 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
     y, classes = targets.from_arrays([(f"{name}: y", y)], custom.targets, custom.classes)
     if x.ndim == 2:
         finite(x, f"{name}: x")
-        return csv_table.in_single(
+        return tabular.in_single(
             Dataset(name, "table", x, y, classes, len(y), notes=notes), settings.memory_share
         )
     x = image_arrays.adopted(x, f"{name}: x")

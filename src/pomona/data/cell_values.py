@@ -6,16 +6,21 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from unicodedata import normalize
 
-import numpy as np
+from pomona.core.bounds import LARGEST
 
-LARGEST = float(np.finfo(np.float32).max)
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
 EPOCH = datetime(2000, 1, 1)
 WORDS = {"none", "unknown", "missing", "-", "."}  # gaps in numeric columns, but possibly categories
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
 _WHOLE = re.compile(r"^([-+]?\d+)\.0*$")
-_BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.].*)")
+_BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.,].*)")
+# cells with marks of thousands, by the decimal mark
+_THOUSANDS = {
+    "comma": re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
+    "point": re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
+}
+_SWAPPED = str.maketrans(".,", ",.")
 
 
 def real(cell: str) -> float:
@@ -23,20 +28,40 @@ def real(cell: str) -> float:
     return float(cell.replace("_", "!"))
 
 
-def number(cell: str) -> float:
+def has_thousands(cell: str, decimal: str) -> bool:
+    """Return whether a cell is a number with marks of thousands: 1.145 where the decimal mark is a
+    comma, 1,145 where it is a point; with an empty ``decimal``, for none.
+    """
+    return decimal in _THOUSANDS and _THOUSANDS[decimal].fullmatch(cell.strip()) is not None
+
+
+def pointed(cell: str, decimal: str) -> str:
+    """Return a number's cell with a decimal point and without marks of thousands.
+
+    Args:
+        cell: any other cell is returned unchanged, but not as a number: a point where the decimal
+            mark is a comma becomes a comma.
+        decimal: the decimal mark, "comma" or "point"; if empty, a comma is never part of a number.
+    """
+    if has_thousands(cell, decimal):
+        cell = cell.replace("." if decimal == "comma" else ",", "")
+    return cell.translate(_SWAPPED) if decimal == "comma" else cell
+
+
+def number(cell: str, decimal: str = "") -> float:
     """Return the number in a cell, 1 for true and 0 for false; NaN for anything else, and beyond
-    the range of float32.
+    ``LARGEST``; ``decimal`` as in ``pointed``.
     """
     try:
-        value = real(cell)
+        value = real(pointed(cell, decimal))
     except ValueError:
         return BOOLEANS.get(cell.strip().lower(), math.nan)
     return value if abs(value) <= LARGEST else math.nan
 
 
-def bound(cell: str) -> float:
+def bound(cell: str, decimal: str = "") -> float:
     """Return the number in a censored value, such as 5 for ``<5``; NaN for anything else."""
-    return number(found[1]) if (found := _BOUND.fullmatch(cell.strip())) else math.nan
+    return number(match[1], decimal) if (match := _BOUND.fullmatch(cell.strip())) else math.nan
 
 
 def is_gap(cell: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.core.files import expanded
-from pomona.data import cell_values, csv_table, npz, text
+from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.kinds import (
@@ -24,7 +24,7 @@ from pomona.data.kinds import (
     ClientParquetTexts,
     Texts,
 )
-from pomona.data.table_file import FORMATS
+from pomona.data.tables import tabular
 
 ClientData = (
     ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
@@ -66,19 +66,20 @@ def read(settings: ClientData) -> Dataset:
 def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple[int, ...]]:
     """Read all files as one data set; also return their row counts."""
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
-    suffixes = {path.suffix.lower() for path in paths}
-    formats = set(map(FORMATS.get, suffixes))
-    if suffixes != {".npz"} and (None in formats or len(formats) > 1):
-        named = ", ".join(sorted(suffix or "no suffix" for suffix in suffixes))
+    arrays = [path.suffix.lower() == ".npz" for path in paths]
+    tables = [path.is_dir() or formats.format_of(path) is not None for path in paths]
+    if not (all(arrays) or all(tables)):
+        suffixes = sorted({path.suffix.lower() or "no suffix" for path in paths})
         raise ConfigError(
-            f"the files of data.clients end in {named}; give all as .npz, .parquet, or CSV"
+            f"the files of data.clients end in {', '.join(suffixes)}; give all as .npz, or all as "
+            "tables (.parquet, CSV)"
         )
     training = len(settings.clients)
     if isinstance(settings, Arrays):
         return npz.read_parts(paths, training, settings)
     if isinstance(settings, Texts):
         return text.read_parts(paths, training, settings)
-    return csv_table.read_parts(paths, training, settings)
+    return tabular.read_parts(paths, training, settings)
 
 
 def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
@@ -102,6 +103,8 @@ def _fault(path: Path) -> str:
 
     All paths are reported together.
     """
+    if path.is_dir() and formats.part_files(path):
+        return ""
     if path.is_dir():
         return (
             f"{path} is a folder; images of a client come as one .npz with arrays x and y, see "

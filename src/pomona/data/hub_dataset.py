@@ -3,19 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
+
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, listed, refuse
-from pomona.data import csv_table, hub, image_arrays, image_stack, parquet, table_survey, text
+from pomona.data import hub, image_arrays, image_stack, text
 from pomona.data.dataset import Dataset
+from pomona.data.formats import arrow
 from pomona.data.kinds import HubImages, HubTable, HubTexts
-from pomona.data.table_file import MOST_ROWS
-from pomona.data.table_survey import TableSurvey
+from pomona.data.reader_process import Reply, read_in_child
+from pomona.data.tables import tabular
+from pomona.data.tables.survey import TableSurvey, survey
 
 Settings = HubTable | HubTexts | HubImages
+SUFFIX = ".parquet"
 NOTE = "huggingface"  # of the features, in a file of the Hub's library
 
 
@@ -42,7 +46,7 @@ def _dataset(paths: Sequence[Path], training: int, settings: Settings) -> Datase
     if isinstance(settings, HubTexts):
         return text.read_parts(paths, training, settings)[0]
     if isinstance(settings, HubTable):
-        return csv_table.read_parts(paths, training, settings)[0]
+        return tabular.read_parts(paths, training, settings)[0]
     return _images(paths, training, settings)
 
 
@@ -51,7 +55,7 @@ def _parts(name: str, root: Path, settings: Settings) -> tuple[list[Path], list[
 
     Raises as ``read``.
     """
-    every = sorted(path.relative_to(root) for path in root.rglob(f"*{parquet.SUFFIX}"))
+    every = sorted(path.relative_to(root) for path in root.rglob(f"*{SUFFIX}"))
     inside = [path for path in every if path.is_relative_to(settings.subset)]
     if not inside:
         there = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
@@ -93,41 +97,46 @@ def _class_names(path: Path, settings: Settings) -> tuple[str, ...]:
     """
     if settings.classes or settings.targets != "classes" or len(settings.labels) != 1:
         return ()
-    next(parquet.records(path, MOST_ROWS))  # which refuses what is damaged
-    told = parquet.note(path, NOTE) or b"{}"
-    tree = bounds.parse(told, lambda why: DataError(f"{path}: its note of the Hub: {why}"))
+    note = read_in_child(lambda: Reply(_note(path)), path).facts
+    tree = bounds.parse(note, lambda why: DataError(f"{path}: its note of the Hub: {why}"))
     for key in ("info", "features", str(settings.labels[0]), "names"):
         tree = tree.get(key) if isinstance(tree, dict) else None
     named = isinstance(tree, list) and all(isinstance(one, str) for one in tree)
     return tuple(map(bounds.plain, tree)) if named and len({*tree}) == len(tree) else ()
 
 
+def _note(path: Path) -> str:
+    """Return the features that the Hub's library wrote into a file, as JSON."""
+    try:
+        return arrow.metadata(path, NOTE).decode() or "{}"
+    except (OSError, ValueError) as fault:
+        raise DataError(f"{path}: not a readable Parquet file ({fault}); fetch it again") from fault
+
+
 def _images(paths: Sequence[Path], training: int, settings: HubImages) -> Dataset:
-    survey = table_survey.survey(paths, settings)
+    table = survey(paths, settings)
     assert settings.image_column is not None, "a setting selects this kind"
-    column = survey.files[0].index(settings.image_column, "image_column")
-    (y, classes), wrong = survey.targets(settings)
-    refuse(survey.name, wrong + survey.problems())
+    column = table.sources[0].index(settings.image_column, "image_column")
+    (y, classes), problems = table.targets(settings)
+    refuse(table.name, problems + table.problems())
     with TemporaryDirectory() as folder:
-        pictures = _unpacked(survey, column, Path(folder))
-        stack = image_stack.stacked(survey.name, pictures, settings)
-    n_train = sum(survey.counts[:training])
+        stack = image_stack.stacked(table.name, _unpacked(table, column, Path(folder)), settings)
+    n_train = sum(table.counts[:training])
     usual = image_arrays.usual(stack.x)
-    found = Dataset(survey.name, "image", stack.x, y, classes, n_train, *usual, notes=stack.notes)
-    described = survey.described(found, training, (column,))
+    dataset = Dataset(table.name, "image", stack.x, y, classes, n_train, *usual, notes=stack.notes)
+    described = table.described(dataset, training, (column,))
     return replace(described, columns=(), others=())
 
 
-def _unpacked(survey: TableSurvey, column: int, folder: Path) -> list[Path]:
-    """Write the pictures of the survey's rows as files, for the readers of files."""
-    found, lines = [], iter(survey.lines)
-    for number, (sheet, count) in enumerate(zip(survey.files, survey.counts, strict=True)):
-        assert isinstance(sheet.path, Path)
-        place = sheet.order[column] if sheet.order else column
-        kept = {*islice(lines, count)}
-        rows = parquet.records(sheet.path, MOST_ROWS, parquet.picture)
-        for row, pictures in enumerate(rows):
-            if row in kept:
-                found.append(folder / f"file-{number}-row-{row}.png")
-                found[-1].write_bytes(pictures[place])
-    return found
+def _unpacked(table: TableSurvey, column: int, folder: Path) -> list[Path]:
+    """Write the pictures of the rows as files, for the readers of files."""
+    paths = []
+    for number, source in enumerate(table.sources):
+        cells = source.cells(column)
+        if pa.types.is_struct(cells.type):
+            cells = pa.chunked_array([chunk.field("bytes") for chunk in cells.chunks])
+        for row, picture in enumerate(cells):
+            at = row if source.kept is None else int(source.kept[row])
+            paths.append(folder / f"file-{number}-row-{at + 1}.png")
+            paths[-1].write_bytes(picture.as_py() or b"")
+    return paths

@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, DataError, near, refuse
-from pomona.data import cell_values, image_arrays, image_stack, mask, table_file, targets
+from pomona.data import cell_values, image_arrays, image_stack, mask, targets
 from pomona.data.array_file import file
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import patients
 from pomona.data.kinds import ImageManifest
 from pomona.data.settings import CsvForm
+from pomona.data.tables import cells as table_cells
+from pomona.data.tables import source
+from pomona.data.tables.source import TableSource
 
 COLUMNS = ("path", "label", "mask", "client", "split", "group")
 ALIKE = {"": "train", "val": "validation"}
@@ -26,18 +29,19 @@ TEST = 2
 
 @dataclass(frozen=True)
 class ManifestRows:
-    """The cells of a manifest by column, with test rows last, and the line of each row."""
+    """The cells of a manifest by column, with test rows last, and each row's number in the file."""
 
     path: Path
     cells: dict[str, list[str]]
-    lines: list[int]
+    table: TableSource
+    order: list[int]
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.order)
 
     def where(self, row: int) -> str:
         """Return the location of a row, for messages."""
-        return f"line {self.lines[row]}"
+        return self.table.where(self.order[row])
 
 
 def read(settings: ImageManifest) -> Dataset:
@@ -89,20 +93,19 @@ def read(settings: ImageManifest) -> Dataset:
 
 
 def _rows(path: Path, form: CsvForm) -> ManifestRows:
-    lines = table_file.opened(path, form, header=True)
-    columns = lines.columns
-    if odd := [name for name in columns if name not in COLUMNS]:
-        raise DataError(f"{path} has the column {odd[0]!r}; {near(odd[0], COLUMNS)}")
-    records = [
-        (r.line, [_cell(*both) for both in zip(columns, r.cells, strict=True)])
-        for r in lines.rows()
-    ]
-    if not records:
+    (table,) = source.opened([path], form, header=True)
+    if unknown := [name for name in table.names if name not in COLUMNS]:
+        raise DataError(f"{path} has the column {unknown[0]!r}; {near(unknown[0], COLUMNS)}")
+    if not len(table):
         raise DataError(f"{path} has no line below its header; add one for each image")
-    if "split" in columns:  # training rows come first
-        records.sort(key=lambda row: row[1][columns.index("split")] == SPLITS[TEST])
-    cells = {name: [row[i] for _, row in records] for i, name in enumerate(columns)}
-    return ManifestRows(path, cells, [line for line, _ in records])
+    cells = {
+        name: [_cell(name, cell) for cell in table_cells.texts(table.cells(i))]
+        for i, name in enumerate(table.names)
+    }
+    test = [split == SPLITS[TEST] for split in cells.get("split", [""] * len(table))]
+    order = np.argsort(test, kind="stable").tolist()  # training rows come first
+    cells = {name: [column[row] for row in order] for name, column in cells.items()}
+    return ManifestRows(path, cells, table, order)
 
 
 def _cell(column: str, cell: str) -> str:

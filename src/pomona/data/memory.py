@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import NAMED, SPLITS, Targets
 from pomona.core.errors import DataError, near
-from pomona.data import cell_values, csv_table, npz, targets
+from pomona.data import cell_values, npz, targets
 from pomona.data.array_file import paired
 from pomona.data.axes import Arrays, InMemory, Table
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.frame import Frame, is_frame
+from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.memory_tables import (
     ClientFrames,
     Rows,
@@ -33,6 +33,7 @@ from pomona.data.memory_tables import (
 from pomona.data.python_values import array, channels_last, pair, stored
 from pomona.data.python_values import names as names_of
 from pomona.data.section import data_settings
+from pomona.data.tables import tabular
 
 
 def from_arrays(
@@ -276,7 +277,7 @@ class _Frames:
 
     def read(self, settings: Table) -> Dataset:
         """Return the data set."""
-        return csv_table.read_parts(self.frames, 1, settings)[0]
+        return tabular.read_parts(self.frames, 1, settings)[0]
 
 
 def _is_text(y: NDArray[Any]) -> bool:

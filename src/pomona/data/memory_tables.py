@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import NAMED, SPLITS
 from pomona.core.errors import ConfigError, DataError, listed, refuse
-from pomona.data import cell_values, csv_table
+from pomona.data import cell_values
 from pomona.data.axes import Source, Table, settings_class
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.frame import Frame, column_cells, is_frame
-from pomona.data.parquet import cell
+from pomona.data.formats.columns import cell_text
+from pomona.data.formats.frame import Frame, column_cells, is_frame
 from pomona.data.python_values import array
 from pomona.data.settings import DataSettings
+from pomona.data.tables import tabular
 
 Cells = dict[str, list[str]]
 
@@ -139,7 +140,7 @@ def _labels(y: Any, where: str, settings: Mapping[str, Any]) -> Cells:
 def _texts(values: NDArray[Any]) -> list[str]:
     if values.dtype.kind in "mM":
         values = values.astype(str)
-    return [cell(value) for value in values.tolist()]
+    return [cell_text(value) for value in values.tolist()]
 
 
 def _named(cells: list[str], settings: Mapping[str, Any]) -> list[str]:
@@ -165,7 +166,7 @@ class ClientFrames:
     def read(self, settings: Table) -> Dataset:
         """Return the data set."""
         training = sum(role == 0 for role in self.role)
-        dataset, counts = csv_table.read_parts(self.frames, training, settings)
+        dataset, counts = tabular.read_parts(self.frames, training, settings)
         role = np.repeat(np.array(self.role, np.int8), counts)
         owners = Owners(self.names, np.repeat(np.array(self.owner, np.int64), counts), role)
         return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
@@ -220,4 +221,4 @@ def own_table(x: Any, y: Any, where: str, settings: DataSettings) -> Dataset:
     in_memory: Any = settings_class(Source("table", "memory"))
     keys = in_memory.model_fields.keys() & settings.model_fields_set - {"name"}
     table = in_memory(**{key: getattr(settings, key) for key in keys}, **said)
-    return csv_table.read_parts([replace(frame, name=where)], 1, table)[0]
+    return tabular.read_parts([replace(frame, name=where)], 1, table)[0]

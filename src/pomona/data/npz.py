@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from pomona.core.bounds import NAMED, plain
 from pomona.core.errors import DataError
 from pomona.core.files import opened
-from pomona.data import cell_values, csv_table, image_arrays, targets, validation
+from pomona.data import cell_values, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.kinds import Arrays, NpzArrays
+from pomona.data.tables import tabular
 
 Pair = tuple[StoredArray, StoredArray]
 Index = Mapping[str, zipfile.ZipInfo]
@@ -202,7 +203,7 @@ def assembled(
         return image_arrays.dataset(name, parts, training, share, kind, classes)
     y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, classes)
     x, n_train = rows([x for x, _ in parts], share), sum(len(x) for x, _ in parts[:training])
-    return csv_table.in_single(Dataset(name, "table", x, y, classes, n_train), share)
+    return tabular.in_single(Dataset(name, "table", x, y, classes, n_train), share)
 
 
 def grouped(dataset: Dataset, names: Sequence[str] | None) -> Dataset:

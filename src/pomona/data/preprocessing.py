@@ -1,7 +1,7 @@
 """Preprocessing of table columns: the record in runs, model files and agreements.
 
 A table as read (``RawTable``) is float64: numbers, days of dates, category codes, and NaN for gaps.
-The training rows determine its ``Preprocessing``, which converts it to float32; ``table_features``
+The training rows determine its ``Preprocessing``, which converts it to float32; ``tables.features``
 learns and applies it.
 """
 
@@ -159,7 +159,8 @@ class RawTable:
         x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a
             gap.
         values: distinct categories of each column, in order of occurrence; empty for other columns.
-        bounds: number of cells per column read as bounds; empty if none were allowed.
+        bounds, thousands: number of cells per column read as bounds, and with marks of thousands;
+            empty if unknown.
         layout: as in ``Preprocessing``.
     """
 
@@ -168,6 +169,7 @@ class RawTable:
     values: tuple[tuple[str, ...], ...]
     layout: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
+    thousands: tuple[int, ...] = ()
 
     @classmethod
     def plain(
@@ -189,4 +191,20 @@ class RawTable:
             columns=columns,
             values=tuple(self.values[i] for i in numbers),
             x=self.x[:, list(numbers)],
+        )
+
+    def with_columns(self, numbers: Sequence[int], table: "RawTable") -> "RawTable":
+        """Return the table with these columns replaced by those of another one, in order."""
+        self.x[:, list(numbers)] = table.x
+        columns, values = list(self.columns), list(self.values)
+        bounds, thousands = list(self.bounds), list(self.thousands)
+        for k, number in enumerate(numbers):
+            columns[number], values[number] = table.columns[k], table.values[k]
+            bounds[number], thousands[number] = table.bounds[k], table.thousands[k]
+        return replace(
+            self,
+            columns=tuple(columns),
+            values=tuple(values),
+            bounds=tuple(bounds),
+            thousands=tuple(thousands),
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.array_file import StoredArray
-from pomona.data.frame import is_frame
+from pomona.data.formats.frame import is_frame
 
 
 def stored(values: NDArray[Any], where: str) -> StoredArray:

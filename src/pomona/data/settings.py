@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pomona.core.bounds import Finite, Targets
+from pomona.core.bounds import LARGEST, Finite, Targets
 from pomona.core.settings import Settings
 
 
@@ -33,7 +33,7 @@ def _mark(value: Any) -> Any:
 
 
 DEFAULT = "digits"
-Edge = Annotated[float, Field(gt=0, lt=1e30)]
+Edge = Annotated[float, Field(gt=0, le=LARGEST)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
 Marker = Annotated[
     str,

@@ -18,7 +18,7 @@ from pomona.data.dataset import Dataset, Learn
 from pomona.data.kinds import ColumnData, ImageManifest
 from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
-from pomona.data.stray_cells import Strays
+from pomona.data.tables.strays import Strays
 
 MOST_DIGITS = 18  # of a class name that may be a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
@@ -147,14 +147,19 @@ def _close(values: NDArray[Any]) -> list[str]:
 
 
 class LabelColumn(NamedTuple):
-    """A label column: its heading, its N cells, and a function that locates a row for messages."""
+    """A label column: its heading, its N cells, a function that locates a row for messages, and
+    the cells as numbers (N,), NaN where they are none, if they are already known.
+    """
 
     heading: str
     cells: Sequence[str]
     where: Callable[[int], str]
+    values: NDArray[np.float64] | None = None
 
     def numbers(self) -> NDArray[np.float64]:
         """Return the cells as numbers (N,), NaN where they are none."""
+        if self.values is not None:
+            return self.values
         return np.array([number(cell) for cell in self.cells], np.float64)
 
     def unlike(self, what: str, good: NDArray[np.bool_], remedy: str = "") -> list[str]:
@@ -258,11 +263,12 @@ def _no_times(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
 
 def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are not finite."""
-    heading, cells, where = column
-    strays = Strays(heading)
-    for row in np.flatnonzero(np.isnan(values)):
-        strays.add(cells[int(row)], lambda cell: where(cells.index(cell)))
-    return [f"label {strays.problem(len(cells))}{_hint(cells)}"] if strays.first else []
+    strays, cells = Strays(column.heading), column.cells
+    for row in np.flatnonzero(np.isnan(values)).tolist():
+        strays.add(cells[row], row, is_gap(cells[row]))
+    if not strays.first:
+        return []
+    return [f"label {strays.problem(len(cells), column.where)}{_hint(cells)}"]
 
 
 def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, list[str]]:

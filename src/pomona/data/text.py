@@ -1,4 +1,4 @@
-"""Texts from CSV as rows of token ids; AG's News."""
+"""Texts in columns as rows of token ids; AG's News."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, refuse
-from pomona.data import table_file, table_survey, tokenizer
+from pomona.data import formats, tokenizer
 from pomona.data.axes import PublicTexts, Source, Texts, settings_class
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.table_file import Record
-from pomona.data.table_survey import TableSurvey
+from pomona.data.tables import cells
+from pomona.data.tables.roles import require_cells
+from pomona.data.tables.source import TableSource
+from pomona.data.tables.survey import TableSurvey, survey
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -46,25 +48,25 @@ def encode(
 
 
 def read(settings: Texts) -> Dataset:
-    """Read own texts: a CSV file, or a folder with train.csv and optionally test.csv."""
-    return read_parts(table_file.parts(own_path(settings)), 1, settings)[0]
+    """Read own texts: a file, or a folder with training and maybe test rows."""
+    return read_parts(formats.training_and_test(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(
     paths: Sequence[Path], training: int, settings: Texts
 ) -> tuple[Dataset, tuple[int, ...]]:
-    """Read CSV files, the first ``training`` of them for training; returns the data and their row
+    """Read files, the first ``training`` of them for training; returns the data and their row
     counts.
 
     The vocabulary is that of ``data.tokenizer``; or it has the words of all rows, and
     ``Dataset.learn`` restricts it to training rows.
     """
-    survey, wanted, texts = _texts(paths, settings)
-    (y, classes), wrong = survey.targets(settings)
-    refuse(survey.name, wrong + survey.problems())
-    n_train = sum(survey.counts[:training])
-    dataset = _dataset(survey.name, texts, y, classes, n_train, settings)
-    return survey.described(dataset, training, wanted), survey.counts
+    table, columns, texts = _texts(paths, settings)
+    (y, classes), problems = table.targets(settings)
+    refuse(table.name, problems + table.problems())
+    n_train = sum(table.counts[:training])
+    dataset = _dataset(table.name, texts, y, classes, n_train, settings)
+    return table.described(dataset, training, columns), table.counts
 
 
 def _texts(
@@ -74,14 +76,19 @@ def _texts(
         raise ConfigError(
             f"{paths[0]} needs texts: set data.text_columns to the names or numbers of columns"
         )
-    survey = table_survey.survey(paths, settings)
-    wanted = survey.files[0].indices(settings.text_columns, "text_columns")
-    return survey, wanted, [joined(record, wanted) for record in survey]
+    table = survey(paths, settings)
+    columns = table.sources[0].indices(settings.text_columns, "text_columns")
+    return table, columns, [text for source in table.sources for text in joined(source, columns)]
 
 
-def joined(record: Record, wanted: Sequence[int]) -> str:
-    """Join a record's cells in these columns, in this order."""
-    return " ".join(record.cells[i] for i in wanted)
+def joined(source: TableSource, columns: Sequence[int]) -> list[str]:
+    """Return each row's cells in these columns, in this order, as one text.
+
+    Raises DataError for columns that hold neither text nor numbers.
+    """
+    require_cells(source, columns)
+    each = [cells.texts(source.cells(i)) for i in columns]
+    return [" ".join(row) for row in zip(*each, strict=True)]
 
 
 def _dataset(
@@ -180,9 +187,9 @@ def ag_news(settings: PublicTexts) -> Dataset:
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)
-    survey, _, texts = _texts([found], fixed)
-    (y, _), wrong = survey.targets(fixed)
-    refuse(survey.name, wrong)
+    table, _, texts = _texts([found], fixed)
+    (y, _), problems = table.targets(fixed)
+    refuse(table.name, problems)
     order, n_train = first_share(y, 0.8)
     return _dataset(
         "ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.bounds import LARGEST
 from pomona.core.errors import DataError
 from pomona.data.dataset import FORMS, Dataset, Kind, Owners
 from pomona.data.preprocessing import LONGEST_NAME
@@ -92,12 +93,11 @@ def _between(y: NDArray[Any]) -> str:
 
 
 def finite(x: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if values are NaN or infinite (or beyond
-    float32).
+    """Raise DataError with the count and the first row if values are NaN, infinite, or too large to
+    be measurements.
     """
-    with np.errstate(over="ignore"):
-        wrong = lambda block: ~np.isfinite(block.astype(np.float32, copy=False))  # noqa: E731
-        _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
+    wrong = lambda block: ~(np.abs(block) <= LARGEST)  # noqa: E731
+    _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
 
 
 def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:

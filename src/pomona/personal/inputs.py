@@ -5,7 +5,6 @@ The columns of a table are matched to the model's by name if both have names, el
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,21 +15,15 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
 from pomona.core.table import reads_as_number
-from pomona.data import (
-    image_arrays,
-    npz,
-    python_values,
-    table_cells,
-    table_features,
-    table_file,
-    text,
-    validation,
-)
+from pomona.data import formats, image_arrays, npz, python_values, text, validation
 from pomona.data.array_file import StoredArray, file, joined, reading
-from pomona.data.frame import Frame, Source, is_frame
+from pomona.data.formats import csv
+from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.images.grid import Grid
 from pomona.data.preprocessing import TableColumn
-from pomona.data.table_file import FORMATS, TableFile
+from pomona.data.tables import cells, features, source
+from pomona.data.tables.roles import require_cells
+from pomona.data.tables.source import Source, TableSource
 from pomona.personal import image_inputs
 from pomona.record.model_metadata import ModelMetadata
 
@@ -57,7 +50,7 @@ class Samples(NamedTuple):
 
 
 def read(
-    source: Any,
+    samples: Any,
     about: ModelMetadata,
     id_column: str | None = None,
     client_column: str | int | None = None,
@@ -66,7 +59,7 @@ def read(
     memory: an array, tensor or list x (n, ...) as of ``.npz``, a frame of pandas, polars or pyarrow
     as of a table, or texts.
 
-    An ``.npz`` archive has them as its array ``x``; a table (``FORMATS``) is read like the training
+    An ``.npz`` archive has them as its array ``x``; a table (``formats``) is read like the training
     table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
     one text per line; any other file is an image or a volume, and a folder a DICOM series. Images
     are resized to the model's size and, if they have 8 bits and the model takes gray images,
@@ -81,11 +74,14 @@ def read(
         ConfigError: a package needed to read them is missing.
     """
     beside = Beside(id_column, client_column)
-    if not isinstance(source, str | Path):
-        return _in_memory(source, about, beside)
-    path = Path(source)
+    if not isinstance(samples, str | Path):
+        return _in_memory(samples, about, beside)
+    path = Path(samples)
     suffix = path.suffix.lower()
-    if beside != Beside() and suffix not in FORMATS:
+    table = formats.format_of(path) is not None or (
+        path.is_dir() and bool(formats.part_files(path))
+    )
+    if beside != Beside() and not table:
         column = id_column if client_column is None else client_column
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
     match suffix:
@@ -95,11 +91,11 @@ def read(
             with reading(path):
                 texts = content(file(path), LONG)
             try:
-                whole = StringIO(texts.decode(table_file.encoding(texts, about.form)), None)
+                whole = StringIO(texts.decode(csv.encoding(texts, about.form)), None)
             except UnicodeError as fault:
-                raise DataError(f"{path}: {table_file.misread(fault, about.form)}") from None
+                raise DataError(f"{path}: {csv.misread(fault, about.form)}") from None
             return Samples(encoded([line.rstrip("\n") for line in whole], about))
-        case _ if suffix in FORMATS:
+        case _ if table:
             return _records(path, about, beside)
         case _:
             image = image_inputs.read(path, about)
@@ -180,97 +176,74 @@ def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:
             f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
             "files"
         )
-    sheet = opened(path, about, beside)
-    ids, clients = (() if column is None else sheet.cells(column) for column in beside)
+    (table,) = source.opened([path], about.form, lambda names: _names_columns(names, about))
+    columns, note = _matched(table, about, beside)
+    if not len(table):
+        raise DataError(f"{path} has no rows below its header; add one for each answer")
+    ids, clients = (() if column is None else _cells(table, column) for column in beside)
     if about.kind == "text":
-        return Samples(encoded(sheet.texts(), about), sheet.note, ids, clients)
-    x, notes = sheet.numbers(about, MEMORY_SHARE)
-    note = "; ".join([*filter(None, [sheet.note]), *(f"{path}: {note}" for note in notes)])
-    return Samples(x, note, ids, clients)
+        return Samples(encoded(text.joined(table, columns), about), note, ids, clients)
+    x, notes = _numbers(table, columns, about)
+    notes = [*filter(None, [note]), *table.columns.notes, *(f"{path}: {note}" for note in notes)]
+    return Samples(x, "; ".join(notes), ids, clients)
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """Rows for a model.
+def _numbers(
+    table: TableSource, indices: Sequence[int], about: ModelMetadata
+) -> tuple[NDArray[Any], list[str]]:
+    """Return the model's features (n, F) float32 of these columns, and remarks on cells unlike
+    those in training.
 
-    Attributes:
-        file: with its format as in training.
-        wanted: indices of the model's columns, in the model's order.
-        count: number of rows.
-        note: assumptions made in reading, for display; empty if none.
+    Raises DataError for all columns with unreadable cells.
     """
-
-    file: TableFile
-    wanted: tuple[int, ...]
-    count: int
-    note: str
-
-    def numbers(self, about: ModelMetadata, memory_share: float) -> tuple[NDArray[Any], list[str]]:
-        """Return the model's features (n, F) float32, and remarks on cells unlike those in
-        training.
-
-        Raises DataError for all columns with unreadable cells.
-        """
-        plain = tuple(TableColumn(name=self.file.columns[i]) for i in self.wanted)
-        columns = about.preprocessing.columns if about.preprocessing else plain
-        raw, strays = table_cells.read(
-            self.file.rows(), self.count, self.wanted, columns, memory_share
-        )
-        problems = [column.problem(self.count) for column in strays]
-        refuse(
-            self.file.path,
-            problems,
-            ["use values like those in training; gaps are filled only if they were in training"],
-        )
-        if about.preprocessing is None:
-            return raw.x.astype(np.float32), []
-        features = table_features.features(raw, about.preprocessing, memory_share)
-        return features, table_features.strangers(raw, about.preprocessing)
-
-    def cells(self, column: str | int) -> list[str]:
-        """Return the cells of a column by name or number, as in the file.
-
-        Raises DataError if there is none.
-        """
-        columns, number = self.file.columns, column
-        if str(column) in columns:
-            number = columns.index(str(column))
-        if isinstance(number, str) or not -len(columns) <= number < len(columns):
-            hint = near(str(column), columns)
-            raise DataError(f"{self.file.path} has no column {column!r}; {hint}")
-        return [record.cells[number] for record in self.file.rows()]
-
-    def texts(self) -> list[str]:
-        """Return the model's columns, joined to one text per row."""
-        return [text.joined(record, self.wanted) for record in self.file.rows()]
+    plain = tuple(TableColumn(name=table.names[i]) for i in indices)
+    columns = about.preprocessing.columns if about.preprocessing else plain
+    numeric = [i for i, column in zip(indices, columns, strict=True) if column.kind == "number"]
+    decimal, notes = cells.decimal_mark(table, numeric, about.form)
+    require_cells(table, indices)
+    raw, unread = cells.read([table], [decimal], indices, columns, MEMORY_SHARE)
+    refuse(
+        table.path,
+        [column.problem(len(table), table.where) for column in unread],
+        ["use values like those in training; gaps are filled only if they were in training"],
+    )
+    if about.preprocessing is None:
+        return raw.x.astype(np.float32), notes
+    x = features.features(raw, about.preprocessing, MEMORY_SHARE)
+    return x, [*notes, *features.strangers(raw, about.preprocessing)]
 
 
-def opened(path: Source, about: ModelMetadata, beside: Beside) -> Sheet:
-    """Open a file and match its columns to the model's.
+def _cells(table: TableSource, column: str | int) -> list[str]:
+    """Return the cells of a column by name or number, as in the file.
+
+    Raises DataError if there is none.
+    """
+    names, number = table.names, column
+    if str(column) in names:
+        number = names.index(str(column))
+    if isinstance(number, str) or not -len(names) <= number < len(names):
+        hint = near(str(column), names)
+        raise DataError(f"{table.path} has no column {column!r}; {hint}")
+    return cells.texts(table.cells(number % len(names)))
+
+
+def _matched(
+    table: TableSource, about: ModelMetadata, beside: Beside
+) -> tuple[tuple[int, ...], str]:
+    """Return the indices of the model's columns, in the model's order, and what was assumed.
 
     Other columns of the training file (label, client) are ignored, so that the training file itself
     is accepted, as are the columns ``beside``; for texts all other columns are ignored, as in
     training.
 
-    Raises:
-        DataError: not CSV, no rows, missing or unknown columns, or the wrong number of columns.
+    Raises DataError for missing or unknown columns, or the wrong number of columns.
     """
-    file = table_file.opened(path, about.form, lambda cells: _names_columns(cells, about))
-    wanted, note = _matched(file, about, beside)
-    count = sum(1 for _ in file.rows())
-    if not count:
-        raise DataError(f"{path} has no rows below its header; add one for each answer")
-    return Sheet(file, wanted, count, note)
-
-
-def _matched(file: TableFile, about: ModelMetadata, beside: Beside) -> tuple[tuple[int, ...], str]:
-    """Return the places of the model's columns, and what was assumed."""
     layout = about.preprocessing.layout if about.preprocessing else ()
-    if file.header and about.read_columns:
-        return _by_name(file, about, beside), ""
-    if not file.header and len(layout) == len(file.columns):
+    if table.header and about.read_columns:
+        return _by_name(table, about, beside), ""
+    if not table.header and len(layout) == len(table.names):
         return tuple(layout.index(name) for name in about.read_columns), ""
-    return _by_order(file, about)
+    return _by_order(table, about)
 
 
 def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
@@ -285,39 +258,37 @@ def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
     return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
 
 
-def _by_name(file: TableFile, about: ModelMetadata, beside: Beside) -> tuple[int, ...]:
-    columns = file.columns
-    missing = [name for name in about.read_columns if name not in columns]
-    known = {*about.read_columns, *about.others, *map(str, beside)}
-    odd = [name for name in columns if about.kind == "table" and name not in known]
-    if missing or odd:
-        wrong = [
-            f"{what} {listed(names, 8)}"
-            for what, names in (("missing", missing), ("unknown", odd))
+def _by_name(table: TableSource, about: ModelMetadata, beside: Beside) -> tuple[int, ...]:
+    missing = [name for name in about.read_columns if name not in table.names]
+    known = {*about.read_columns, *about.others, *map(str, beside), ""}  # "": row names
+    unknown = [name for name in table.names if about.kind == "table" and name not in known]
+    if missing or unknown:
+        problems = [
+            f"{reason} {listed(names, 8)}"
+            for reason, names in (("missing", missing), ("unknown", unknown))
             if names
         ]
-        id_ = "; name a column of identifiers with --id, leave out others" if odd else ""
+        remedy = "; name a column of identifiers with --id, leave out others" if unknown else ""
         raise DataError(
-            f"{file.path} has other columns than the model: {'; '.join(wrong)}; "
-            f"the model takes {listed(about.read_columns, 12)}{id_}"
+            f"{table.path} has other columns than the model: {'; '.join(problems)}; "
+            f"the model takes {listed(about.read_columns, 12)}{remedy}"
         )
-    return tuple(columns.index(name) for name in about.read_columns)
+    return tuple(table.names.index(name) for name in about.read_columns)
 
 
-def _by_order(file: TableFile, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
+def _by_order(table: TableSource, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
     known = about.read_columns
-    takes = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
+    count = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
     names = f" ({listed(known, 12)})" if known else ""
-    if len(file.columns) != takes:
-        raise DataError(
-            f"{file.path} has {len(file.columns)} columns, the model takes {takes}{names}; "
-            + (
-                "give a header with their names"
-                if known
-                else "give these alone, in the order of the training"
-            )
+    if len(table.names) != count:
+        remedy = (
+            "give a header with their names"
+            if known
+            else "give these alone, in the order of the training"
         )
-    nameless = "the model knows no names of columns" if file.header else "the file has no header"
-    return tuple(
-        range(takes)
-    ), f"{file.path}: {nameless}; its columns are taken in the order of the training{names}"
+        raise DataError(
+            f"{table.path} has {len(table.names)} columns, the model takes {count}{names}; {remedy}"
+        )
+    reason = "the model knows no names of columns" if table.header else "the file has no header"
+    note = f"{table.path}: {reason}; its columns are taken in the order of the training{names}"
+    return tuple(range(count)), note

@@ -18,12 +18,13 @@ import numpy as np
 from pomona.core.errors import DataError, PomonaError
 from pomona.core.files import expanded
 from pomona.core.settings import Settings
-from pomona.data import csv_table, image_arrays, read
+from pomona.data import image_arrays, read
 from pomona.data.axes import ColumnData, files
 from pomona.data.dataset import Dataset
+from pomona.data.formats import CSV, formats
 from pomona.data.section import Data
 from pomona.data.settings import DataSettings
-from pomona.data.table_file import CSV, FORMATS
+from pomona.data.tables import tabular
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.task_settings import TaskSettings
@@ -31,7 +32,7 @@ from pomona_federation.task_settings import TaskSettings
 logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
 READERS = {"table", "arrays"}
-SUFFIXES = {".npz", *(suffix for suffix, form in FORMATS.items() if form == CSV)}
+SUFFIXES = {".npz", *(suffix for suffix, form in formats().items() if form == CSV)}
 SETTLED = (
     2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
 )
@@ -199,7 +200,7 @@ def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
             f"the targets are {known}, the agreement says {task.targets}; set data.targets"
         )
     table = (
-        csv_table.agreed(found, task.preprocessing)
+        tabular.agreed(found, task.preprocessing)
         if task.preprocessing and found.kind == "table"
         else found
     )
@@ -258,7 +259,7 @@ def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     some.
     """
     by = task.preprocessing
-    own = csv_table.read_as(settings, by) if by else settings
+    own = tabular.read_as(settings, by) if by else settings
     if (
         task.classes
         and isinstance(own, ColumnData)
@@ -266,4 +267,4 @@ def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
         and own.label_column is not None
     ):
         own = own.model_copy(update={"classes": task.classes})
-    return conformed(read(own, keep_raw=by is not None and csv_table.needs_raw(by)), task)
+    return conformed(read(own, keep_raw=by is not None and tabular.needs_raw(by)), task)

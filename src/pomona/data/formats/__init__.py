@@ -12,7 +12,7 @@ A package can add a format too, by an entry point of the group ``pomona.readers`
 suffix and whose object is a ``Format``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -20,11 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from pomona.core.errors import ConfigError, with_extra
+from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file
 from pomona.data.formats.columns import Columns
-from pomona.data.formats.transfer import read_columns
+from pomona.data.formats.folder import Reader
+from pomona.data.formats.transfer import Work, read_columns
 from pomona.data.settings import (
     CsvFile,
     DataSettings,
@@ -33,7 +34,6 @@ from pomona.data.settings import (
 )
 
 ENTRY_POINTS = "pomona.readers"
-Reader = Callable[[Path, object], Columns]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,11 @@ _SPREADSHEET = Format(
 )
 _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
+    **dict.fromkeys((".parquet", ".pq"), Format("Parquet", "pomona.data.formats.arrow:parquet")),
+    **dict.fromkeys(
+        (".arrow", ".feather", ".ipc"), Format("Arrow", "pomona.data.formats.arrow:ipc")
+    ),
+    ".orc": Format("ORC", "pomona.data.formats.arrow:orc"),
     **dict.fromkeys((".sas7bdat", ".xpt"), _STATISTICS("SAS")),
     **dict.fromkeys((".por", ".sav", ".zsav"), _STATISTICS("SPSS")),
     ".dta": _STATISTICS("Stata"),
@@ -98,8 +103,47 @@ def format_of(path: Path) -> Format | None:
     return formats().get(suffix(path))
 
 
+def part_files(folder: Path) -> list[Path]:
+    """Return the table files in a folder and its folders, in order; hidden ones are left out, and
+    those with an underscore, which programs write beside their data.
+    """
+    every = (path for path in sorted(folder.rglob("*")) if format_of(path) and path.is_file())
+    return [
+        path
+        for path in every
+        if not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
+    ]
+
+
+def training_and_test(path: Path) -> list[Path]:
+    """Return the file or folder with the training rows, and that with the test rows if there is
+    one: those named train and test of a folder, else the path itself.
+
+    Raises DataError for a folder without tables.
+    """
+    if not path.is_dir():
+        return [path]
+    train, test = (_named(path, name) for name in ("train", "test"))
+    if train:
+        return [train, *filter(None, [test])]
+    if test or not part_files(path):
+        raise DataError(f"{path} has no train.csv; add it, or set data.path to one file")
+    return [path]
+
+
+def _named(folder: Path, name: str) -> Path | None:
+    """Return the table of a folder by its name, a file or a folder with files."""
+    inside = sorted(folder.iterdir())
+    paths = [path for path in inside if format_of(path) and path.stem.split(".")[0] == name]
+    paths += [path for path in inside if path.name == name and path.is_dir() and part_files(path)]
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise DataError(f"{folder} has {names}; keep one, or set data.path to one file")
+    return paths[0] if paths else None
+
+
 def read(paths: Sequence[Path], settings: object) -> list[Columns]:
-    """Read files with the settings of their data, all in one child process.
+    """Read files, and folders of files, with the settings of their data, all in one child process.
 
     A file whose suffix is unknown is read as CSV.
 
@@ -107,8 +151,15 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
         ConfigError: the library of a format is missing.
         DataError: a file is missing, cannot be read, or is not of its format.
     """
-    readers = [_reader(path, format_of(path) or CSV) for path in paths]
-    return read_columns(list(zip(map(file, paths), readers, strict=True)), settings)
+    work = []
+    for path in paths:
+        files = part_files(path) if path.is_dir() else [path]
+        known = [format_of(each) or CSV for each in files]
+        readers = [_reader(each, form) for each, form in zip(files, known, strict=True)]
+        if not readers:
+            raise DataError(f"{path} has no tables; set data.path to a file")
+        work.append(Work(path, known[0].title, [*zip(map(file, files), readers, strict=True)]))
+    return read_columns(work, settings)
 
 
 def _reader(path: Path, form: Format) -> Reader:

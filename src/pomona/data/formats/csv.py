@@ -1,17 +1,285 @@
-"""CSV: every cell as the text that the file has."""
+"""CSV: every cell as the text that the file has.
 
+pyarrow reads the cells. It does not say in which line a row is, so that a file is read a second
+time, by Python's ``csv``, where a message needs lines, and where line breaks within quotes leave
+room for an unclosed quote that swallows rows.
+"""
+
+import codecs
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
+from typing import IO
 
+import numpy as np
 import pyarrow as pa
-from pyarrow import csv
+from numpy.typing import NDArray
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
 
-from pomona.data.formats.columns import Columns
+from pomona.core.errors import DataError, refuse
+from pomona.core.table import reads_as_number
+from pomona.data.array_file import opened, reading
+from pomona.data.formats.columns import MOST_COLUMNS, Columns
+from pomona.data.formats.foreign import SIGNATURE, refuse_foreign
+from pomona.data.formats.transfer import spooled
+from pomona.data.settings import MARKS, CsvForm, CsvHeading
+
+LONGEST_LINE = 1 << 20  # characters examined to find the separator
+BLOCK = 1 << 22  # bytes parsed at once, more than a row may have
+DIVIDERS = ",;\t|"
+# of Excel, before the header
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the start of a CSV file says about the rest.
+
+    Attributes:
+        encoding, separator: as set, or from its first bytes and lines.
+        skipped: lines before the first record.
+        first, second: the first records, empty where the file ends before.
+    """
+
+    encoding: str
+    separator: str
+    skipped: int
+    first: Sequence[str] = ()
+    second: Sequence[str] = ()
+
+
+class CountedLines:
+    """A stream that counts the lines of what is read from it."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self.raw, self.breaks, self.end, self.closed = raw, 0, b"", False
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes."""
+        content = self.raw.read(count)
+        self.breaks += content.count(b"\n")
+        self.end = content.rstrip(b"\0")[-1:] or self.end
+        return content
+
+    @property
+    def lines(self) -> int:
+        """The number of lines so far."""
+        return self.breaks + (self.end not in {b"\n", b""})
 
 
 def read(path: Path, settings: object) -> Columns:
-    """Read a CSV file; its first record is row 0, whether or not it names the columns."""
-    options = csv.ReadOptions(autogenerate_column_names=True, use_threads=False)
-    table = csv.read_csv(path, options)
-    texts = [column.cast(pa.string()) for column in table.columns]
-    names = tuple(map(str, range(len(texts))))
-    return Columns(names, tuple(texts), "line", named=False)
+    """Read a CSV file; its first record is row 0, whether or not it names the columns.
+
+    Raises:
+        DataError: it is not CSV, is empty or too large, or has lines of the wrong width, which are
+            all named.
+    """
+    form = csv_form(settings)
+    try:
+        start = sniff(path, form)
+        if not start.first:
+            raise DataError(f"{path} is empty; at least one row is needed")
+        if len(start.first) > MOST_COLUMNS:
+            raise DataError(
+                f"{path} has {len(start.first)} columns, at most {MOST_COLUMNS} are read; leave "
+                "some out"
+            )
+        short = _header_is_short(start, settings)
+        table, ragged, lines = _parsed(path, start, len(start.first) + short)
+        if ragged > short or len(table) + ragged + start.skipped != lines:
+            _check_records(path, start, short and ragged == short)
+    except (csv.Error, UnicodeError, pa.ArrowInvalid) as fault:
+        raise DataError(f"{path}{_after_line(path, form)}: {misread(fault, form)}") from fault
+    unset = form.separator is None and start.separator != ","
+    notes = (f"{path}: cells are divided by {start.separator!r}",) if unset else ()
+    columns = Columns(
+        tuple(table.column_names),
+        tuple(table.columns),
+        "line",
+        named=False,
+        free_commas=start.separator != ",",
+        notes=notes,
+    )
+    return _without_row_names(path, columns, start.first) if short else columns
+
+
+def lines(path: Path, settings: object) -> NDArray[np.int64]:
+    """Return the line in which each record of a file ends, that of its header included."""
+    return np.array([line for line, _ in _records(path, sniff(path, csv_form(settings)))], np.int64)
+
+
+def csv_form(settings: object) -> CsvForm:
+    """Return the settings about CSV files; the defaults where there are none."""
+    return settings if isinstance(settings, CsvForm) else CsvForm()
+
+
+def sniff(path: Path, form: CsvForm) -> Start:
+    """Return what the start of a file says. Raises csv.Error, UnicodeError, and DataError for a
+    file of another format.
+    """
+    with reading(path), opened(path) as raw:
+        begin = raw.read(SIGNATURE)
+        refuse_foreign(path, begin, "CSV")
+        known = encoding(begin, form)
+        raw.seek(0)
+        text = TextIOWrapper(raw, known, "replace", newline="")
+        top = [text.readline(LONGEST_LINE) for _ in range(3)]
+    marked = _SEPARATOR_LINE.fullmatch(top[0])
+    mark = MARKS[form.separator] if form.separator else marked and marked[1]
+    start = Start(known, mark or _separator(*top[:2]), int(marked is not None))
+    records = islice(_records(path, start, "replace"), 2)
+    first, second, *_ = *(cells for _, cells in records), [], []
+    return replace(start, first=first, second=second)
+
+
+def encoding(start: bytes, form: CsvForm) -> str:
+    """Return the codec of a file from its first bytes: as set, else UTF-16 if it has a UTF-16 byte
+    order mark.
+    """
+    marked = start[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+    known = form.encoding or ("utf-16" if marked else "utf-8")
+    return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(known, known)
+
+
+def _separator(first: str, second: str) -> str:
+    """Return the separator that the first two lines suggest.
+
+    The default is a comma. A semicolon, tab or bar is chosen if both lines contain it equally often
+    and the first has no comma, as spreadsheets write with a decimal comma.
+    """
+    marks = [
+        mark for mark in ";\t|" if first.count(mark) and first.count(mark) == second.count(mark)
+    ]
+    return marks[0] if len(marks) == 1 and "," not in first else ","
+
+
+def _records(path: Path, start: Start, errors: str = "strict") -> Iterator[tuple[int, list[str]]]:
+    """Yield the line in which each record ends, and its cells; as Python reads them."""
+    with reading(path), opened(path) as raw:
+        text = TextIOWrapper(raw, start.encoding, errors, newline="")
+        for _ in range(start.skipped):
+            text.readline(LONGEST_LINE)
+        records = csv.reader(text, strict=True, delimiter=start.separator)
+        for cells in filter(None, records):
+            yield records.line_num + start.skipped, cells
+
+
+def _header_is_short(start: Start, settings: object) -> bool:
+    """Return whether the first line is names, one fewer than the second line has cells."""
+    if isinstance(settings, CsvHeading) and settings.header is False:
+        return False
+    names = not all(map(reads_as_number, start.first))
+    return names and len(start.second) == len(start.first) + 1
+
+
+def _parsed(path: Path, start: Start, width: int) -> tuple[pa.Table, int, int]:
+    """Return all rows of ``width`` cells as text, the number of rows of another width, and that of
+    lines.
+    """
+    names, ragged = [str(k) for k in range(width)], 0
+
+    def skip(_: object) -> str:
+        nonlocal ragged
+        ragged += 1
+        return "skip"
+
+    with reading(path), opened(path) as raw:
+        counted = CountedLines(raw)
+        batches = arrow_csv.open_csv(
+            pa.PythonFile(counted, "r"),
+            arrow_csv.ReadOptions(
+                column_names=names,
+                skip_rows=start.skipped,
+                use_threads=False,
+                block_size=BLOCK,
+                encoding=start.encoding.removesuffix("-sig"),
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=start.separator, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+            ),
+        )
+        return spooled(path, batches.schema, batches), ragged, counted.lines
+
+
+def _check_records(path: Path, start: Start, short: bool) -> None:
+    """Refuse what Python's stricter reader refuses: lines of the wrong width, and quotes that are
+    not closed.
+    """
+    problems, width = [], len(start.first)
+    for number, (line, cells) in enumerate(_records(path, start)):
+        if len(cells) != width + (short and number > 0):
+            problems.append(f"line {line}: {len(cells)} cells, not {width}; complete the line")
+    hint = divided(start.first)
+    refuse(path, problems, [hint] if hint else [])
+
+
+def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Columns:
+    """Return columns with the names of a header that is one short of every row.
+
+    R writes row names into a first column without a name, and some programs end each line with a
+    separator. Raises DataError if it may be neither.
+    """
+    first, last = columns.arrays[0], columns.arrays[-1]
+    if compute.all(compute.equal(last, "")).as_py():
+        arrays, note = (
+            columns.arrays[:-1],
+            "lines end with a separator, so that a last column is empty",
+        )
+    elif compute.count_distinct(first).as_py() == len(first):
+        arrays, note = columns.arrays[1:], "the first column has no name (row names, as R writes?)"
+    else:
+        raise DataError(
+            f"{path}: the header is one name short of every row, and the cells of the first column "
+            "repeat; name each column"
+        )
+    notes = (*columns.notes, f"{path}: {note}; it is left out")
+    return replace(columns, names=tuple(names), arrays=arrays, first_row=2, named=True, notes=notes)
+
+
+def _after_line(path: Path, form: CsvForm) -> str:
+    """Return the last line before the one that cannot be read; empty if that is not known."""
+    last = 0
+    try:
+        for line, _ in _records(path, sniff(path, form)):
+            last = line
+    except (csv.Error, UnicodeError):
+        return f", after line {last}"
+    return ""
+
+
+def misread(fault: Exception, form: CsvForm) -> str:
+    """Describe why a text cannot be read, and the setting that may help."""
+    reason = str(fault).partition("\n")[0]
+    if "field limit" in reason or "straddling" in reason:
+        return (
+            f"a cell of more than {csv.field_size_limit()} characters, the limit; shorten it, or "
+            "close its quote"
+        )
+    if not (isinstance(fault, UnicodeError) or "UTF8" in reason):
+        return (
+            f"no CSV ({reason}); correct it, or say how it is written by data.separator and "
+            "data.encoding"
+        )
+    if form.encoding:
+        return (
+            f"not data.encoding = {form.encoding} ({reason}); set the encoding in which it was "
+            "saved"
+        )
+    return (
+        f"bytes that are not UTF-8 or UTF-16 ({reason}); set data.encoding = 'cp1252' or "
+        "another, or save it as UTF-8"
+    )
+
+
+def divided(names: Sequence[str]) -> str:
+    """Return a hint if names of columns contain possible separators."""
+    marked = any(mark in name for name in names for mark in DIVIDERS)
+    return "if its cells are divided by another character, set data.separator" if marked else ""

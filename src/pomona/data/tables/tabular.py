@@ -1,4 +1,4 @@
-"""Tables from CSV and Parquet, and the features learned from their training rows."""
+"""Tables as data sets, and the features learned from their training rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,21 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, refuse
-from pomona.data import (
-    cell_values,
-    parquet,
-    stray_cells,
-    table_cells,
-    table_features,
-    table_file,
-    table_survey,
-)
+from pomona.data import cell_values, formats
 from pomona.data.axes import Table
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
-from pomona.data.frame import Source
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
 from pomona.data.settings import DataSettings, Features, as_column
+from pomona.data.tables import cells, features, roles, strays
+from pomona.data.tables.source import Source
+from pomona.data.tables.survey import TableSurvey, survey
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -68,12 +62,10 @@ def standardised(
 
 
 def read(settings: Table) -> Dataset:
-    """Read an own table: a file, or a folder with train and optionally test; all other columns are
-    features.
+    """Read an own table: a file, or a folder with training and maybe test rows, or with files of
+    one table; all other columns are features.
     """
-    own = own_path(settings)
-    suffix = parquet.SUFFIX if (own / "train.parquet").exists() else ".csv"
-    return read_parts(table_file.parts(own_path(settings), suffix), 1, settings)[0]
+    return read_parts(formats.training_and_test(own_path(settings)), 1, settings)[0]
 
 
 def read_parts(
@@ -86,41 +78,79 @@ def read_parts(
         DataError: no features, unreadable cells or labels (by column, with the first line and the
             remedy), or any problem found by the survey.
     """
-    survey = table_survey.survey(paths, settings)
-    if not survey.roles.features:
+    table = survey(paths, settings)
+    if not table.roles.features:
         raise DataError(
             f"{paths[0]} has no features beside labels, client and dropped columns; add some"
         )
-    raw, strays = table_cells.read_features(survey, settings)
-    (y, classes), wrong = survey.targets(settings)
-    wrong += survey.problems()
-    wrong += [
-        table_cells.problem(column, len(survey), settings.category_limit) for column in strays
-    ]
-    remedies = stray_cells.remedies(strays, len(survey))
-    refuse(survey.name, wrong, [*survey.headless(), *remedies])
-    n_train = sum(survey.counts[:training])
-    dataset = Dataset(survey.name, "table", raw.x, y, classes, n_train)
-    dataset = survey.described(dataset, training, survey.roles.features)
-    dataset = replace(dataset, notes=(*dataset.notes, *_odd_cells(raw)))
-    layout = () if survey.files[0].header else survey.columns
+    raw, unread = _features(table, settings)
+    (y, classes), problems = table.targets(settings)
+    problems += table.problems()
+    problems += [_problem(column, table, settings.category_limit) for column in unread]
+    refuse(table.name, problems, [*table.headless(), *strays.remedies(unread, len(table))])
+    n_train = sum(table.counts[:training])
+    dataset = Dataset(table.name, "table", raw.x, y, classes, n_train)
+    dataset = table.described(dataset, training, table.roles.features)
+    dataset = replace(dataset, notes=(*dataset.notes, *_notes(raw)))
+    layout = () if table.sources[0].header else table.columns
     if not _prepares(settings):
-        return in_single(dataset, settings.memory_share, layout), survey.counts
+        return in_single(dataset, settings.memory_share, layout), table.counts
     by_client, share = settings.fit == "client", settings.memory_share
     learn = partial(learnt, share=settings.category_share, by_client=by_client, memory_share=share)
-    return replace(dataset, raw=replace(raw, layout=layout), learn=learn), survey.counts
+    return replace(dataset, raw=replace(raw, layout=layout), learn=learn), table.counts
 
 
-def _odd_cells(raw: RawTable) -> list[str]:
-    """Report categories that differ in their writing only, and bounds that were read as numbers."""
+def _features(table: TableSurvey, settings: Table) -> tuple[RawTable, list[strays.Strays]]:
+    """Read the feature columns as configured; returns the same as ``cells.read``.
+
+    If the settings allow it, columns with mostly non-numeric cells are read again as categories.
+
+    Raises as ``planned``.
+    """
+    indices = table.roles.features
+    share, most = settings.memory_share, settings.category_limit
+    plan = roles.planned(table.sources, indices, settings)
+    raw, unread = cells.read(table.sources, table.decimals, indices, plan, share, most)
+    texts = {s.name for s in unread if s.kind(len(table)) in {"category", "texts"}}
+    if settings.categories != "encode" or not texts:
+        return raw, unread
+    at = [k for k, column in enumerate(plan) if column.name in texts]
+    named = [roles.read_as(plan[k].name, "category", plan[k].missing, settings) for k in at]
+    chosen = [indices[k] for k in at]
+    again, rest = cells.read(table.sources, table.decimals, chosen, named, share, most)
+    order = {column.name: k for k, column in enumerate(plan)}
+    unread = [*(column for column in unread if column.name not in texts), *rest]
+    return raw.with_columns(at, again), sorted(unread, key=lambda column: order[column.name])
+
+
+def _problem(column: strays.Strays, table: TableSurvey, most: int) -> str:
+    """Describe a column with unreadable cells in one line; ``most``: of categories."""
+    if column.wanted != strays.WANTED["category"] or not column.others:
+        return column.problem(len(table), table.where)
+    row, cell = column.first["other"]
+    return (
+        f"column {column.name}: a category with more than {most} values (one too many is "
+        f"{cell_values.short(cell)} in {table.where(row)}); leave it out, group its values, or "
+        "raise data.category_limit"
+    )
+
+
+def _notes(raw: RawTable) -> list[str]:
+    """Report categories that differ in their writing only, and cells that were read as numbers
+    though they have signs or marks.
+    """
     notes = [
-        f"column {column.name}: categories that differ in their writing only: {listed(odd)}"
+        f"column {column.name}: categories that differ in their writing only: {listed(alike)}"
         for column, values in zip(raw.columns, raw.values, strict=True)
-        if (odd := cell_values.alike(values))
+        if (alike := cell_values.alike(values))
     ]
-    bounds = [f"{c.name} ({n})" for c, n in zip(raw.columns, raw.bounds, strict=True) if n]
-    if bounds:
-        notes.append(f"bounds such as <5, read as the number behind the sign: {listed(bounds, 8)}")
+    for counts, reading in (
+        (raw.bounds, "bounds such as <5, read as the number behind the sign"),
+        (raw.thousands, "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145"),
+    ):
+        named = [f"{c.name} ({n})" for c, n in zip(raw.columns, counts, strict=True) if n]
+        if named:
+            notes.append(f"{reading}: {listed(named, 8)}")
     return notes
 
 
@@ -186,7 +216,7 @@ def learnt(
         dataset: must include the raw table.
         rows: (n,) indices of the training rows.
         own: (m,) those of all clients, by default the same.
-        share: see ``table_features.fitted``.
+        share: see ``features.fitted``.
         by_client: whether to learn medians, means and deviations from each owner's own training
             rows.
         memory_share: see ``allocate``.
@@ -196,9 +226,9 @@ def learnt(
         DataError: no features are left.
     """
     assert dataset.raw
-    shared = table_features.fitted(dataset.raw, rows, share)
-    x = table_features.features(dataset.raw, shared, memory_share)
-    notes = (*dataset.notes, *table_features.summary(dataset.raw, shared, len(rows)))
+    shared = features.fitted(dataset.raw, rows, share)
+    x = features.features(dataset.raw, shared, memory_share)
+    notes = (*dataset.notes, *features.summary(dataset.raw, shared, len(rows)))
     made = replace(
         dataset,
         x=x,
@@ -232,11 +262,11 @@ def _by_owner(
     each = []
     for k in range(len(owners.names)):
         held, taught = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
-        own = table_features.own(raw, taught, shared)
-        x[held] = table_features.features(raw.rows(held), own, memory_share)
+        own = features.own(raw, taught, shared)
+        x[held] = features.features(raw.rows(held), own, memory_share)
         shift, scale = moments(x, taught)
         each.append(own.model_copy(update={"shift": shift, "scale": scale}))
-        x[held] = table_features.features(raw.rows(held), each[-1], memory_share)
+        x[held] = features.features(raw.rows(held), each[-1], memory_share)
     return tuple(each)
 
 
@@ -291,8 +321,8 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
         raise DataError(
             f"{dataset.name} has gaps in {listed(odd)}, where the agreement has none; fill them"
         )
-    notes = (*dataset.notes, *table_features.strangers(raw, by))
-    x = table_features.features(raw, by, memory_share)
+    notes = (*dataset.notes, *features.strangers(raw, by))
+    x = features.features(raw, by, memory_share)
     return replace(
         dataset, x=x, preprocessing=(by,), columns=by.features, notes=notes, raw=None, learn=None
     )

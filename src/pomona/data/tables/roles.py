@@ -1,0 +1,218 @@
+"""What the columns of a table are for, and how they are read, from the settings."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pomona.core.errors import ConfigError, DataError, refuse
+from pomona.data import cell_values
+from pomona.data.axes import ColumnData, Table
+from pomona.data.preprocessing import LONGEST_NAME, TableColumn
+from pomona.data.settings import CsvHeading, DataSettings, Features, as_column
+from pomona.data.tables import source
+from pomona.data.tables.cells import distinct, unreadable
+from pomona.data.tables.source import Source, TableSource
+
+
+class Roles(NamedTuple):
+    """What columns are for, by their indices.
+
+    Attributes:
+        label: the label columns.
+        purposes: other columns with a purpose, by the setting that names them.
+        dropped: columns that are left out.
+        features: the other columns, without labels, owners, groups, and times that are no
+            ``data.dates``.
+        notes: columns that are left out though no setting says so.
+    """
+
+    label: tuple[int, ...]
+    purposes: Mapping[str, int]
+    dropped: tuple[int, ...]
+    features: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+def roles(first: TableSource, settings: ColumnData) -> Roles:
+    """Return what the columns are for.
+
+    Raises ConfigError if a column does not exist, has a name that repeats, or is dropped although
+    it is kept, the label or the client.
+    """
+    key = "label_columns" if settings.label_columns else "label_column"
+    label = tuple(_index(first, which, key) for which in settings.labels)
+    purposes = {key: _index(first, which, key) for key, which in settings.purposes.items()}
+    dropped, dates = _dropped(first, settings, label, purposes)
+    unused = {*label, *dropped, purposes.get("client_column"), purposes.get("group_column")}
+    unused |= {purposes.get("time_column")}.difference(dates)
+    features = [i for i in range(len(first.names)) if i not in unused]
+    notes = []
+    if isinstance(settings, Features) and features[:1] == [0] and _has_row_names(first):
+        features, dropped = features[1:], (*dropped, 0)
+        notes = [
+            f"{first.path}: the first column has no name and no cell twice (row names, as R and "
+            "pandas write?); it is left out"
+        ]
+    return Roles(label, purposes, dropped, tuple(features), tuple(notes))
+
+
+def _index(first: TableSource, which: str | int, key: str) -> int:
+    """Return the index of a column that has a purpose. Raises ConfigError for a repeated name."""
+    if isinstance(which, str) and f"{which} (2)" in first.names:
+        raise ConfigError(
+            f"data.{key}: {first.path} has several columns named {which!r}; give the number of "
+            f"one, or its name if it is not the first: {f'{which} (2)'!r}"
+        )
+    return first.index(which, key)
+
+
+def _has_row_names(first: TableSource) -> bool:
+    """Return whether the first column has no name, and a different cell in every row."""
+    if not first.columns.named or first.names[0]:
+        return False
+    array = first.columns.arrays[0]
+    return not unreadable(array.type) and len(distinct(array).cells) == len(array)
+
+
+def _dropped(
+    first: TableSource, settings: DataSettings, label: Sequence[int], purposes: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the columns that are left out, by name or because others are kept, and the dates."""
+    if not isinstance(settings, Features):
+        return (), ()
+    dropped = first.indices(settings.drop_columns, "drop_columns")
+    selected = first.indices(settings.keep_columns, "keep_columns")
+    for i in dropped:
+        name = first.names[i]
+        if i in {*label, purposes.get("client_column")}:
+            raise ConfigError(
+                f"data.drop_columns: column {name} of {first.path} is the label or the client; "
+                "keep it"
+            )
+        if i in selected:
+            raise ConfigError(
+                f"column {name} of {first.path} is in data.keep_columns and in data.drop_columns; "
+                "keep one"
+            )
+    used = {*selected, *label, *purposes.values()}
+    unused = [i for i in range(len(first.names)) if selected and i not in used]
+    return tuple(dict.fromkeys((*dropped, *unused))), first.indices(settings.dates, "dates")
+
+
+def opened(paths: Sequence[Source], settings: ColumnData) -> list[TableSource]:
+    """Open files with the names of their columns: those of ``data.columns``, or of the first line.
+
+    The first line names them if ``data.header`` says so, or if that is unset and some setting gives
+    a column by name.
+    """
+    header, names = heading(settings)
+    if header is None and not names:
+        header = any(isinstance(which, str) for which in settings.mentioned)
+    sources = source.opened(paths, settings, bool(header))
+    return [each.with_names(names) for each in sources] if names else sources
+
+
+def heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
+    """Return what is set about a header, and the names that the settings give to columns."""
+    if isinstance(settings, CsvHeading):
+        return settings.header, settings.columns
+    return None, ()
+
+
+def require(path: Source, settings: ColumnData) -> None:
+    """Raise ConfigError unless the settings name labels and columns once, and labels in a way that
+    fits their kind.
+    """
+    if settings.label_column is not None and settings.label_columns:
+        raise ConfigError(
+            "data.label_column and data.label_columns both say where labels are; keep one"
+        )
+    if settings.label_columns and settings.targets == "classes":
+        raise ConfigError(
+            "data.label_columns are several flags or targets a row: set data.targets = multilabel "
+            "or regression; one class a row is data.label_column"
+        )
+    if not settings.labels:
+        raise ConfigError(
+            f"{path} needs a label: set data.label_column to a column's name or number"
+        )
+    _, names = heading(settings)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
+    if problem := _misnamed(names, range(len(names))):
+        raise ConfigError(f"data.columns: {problem}")
+
+
+def _misnamed(names: Sequence[str], which: Iterable[int]) -> str:
+    """Describe the first of these columns whose name cannot be recorded; empty if there is none."""
+    for i in which:
+        if not 1 <= len(names[i]) <= LONGEST_NAME:
+            length = f"a name of {len(names[i])} characters" if names[i] else "no name"
+            return (
+                f"column {i} (from 0) has {length}; give it one of 1 to {LONGEST_NAME} characters"
+            )
+    return ""
+
+
+def planned(
+    sources: Sequence[TableSource], features: Sequence[int], settings: Table
+) -> list[TableColumn]:
+    """Return how to read each feature column, from the settings.
+
+    Raises:
+        ConfigError: a column does not exist, is a label or client column or dropped, or has two
+            types.
+        DataError: a column has no name, one that is too long, or cells that are neither text nor
+            numbers.
+    """
+    first = sources[0]
+    if problem := _misnamed(first.names, features):
+        raise DataError(f"{first.path}: {problem}, or drop it by data.drop_columns")
+    for each in sources:
+        require_cells(each, features)
+
+    def listed(key: str, which: Sequence[str | int]) -> Sequence[int]:
+        indices = first.indices(map(as_column, which), key)
+        if unused := [first.names[i] for i in indices if i not in features]:
+            raise ConfigError(
+                f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
+            )
+        return indices
+
+    categories = settings.categories
+    named = [] if isinstance(categories, str) else listed("categories", categories)
+    dates = listed("dates", settings.dates)
+    if both := {*named} & {*dates}:
+        raise ConfigError(
+            f"column {first.names[min(both)]} is in data.categories and in data.dates; keep one"
+        )
+    by_column = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
+    indices = listed("missing_values", [*by_column])
+    markers = dict(zip(indices, by_column.values(), strict=True))
+    everywhere = settings.missing_values.get("*", ())
+    plan = []
+    for i in features:
+        kind = "category" if i in named else "date" if i in dates else "number"
+        missing = tuple(dict.fromkeys(map(cell_values.plain, (*markers.get(i, ()), *everywhere))))
+        plan.append(read_as(first.names[i], kind, missing, settings))
+    return plan
+
+
+def require_cells(each: TableSource, indices: Iterable[int]) -> None:
+    """Raise DataError if cells of these columns are neither text nor numbers."""
+    problems = [
+        f"column {each.names[i]} {reason}; leave it out, by data.drop_columns"
+        for i in indices
+        if (reason := unreadable(each.columns.arrays[i].type))
+    ]
+    refuse(each.path, problems)
+
+
+def read_as(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:
+    """Return a column before training rows are known; the fill only states that there will be
+    one.
+    """
+    fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
+    censored = kind == "number" and settings.censored == "limit"
+    values = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}
+    return TableColumn.model_validate(values)

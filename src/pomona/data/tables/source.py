@@ -1,0 +1,171 @@
+"""Files and frames of a table, opened: columns by name or number, and where a row is."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pomona.core.errors import ConfigError, DataError, listed, near
+from pomona.data import formats
+from pomona.data.formats import csv
+from pomona.data.formats.columns import Columns
+from pomona.data.formats.frame import Frame
+
+Source = Path | Frame
+"""Where a table comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """A file or frame with its columns.
+
+    Attributes:
+        path: the file, or the frame.
+        columns: as read.
+        settings: with which they were read.
+        header: whether the source names its columns.
+        kept: numbers of the rows that are kept, ascending; None for all.
+    """
+
+    path: Source
+    columns: Columns
+    settings: object
+    header: bool
+    kept: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.columns) if self.kept is None else len(self.kept)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, or their numbers as text."""
+        return self.columns.names
+
+    def cells(self, index: int, start: int = 0, count: int | None = None) -> Any:
+        """Return the cells of kept rows of a column, as ``pyarrow.ChunkedArray``."""
+        array = self.columns.arrays[index]
+        if self.kept is None:
+            return array.slice(start, count)
+        rows = self.kept[start : None if count is None else start + count]
+        if not len(rows):
+            return array.slice(0, 0)
+        mask = np.zeros(rows[-1] + 1 - rows[0], bool)
+        mask[rows - rows[0]] = True
+        return array.slice(rows[0], len(mask)).filter(pa.array(mask))
+
+    def where(self, row: int, several: bool = False) -> str:
+        """Return the location of a kept row for messages: its line or row, and its file if there
+        are several.
+        """
+        number = row if self.kept is None else int(self.kept[row])
+        if self.columns.row_word == "line":
+            number = int(self._lines[number + self.columns.first_row - 1])
+        else:
+            number += self.columns.first_row
+        return f"{self.columns.row_word} {number}" + (f" of {self.path}" if several else "")
+
+    @cached_property
+    def _lines(self) -> NDArray[np.int64]:
+        """The line of each record of a CSV file, which is read again for messages only."""
+        assert isinstance(self.path, Path)
+        return csv.lines(self.path, self.settings)
+
+    def like(self, first: "TableSource") -> "TableSource":
+        """Return the source with its columns in the order of another one's.
+
+        Raises DataError unless both have the same columns.
+        """
+        if self.names == first.names:
+            return self
+        if sorted(self.names) == sorted(first.names):
+            arrays = tuple(self.columns.arrays[self.names.index(name)] for name in first.names)
+            return replace(self, columns=replace(self.columns, names=first.names, arrays=arrays))
+        alone = [
+            f"only {one.path} has {listed(names, 4)}"
+            for one, other in ((self, first), (first, self))
+            if (names := sorted({*one.names} - {*other.names}))
+        ]
+        raise DataError(
+            f"{self.path} and {first.path} have different columns ({'; '.join(alone)}); give both "
+            "the same"
+        )
+
+    def with_names(self, names: tuple[str, ...]) -> "TableSource":
+        """Return a file without a header whose columns have the names of ``data.columns``.
+
+        Raises ConfigError if the file has a header, or another number of columns.
+        """
+        if self.columns.named:
+            raise ConfigError(
+                f"data.columns names columns that {self.path} names itself; drop data.columns"
+            )
+        if len(self.names) != len(names):
+            raise ConfigError(
+                f"data.columns has {len(names)} names, {self.path} {len(self.names)} columns; "
+                "name each once"
+            )
+        return replace(self, columns=replace(self.columns, named=True, names=names))
+
+    def index(self, which: str | int, key: str) -> int:
+        """Return the index of a column given by name or number; a number that is a name is one.
+
+        Raises ConfigError with the setting ``key``.
+        """
+        if self.columns.named and str(which) in self.names:
+            return self.names.index(str(which))
+        if isinstance(which, str):
+            hints = near(which, self.names), csv.divided(self.names)
+            hint = "; ".join(filter(None, hints))
+            raise ConfigError(f"data.{key}: {self.path} has no column {which!r}; {hint}")
+        count = len(self.names)
+        if not -count <= which < count:
+            raise ConfigError(
+                f"data.{key}: {self.path} has no column {which}; its columns are 0 to {count - 1}"
+            )
+        return which % count
+
+    def indices(self, which: Iterable[str | int], key: str) -> tuple[int, ...]:
+        """Return the indices of several columns; see ``index``."""
+        return tuple(self.index(column, key) for column in which)
+
+    def moved(self, which: Iterable[str | int]) -> dict[int, int]:
+        """Return the indices of columns whose names are given as numbers, where these differ."""
+        names = self.names if self.columns.named else ()
+        named = {one: names.index(str(one)) for one in which if str(one) in names}
+        return {one: i for one, i in named.items() if isinstance(one, int) and one != i}
+
+
+def opened(
+    paths: Sequence[Source], settings: object, header: bool | Callable[[list[str]], bool]
+) -> list[TableSource]:
+    """Read files, all in one child process, and frames.
+
+    Args:
+        paths: the files and frames.
+        settings: of the data, which the readers of formats look at.
+        header: whether the first row of a file that names no columns has their names, or a function
+            that tells from its cells.
+
+    Raises:
+        DataError: as ``formats.read``, or a file is empty.
+        ConfigError: a package that reads a format is missing.
+    """
+    files = [path for path in paths if isinstance(path, Path)]
+    read = iter(formats.read(files, settings) if files else ())
+    sources = []
+    for path in paths:
+        columns = _named(path, path.columns if isinstance(path, Frame) else next(read), header)
+        sources.append(TableSource(path, columns, settings, columns.named))
+    return sources
+
+
+def _named(path: Source, columns: Columns, header: bool | Callable[[list[str]], bool]) -> Columns:
+    """Return columns with their names, each once."""
+    if not columns.named and (header(columns.first_cells()) if callable(header) else header):
+        columns = columns.headed()
+    return columns.named_once(path)
