@@ -109,7 +109,7 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("age,site\n3,Ulm\n", "missing dose; the model takes age, dose"),
         ("age,dose,weight,ward\n3,5,1,2\n", "unknown weight, ward"),
         ("weight,height\n1,2\n", "missing age, dose; unknown weight, height"),
-        ("age,age,dose\n1,2,3\n", "two columns are named 'age'"),
+        ("age,age,dose\n1,2,3\n", "unknown age (2)"),
         ("3,5,1\n", "3 columns, the model takes 2 (age, dose); give a header with their names"),
         ("3\n", "1 columns, the model takes 2"),
         ("age,dose\n3,5\n1,2,3\n1\n", "line 3: 3 cells, not 2"),
