@@ -122,11 +122,11 @@ def _by_own(
     run: Path, inputs: Sequence[Path], column: str | None, id_column: str | None, own_code: bool
 ) -> Answered:
     """Answer each row by its own client's model."""
-    from pomona.data.table_file import FORMATS
+    from pomona.data.formats import format_of
     from pomona.personal import by_client
     from pomona.record.run_folder import load
 
-    if apart := next((path for path in inputs if path.suffix.lower() not in FORMATS), None):
+    if apart := next((path for path in inputs if format_of(path) is None), None):
         raise DataError(
             f"{apart} names no clients, {run} has a model for each; name one by --client"
         )
@@ -149,7 +149,7 @@ def _by_one(
     own_code: bool,
 ) -> Answered:
     """Answer each sample by one client's model; masks go to a file of their own."""
-    from pomona.data.table_file import FORMATS
+    from pomona.data.formats import format_of
     from pomona.personal import PersonalModel, by_client, mask_files
     from pomona.personal.inputs import read
 
@@ -164,7 +164,7 @@ def _by_one(
     run = by_client.run_of(model)
     for path in inputs:
         samples = read(path, net.about, id_column)
-        known = by_client.remarks(run, path, net) if run and path.suffix.lower() in FORMATS else []
+        known = by_client.remarks(run, path, net) if run and format_of(path) else []
         for note in filter(None, (samples.note, *known)):
             talk(f"note: {note}")
         for k, answer in enumerate(net.predict(samples)):
