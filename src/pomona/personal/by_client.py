@@ -12,7 +12,7 @@ from pomona.core.files import text
 from pomona.core.toml import read_text
 from pomona.data import cell_values
 from pomona.partition.partition import Partition
-from pomona.personal.inputs import Beside, Samples, opened, read
+from pomona.personal.inputs import Samples, cells_of, opened, read
 from pomona.personal.model import PersonalModel
 from pomona.record.result import NAME, Result
 
@@ -122,7 +122,7 @@ def _of_others(
     if column is None:
         return []
     try:
-        clients = opened(table, model.about, Beside(client=column)).cells(column)
+        clients = cells_of(opened(table, model.about), column)
     except DataError:  # without such a column
         return []
     others = Counter(map(cell_values.name, clients))

@@ -176,16 +176,21 @@ def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:
             f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
             "files"
         )
-    (table,) = source.opened([path], about.form, lambda names: _names_columns(names, about))
+    table = opened(path, about)
     columns, note = _matched(table, about, beside)
     if not len(table):
         raise DataError(f"{path} has no rows below its header; add one for each answer")
-    ids, clients = (() if column is None else _cells(table, column) for column in beside)
+    ids, clients = (() if column is None else cells_of(table, column) for column in beside)
     if about.kind == "text":
         return Samples(encoded(text.joined(table, columns), about), note, ids, clients)
     x, notes = _numbers(table, columns, about)
     notes = [*filter(None, [note]), *table.columns.notes, *(f"{path}: {note}" for note in notes)]
     return Samples(x, "; ".join(notes), ids, clients)
+
+
+def opened(path: Source, about: ModelMetadata) -> TableSource:
+    """Open a file or frame with its format as in training. Raises as ``tables.source.opened``."""
+    return source.opened([path], about.form, lambda names: _names_columns(names, about))[0]
 
 
 def _numbers(
@@ -213,7 +218,7 @@ def _numbers(
     return x, [*notes, *features.strangers(raw, about.preprocessing)]
 
 
-def _cells(table: TableSource, column: str | int) -> list[str]:
+def cells_of(table: TableSource, column: str | int) -> list[str]:
     """Return the cells of a column by name or number, as in the file.
 
     Raises DataError if there is none.

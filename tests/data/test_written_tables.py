@@ -1,0 +1,302 @@
+"""Tables as other programs write them: polars, DuckDB, pandas, R, spreadsheets, REDCap, SAS."""
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.data import data_settings, from_arrays, from_frame, read
+from pomona.data.settings import CsvForm
+from pomona.personal import inputs
+from pomona.record.model_metadata import ModelMetadata
+
+N = 60
+RNG = np.random.Generator(np.random.Philox(0))
+PATIENTS = pd.DataFrame(
+    {
+        "site": np.array(["Nord", "Sued", "Ost"])[np.arange(N) % 3],
+        "age": RNG.integers(20, 90, N),
+        "crp": RNG.random(N).round(3),
+        "sex": np.array(["F", "M"])[RNG.integers(0, 2, N)],
+        "y": np.arange(N) % 2,
+    }
+)
+ROLES = {"label_column": "y", "client_column": "site", "categories": ("sex",)}
+
+
+def table(path, text=None, **settings):
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    return read(data_settings(**{"name": "table", "path": path, "label_column": "y", **settings}))
+
+
+def refused(path, text=None, **settings):
+    with pytest.raises((DataError, ConfigError)) as caught:
+        table(path, text, **settings)
+    return str(caught.value)
+
+
+def write_arrow(path):
+    PATIENTS.to_feather(path)
+
+
+def write_orc(path):
+    from pyarrow import orc
+
+    orc.write_table(pa.Table.from_pandas(PATIENTS), path)
+
+
+WRITERS = {
+    "pandas.csv": lambda path: PATIENTS.to_csv(path, index=False),
+    "pandas.csv.gz": lambda path: PATIENTS.to_csv(path, index=False),
+    "pandas.parquet": lambda path: PATIENTS.to_parquet(path, index=False),
+    "pandas.arrow": write_arrow,
+    "pyarrow.orc": write_orc,
+    "polars.parquet": lambda path: pl.from_pandas(PATIENTS).write_parquet(path),
+    "polars.csv": lambda path: pl.from_pandas(PATIENTS).write_csv(path),
+    "polars.arrow": lambda path: pl.from_pandas(PATIENTS).write_ipc(path),
+    "duckdb.parquet": lambda path: duckdb.from_df(PATIENTS).write_parquet(str(path)),
+    "duckdb.csv": lambda path: duckdb.from_df(PATIENTS).write_csv(str(path)),
+}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return read(from_frame(PATIENTS, **ROLES))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_writer_gives_the_same_data(name, tmp_path, expected):
+    WRITERS[name](tmp_path / name)
+    data = table(tmp_path / name, **ROLES)
+    assert data.fingerprint == expected.fingerprint
+    assert data.owners.names == ("Nord", "Ost", "Sued")
+
+
+@pytest.mark.parametrize("make", [pl.from_pandas, pa.Table.from_pandas, duckdb.from_df])
+def test_every_frame_gives_the_same_data(make, expected):
+    assert read(from_frame(make(PATIENTS), **ROLES)).fingerprint == expected.fingerprint
+
+
+def test_columns_of_files_meet_by_name(tmp_path):
+    for name, frame in (("train", PATIENTS), ("test", PATIENTS[list(PATIENTS)[::-1]])):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    data = table(tmp_path, **ROLES)
+    np.testing.assert_array_equal(data.x[:N], data.x[N:])
+
+
+@pytest.mark.parametrize("program", ["duckdb", "polars", "pandas"])
+def test_a_folder_of_parts_is_one_table(program, tmp_path, expected):
+    folder = tmp_path / "parts"
+    if program == "duckdb":
+        duckdb.from_df(PATIENTS).write_parquet(str(folder), partition_by=["site"])
+    elif program == "polars":
+        folder.mkdir()
+        pl.from_pandas(PATIENTS).write_parquet(pl.PartitionBy(folder, key="site"))
+    else:
+        PATIENTS.to_parquet(folder, partition_cols=["site"])
+    data = table(folder, **ROLES)
+    assert any("are read as one table" in note and "site" in note for note in data.notes)
+    assert data.owners.names == expected.owners.names
+    for client in range(3):
+        one, other = (
+            np.sort(each.x[each.owners.client == client], axis=0) for each in (data, expected)
+        )
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_a_partition_of_a_number_keeps_its_text(tmp_path):
+    frame = PATIENTS.assign(site=np.array(["01", "02", "1"])[np.arange(N) % 3])
+    duckdb.from_df(frame).write_csv(str(tmp_path / "d"), partition_by=["site"], header=True)
+    data = table(tmp_path / "d", **ROLES)
+    assert (data.owners.names, len(data)) == (("01", "1", "02"), N)
+
+
+def test_texts_that_a_writer_stored_as_bytes_are_texts(tmp_path, expected):
+    stored = pa.Table.from_pandas(PATIENTS)
+    for name in ("site", "sex"):
+        index = stored.column_names.index(name)
+        stored = stored.set_column(index, name, stored[name].cast(pa.binary()))
+    parquet.write_table(stored, tmp_path / "t.parquet")
+    assert table(tmp_path / "t.parquet", **ROLES).fingerprint == expected.fingerprint
+    bad = stored.set_column(0, "site", pa.array([b"\xff\xd8"] * N))
+    parquet.write_table(bad, tmp_path / "t.parquet")
+    message = refused(tmp_path / "t.parquet", **ROLES)
+    assert "column site holds bytes that are not UTF-8" in message
+    assert "data.drop_columns" in message
+
+
+GERMAN = "site;crp;plt;y\nA;0,5;787;0\nB;1,25;1.145;1\nA;0,75;12.345.678;0\n"
+
+
+def test_points_part_thousands_where_the_decimal_mark_is_a_comma(tmp_path):
+    data = table(tmp_path / "de.csv", GERMAN, client_column="site", decimal="comma")
+    assert data.x.tolist() == [[0.5, 787], [1.25, 1145], [0.75, 12345678]]
+    assert any("marks of thousands" in note and "plt (2)" in note for note in data.notes)
+    message = refused(tmp_path / "de.csv", client_column="site")
+    assert all(word in message for word in ("data.decimal", "'0,5' in crp", "'1.145' in plt"))
+
+
+@pytest.mark.parametrize("cell", ["1.5", "0.350", "1.1455", "1.145.2"])
+def test_a_point_that_is_no_mark_of_thousands_is_refused(tmp_path, cell):
+    message = refused(tmp_path / "a.csv", f"plt;y\n787;0\n{cell};1\n", decimal="comma")
+    assert f"first '{cell}' in line 3" in message
+
+
+def test_commas_part_thousands_where_the_decimal_mark_is_a_point(tmp_path):
+    data = table(tmp_path / "a.csv", 'plt,y\n787.5,0\n"1,145.5",1\n', decimal="point")
+    assert data.x.tolist() == [[787.5], [1145.5]]
+    assert "data.decimal=point" in refused(tmp_path / "b.csv", 'plt,y\n787,0\n"1,145",1\n')
+
+
+def test_points_with_three_digits_among_whole_numbers_are_noted(tmp_path):
+    notes = table(tmp_path / "a.csv", "plt;y\n787;0\n1.145;1\n").notes
+    assert any("plt" in note and "data.decimal=comma" in note for note in notes)
+    assert not any(
+        "decimal" in n for n in table(tmp_path / "b.csv", "a;y\n0.350;0\n1.145;1\n").notes
+    )
+
+
+@pytest.mark.parametrize("decimal", [None, "comma"])
+def test_exponents_with_a_decimal_comma(tmp_path, decimal):
+    data = table(tmp_path / "a.csv", "crp;y\n1,5e-05;0\n1E+02;1\n", decimal=decimal)
+    assert data.x.tolist() == np.float32([[1.5e-05], [100]]).tolist()
+
+
+@pytest.mark.parametrize("cell", ["1'145", "1\u2019145", "1 145", "1\u00a0145", "1\u202f145,5"])
+def test_other_marks_of_thousands_are_named(tmp_path, cell):
+    message = refused(tmp_path / "a.csv", f"plt;y\n787;0\n{cell};1\n", decimal="comma")
+    assert "marks of thousands?" in message
+    assert "take them out" in message
+
+
+def test_percent_signs_are_named(tmp_path):
+    assert "percent signs" in refused(tmp_path / "a.csv", "ef,y\n55%,0\n60 %,1\n")
+
+
+def test_a_file_of_a_model_is_read_by_the_same_rules(tmp_path):
+    about = ModelMetadata(
+        client="A", model="m", network={"name": "logistic"}, kind="table", input_shape=(2,),
+        outputs=2, vocabulary=0, words=(), targets="classes", classes=("0", "1"), labels=(),
+        columns=("crp", "plt"), others=("site", "y"), shift=(0.0,), scale=(1.0,),
+        target_shift=(0.0,), target_scale=(1.0,), form=CsvForm(decimal="comma"),
+    )  # fmt: skip
+    (tmp_path / "a.csv").write_text(GERMAN)
+    assert inputs.read(tmp_path / "a.csv", about).x.tolist()[1] == [1.25, 1145]
+    pl.DataFrame({"plt": [1145], "crp": [1.25]}).write_parquet(tmp_path / "b.parquet")
+    assert inputs.read(tmp_path / "b.parquet", about).x.tolist() == [[1.25, 1145]]
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+def test_the_line_that_excel_reads_is_obeyed(tmp_path, line):
+    text = f"{line}\nsite;age;y\nA;1;0\nB;2,5;1\n"
+    data = table(tmp_path / "a.csv", text, client_column="site")
+    assert (data.x.tolist(), data.columns) == ([[1], [2.5]], ("age",))
+    assert "in line 4" in refused(
+        tmp_path / "a.csv", text.replace("2,5", "x"), client_column="site"
+    )
+    (tmp_path / "wide.csv").write_bytes(text.encode("utf-16"))
+    assert table(tmp_path / "wide.csv", client_column="site").x.tolist() == [[1], [2.5]]
+
+
+def test_row_names_of_r_are_left_out(tmp_path):
+    PATIENTS.to_csv(tmp_path / "a.csv")
+    whole = (tmp_path / "a.csv").read_text()
+    for text in (whole, whole.removeprefix(",")):  # of write.csv and pandas, and of write.table
+        data = table(tmp_path / "a.csv", text, **ROLES)
+        assert (data.columns, len(data)) == (("age", "crp", "sex=F", "sex=M"), N)
+        assert any("row names" in note for note in data.notes)
+    text = "a,y\n1,2,0\n1,4,1\n"
+    assert "one name short of every row" in refused(tmp_path / "a.csv", text)
+    data = table(tmp_path / "a.csv", "a,y\n1,0,\n2,1,\n")
+    assert data.x.tolist() == [[1], [2]]
+    assert any("end with a separator" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("marker", [".a", ".Z", "._", "UNK", "NASK", "NI", "ASKU", "#DIV/0!", "B"])
+def test_markers_of_gaps_name_the_setting_that_reads_them(tmp_path, marker):
+    text = f"site,crp,y\nA,{marker},0\nB,2.1,1\n" + "A,1.5,0\nB,2.5,1\n" * 9
+    message = refused(tmp_path / "a.csv", text, client_column="site")
+    assert f"""data.missing_values={{crp = ["{marker}"]}}""" in message
+    settings = {"client_column": "site", "missing_values": {"crp": [marker]}, "missing": "median"}
+    data = table(tmp_path / "a.csv", **settings)
+    assert data.columns == ("crp", "crp missing")
+
+
+REDCAP = '"Record ID","Complete?","Age","Complete?","Outcome"\n1,2,40,0,1\n2,0,50,2,0\n3,1,60,2,1\n'
+
+
+def test_names_that_repeat_are_numbered(tmp_path):
+    data = table(tmp_path / "a.csv", REDCAP, label_column="Outcome", drop_columns=["Record ID"])
+    assert data.columns == ("Complete?", "Age", "Complete? (2)")
+    assert any("'Complete? (2)'" in note for note in data.notes)
+    dropped = ["Record ID", "Complete?", "Complete? (2)"]
+    data = table(tmp_path / "a.csv", label_column="Outcome", drop_columns=dropped)
+    assert data.columns == ("Age",)
+    message = refused(tmp_path / "a.csv", label_column="Complete?")
+    assert "several columns named 'Complete?'" in message
+    assert table(tmp_path / "a.csv", label_column="Complete? (2)").classes == ("0", "2")
+    assert table(tmp_path / "a.csv", label_column=1, header=True).classes == ("0", "1", "2")
+
+
+def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
+    text = "id,event,crp,age,y\n" + "".join(
+        f"{k},base,,{40 + k},{k % 2}\n{k},labs,1.{k},,\n" for k in range(8)
+    )
+    settings = {"unlabelled": "drop", "missing": "median", "drop_columns": ["id", "event"]}
+    data = table(tmp_path / "a.csv", text, **settings)
+    data = data.learn(data, np.arange(len(data)))
+    assert len(data) == 8
+    assert any("crp: no value in any of the 8 rows" in note for note in data.notes)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        (b"$FL2@(#) SPSS DATA FILE", "SPSS"),
+        (b"<stata_dta><header><release>118", "Stata"),
+        (b"s\x02\x01\x00", "Stata"),
+        (b"HEADER RECORD*******LIBRARY", "SAS transport"),
+        (bytes(12) + b"\xc2\xea\x81\x60", "SAS"),
+        (b"PK\x03\x04", ".xlsx"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Excel 97"),
+        (b"PAR1\x15\x04", "Parquet"),
+        (b"ARROW1\0\0", "Arrow"),
+        (b"<html><table>", "HTML"),
+        (b'[{"age": 3}]', "JSON"),
+        (b"BZh91AY", "compressed"),
+    ],
+)
+def test_a_file_of_another_format_is_named(tmp_path, start, name):
+    (tmp_path / "a.csv").write_bytes(start + b"\n\x00\x01\n")
+    message = refused(tmp_path / "a.csv")
+    assert name in message
+    assert "not CSV" in message
+
+
+def test_a_value_that_cannot_be_a_measurement_is_refused(tmp_path):
+    """One limit for cells, typed columns, frames, arrays and targets."""
+    text = "age,y\n40,0\n1e30,1\n"
+    message = refused(tmp_path / "a.csv", text)
+    assert "column age" in message
+    assert "'1e30' in line 3" in message
+    assert "1e30" in refused(tmp_path / "b.csv", text, label_column="age", targets="regression")
+    for value, good in ((1e30, False), (-1e19, False), (1e18, True)):
+        frame = pd.DataFrame({"age": [40.0, value], "y": [0, 1]})
+        frame.to_parquet(tmp_path / "t.parquet")
+        x = np.array([[40.0], [value]])
+        for make in (
+            lambda frame=frame: from_frame(frame, label_column="y"),
+            lambda: data_settings(name="table", path=tmp_path / "t.parquet", label_column="y"),
+            lambda x=x: from_arrays(x, [0, 1]),
+            lambda x=x: from_arrays(x[:1].repeat(2, 0), x[:, 0], targets="regression"),
+        ):
+            if good:
+                read(make())
+                continue
+            with pytest.raises(DataError, match=r"row 1|row 2"):
+                read(make())
