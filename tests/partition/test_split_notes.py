@@ -48,6 +48,15 @@ def test_rows_of_the_time_of_the_split_are_counted():
     assert notes(apart, divide(apart, data_settings(validation_share=0.2), Natural(), 2, 0)) == []
 
 
+def test_a_single_client_has_the_notes_of_its_owners():
+    """Pooled: A's rows end later than B's, and each has a time on both sides."""
+    times = np.array([5.0, 1, 6, 2, 6, 2, 6, 2])
+    data = owned(np.zeros(8, np.int64), times=times)
+    made = divide(data, data_settings(test_share=0.5, validation_share=0), Natural(), 1, 0)
+    lines = split_notes(data, made, Clients(["client 0"], [0]))
+    assert [line.partition(" have the time")[0] for line in lines] == ["6 rows of A, B"]
+
+
 def test_of_groups_the_latest_rows_count():
     """Patients 0 (rows at 1 and 3) and 1 (row at 3): both end at 3, on both sides of the split."""
     data = owned(

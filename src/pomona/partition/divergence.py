@@ -134,8 +134,6 @@ def _flags(dataset: Dataset) -> list[str]:
     )
 
 
-
-
 Counts = NDArray[np.int64]
 Measure = NDArray[np.float64]
 

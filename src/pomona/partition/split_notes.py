@@ -12,7 +12,7 @@ from pomona.core.bounds import SPLITS, Split
 from pomona.core.errors import listed
 from pomona.data.dataset import Dataset, Owners
 from pomona.partition.divergence import label_counts
-from pomona.partition.partition import ClientRows, Partition
+from pomona.partition.partition import ClientRows, Partition, Rows
 from pomona.partition.recipe import TEST, VALIDATION, latest_of
 
 MOST_CLIENTS, MOST_CLASSES = 3, 8  # named in a line
@@ -52,12 +52,14 @@ def _given_to_some(dataset: Dataset, partition: Partition) -> Iterator[str]:
         return
     for part, role in (("test", TEST), ("validation", VALIDATION)):
         given = np.bincount(owners.client[owners.role == role], minlength=len(owners.names)) > 0
+        if given.all() or not given.any():
+            continue
         drawn = [
             name
             for (name, rows), known in zip(_by_owner(partition, owners), given, strict=True)
             if not known and len(getattr(rows, part))
         ]
-        if given.any() and drawn:
+        if drawn:
             yield (
                 f"{part} rows are given for {int(given.sum())} of {len(given)} clients; for "
                 f"{listed(drawn)} they are drawn from its rows: data.{part}_share"
@@ -65,21 +67,20 @@ def _given_to_some(dataset: Dataset, partition: Partition) -> Iterator[str]:
 
 
 def _by_owner(partition: Partition, owners: Owners) -> list[tuple[str, ClientRows]]:
-    """Return each owner's rows by split."""
-    return [
-        (
-            name,
-            ClientRows(
-                *(
-                    np.concatenate([part[owners.client[part] == k] for part in parts])
-                    for parts in zip(
-                        *([getattr(c, s) for s in SPLITS] for c in partition.clients), strict=True
-                    )
-                )
-            ),
-        )
-        for k, name in enumerate(owners.names)
-    ]
+    """Return each owner's rows by split, of a partition by owners; a single client has them all."""
+    clients = partition.clients
+    if len(clients) == len(owners.names):
+        return list(zip(owners.names, clients, strict=True))
+    each = [_divided(getattr(clients[0], part), owners) for part in SPLITS]
+    return [(name, ClientRows(*rows)) for name, *rows in zip(owners.names, *each, strict=True)]
+
+
+def _divided(rows: Rows, owners: Owners) -> list[Rows]:
+    """Return each owner's of these rows (n,)."""
+    owner = owners.client[rows]
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(1, len(owners.names)))
+    return np.split(rows[order], ends)
 
 
 def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) -> Iterator[str]:
