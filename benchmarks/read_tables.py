@@ -26,31 +26,33 @@ def seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
-path = sys.argv[1]
-try:
-    settings = data_settings(name="table", path=path, label_column="y")
-except Exception:  # a build before data had three axes
-    settings = data_settings(name=path.rsplit(".", 1)[1], path=path, label_column="y")
+def settings(path):
+    try:
+        return data_settings(name="table", path=path, label_column="y")
+    except Exception:  # a build before data had three axes
+        return data_settings(name=path.rsplit(".", 1)[1], path=path, label_column="y")
+
+read(settings(sys.argv[2]))  # a small file, so that modules are imported
 start = seconds()
-data = read(settings)
+data = read(settings(sys.argv[1]))
 print(seconds() - start, data.fingerprint)
 """
 
 
-def written(folder: Path) -> list[Path]:
-    """Write the table as CSV and as Parquet."""
+def written(folder: Path, rows: int) -> list[Path]:
+    """Write a table as CSV and as Parquet."""
     generator = np.random.Generator(np.random.Philox(0))
-    columns = {f"x{k}": generator.normal(size=ROWS).round(4) for k in range(COLUMNS)}
-    table = pa.table({**columns, "y": generator.integers(0, 2, ROWS)})
-    csv.write_csv(table, folder / "t.csv")
-    parquet.write_table(table, folder / "t.parquet")
-    return [folder / "t.csv", folder / "t.parquet"]
+    columns = {f"x{k}": generator.normal(size=rows).round(4) for k in range(COLUMNS)}
+    table = pa.table({**columns, "y": generator.integers(0, 2, rows)})
+    csv.write_csv(table, folder / f"{rows}.csv")
+    parquet.write_table(table, folder / f"{rows}.parquet")
+    return [folder / f"{rows}.csv", folder / f"{rows}.parquet"]
 
 
-def timed(source: Path, path: Path) -> tuple[float, str]:
+def timed(source: Path, path: Path, small: Path) -> tuple[float, str]:
     """Return the seconds that a build needs to read a file, and what it read."""
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", READ, str(path)]
+    command = [sys.executable, "-c", READ, str(path), str(small)]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     seconds, fingerprint = answer.stdout.split()
     return float(seconds), fingerprint
@@ -64,8 +66,9 @@ def main() -> None:
     options = parser.parse_args()
     builds = [Path(__file__).parents[1] / "src", *filter(None, [options.before])]
     with tempfile.TemporaryDirectory() as folder:
-        for path in written(Path(folder)):
-            runs = [[timed(build, path) for build in builds] for _ in range(options.repeat)]
+        files = zip(*(written(Path(folder), rows) for rows in (ROWS, 100)), strict=True)
+        for path, small in files:
+            runs = [[timed(build, path, small) for build in builds] for _ in range(options.repeat)]
             best = [min(run[k][0] for run in runs) for k in range(len(builds))]
             same = len({fingerprint for run in runs for _, fingerprint in run}) == 1
             line = " ".join(f"{seconds:.2f} s" for seconds in best)

@@ -6,6 +6,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from format_lines import Cases
 from pyarrow import parquet
 
 from pomona.core.errors import ConfigError, DataError
@@ -300,3 +301,26 @@ def test_a_value_that_cannot_be_a_measurement_is_refused(tmp_path):
                 continue
             with pytest.raises(DataError, match=r"row 1|row 2"):
                 read(make())
+
+
+CASES = Cases("CSV, Parquet and Arrow")
+TESTS = {
+    "T1": "test_every_writer_gives_the_same_data",
+    "T2": "test_every_frame_gives_the_same_data",
+    "T3": "test_a_folder_of_parts_is_one_table",
+    "T4": "test_texts_that_a_writer_stored_as_bytes_are_texts",
+    "T5": "test_the_line_that_excel_reads_is_obeyed",
+    "T6": "test_row_names_of_r_are_left_out",
+    "T7": "test_names_that_repeat_are_numbered",
+    "T8": "test_points_part_thousands_where_the_decimal_mark_is_a_comma",
+    "T9": "test_exponents_with_a_decimal_comma",
+    "T10": "test_other_marks_of_thousands_are_named",
+    "T11": "test_markers_of_gaps_name_the_setting_that_reads_them",
+    "T12": "test_a_file_of_another_format_is_named",
+    "T13": "test_a_value_that_cannot_be_a_measurement_is_refused",
+}
+
+
+def test_each_line_of_the_document_has_a_test():
+    assert sorted(CASES.names) == sorted(TESTS)
+    assert all(callable(globals()[name]) for name in TESTS.values())

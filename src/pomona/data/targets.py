@@ -272,7 +272,7 @@ def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
 
 
 def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, list[str]]:
-    cells = list(map(plain, column.cells))
+    cells = _each(plain, column.cells)
     index = {plain(name): i for i, name in enumerate(classes)}
     counts = Counter(cells)
     wrong = [cell for cell in counts if (cell not in index if classes else is_missing(cell))]
@@ -299,7 +299,7 @@ def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the distinct names in order, in canonical form, and each row's index (N,); gaps are
     one empty name.
     """
-    names = list(map(name, names))
+    names = _each(name, names)
     distinct = in_order(names)
     index = {one: i for i, one in enumerate(distinct)}
     return distinct, np.array([index[one] for one in names], np.int64)
@@ -312,6 +312,12 @@ def grouped(names: Sequence[str]) -> NDArray[np.int64]:
         [index.setdefault(name(one) or row, len(index)) for row, one in enumerate(names)],
         np.int64,
     )
+
+
+def _each(form: Callable[[str], str], cells: Sequence[str]) -> list[str]:
+    """Return a form of each cell, made once for cells that are the same."""
+    forms = {cell: form(cell) for cell in set(cells)}
+    return [forms[cell] for cell in cells]
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
