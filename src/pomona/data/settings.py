@@ -364,7 +364,8 @@ class CsvForm(TextEncoding):
     decimal: Decimal | None = Field(
         default=None,
         description=(
-            "Decimal mark; if unset, a point, and also a comma if that is not the separator."
+            "Decimal mark; the other one then parts thousands. If unset, a comma where numbers "
+            "have one and cells are divided by another character, else a point."
         ),
     )
 
