@@ -168,6 +168,7 @@ def test_a_run_for_programs_is_json(capsys, tmp_path):
     assert summary["folder"] == str(tmp_path / "r")
     assert summary == {
         **pomona.load(tmp_path / "r").summary,
+        "notes": [note.text for note in pomona.load(tmp_path / "r").notes],
         "folder": summary["folder"],
         "report": None,
     }

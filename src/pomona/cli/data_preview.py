@@ -60,7 +60,9 @@ def _seen(scenario: Scenario, row: int) -> NDArray[Any]:
     x = np.asarray(data.x[row])
     if data.kind == "text":
         return x
-    return (x.astype(np.float32) - np.float32(data.shift)) / np.float32(data.scale)
+    shift, scale = np.array(data.shift, np.float32), np.array(data.scale, np.float32)
+    seen: NDArray[Any] = (x.astype(np.float32) - shift) / scale
+    return seen
 
 
 def _features(

@@ -45,7 +45,7 @@ def contact_sheet(scenario: Scenario) -> ReportFigure | None:
 
 def _samples(scenario: Scenario) -> list[Sample]:
     data, masked = scenario.dataset, scenario.targets == "segmentation"
-    samples = []
+    samples: list[Sample] = []
     for name, client in zip(scenario.names, scenario.partition.clients, strict=True):
         rows = client.train[:TRIED] if masked else client.train[:1]
         if not len(rows) or len(samples) == MOST_CLIENTS:
@@ -99,7 +99,7 @@ def _place(sample: Sample, axis: int) -> int:
     others = tuple(k for k in range(3) if k != axis)
     if sample.mask is not None and sample.mask.any():
         return int(np.count_nonzero(sample.mask, axis=others).argmax())
-    return sample.image.shape[axis] // 2
+    return int(sample.image.shape[axis]) // 2
 
 
 def _draw(
