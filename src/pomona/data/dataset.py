@@ -20,12 +20,16 @@ class Learn(Protocol):
     """Returns the data with what it learns from training rows."""
 
     def __call__(
-        self, dataset: "Dataset", rows: NDArray[np.int64], own: NDArray[np.int64] | None = None, /
+        self,
+        dataset: "Dataset",
+        rows: NDArray[np.int64],
+        training: NDArray[np.int64] | None = None,
+        /,
     ) -> "Dataset":
         """Learn from ``rows``, those of the clients of round 1.
 
-        ``own``: the training rows of all clients, from which each may learn for itself; by default
-        ``rows``.
+        ``training``: the training rows of all clients, from which each may learn for itself; by
+        default ``rows``.
         """
         ...
 

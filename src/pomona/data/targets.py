@@ -56,7 +56,7 @@ def _learnt(
     before: Learn | None,
     dataset: Dataset,
     rows: NDArray[np.int64],
-    own: NDArray[np.int64] | None = None,
+    training: NDArray[np.int64] | None = None,
 ) -> Dataset:
     y = dataset.y[rows]
     if not y[:, 1].any():
@@ -65,7 +65,7 @@ def _learnt(
             "censored; give rows with "
             "events, or look at the order of data.label_columns: time, event"
         )
-    known = before(dataset, rows, own) if before else dataset
+    known = before(dataset, rows, training) if before else dataset
     return replace(
         known, edges=given or edges(y, intervals), learn=dataset.learn if known.learn else None
     )

@@ -134,7 +134,7 @@ def _dataset(
 def spoken(
     dataset: Dataset,
     rows: NDArray[np.int64],
-    _own: NDArray[np.int64] | None = None,
+    _training: NDArray[np.int64] | None = None,
     *,
     size: int,
     memory_share: float,

@@ -51,17 +51,17 @@ def _given_to_some(dataset: Dataset, partition: Partition) -> Iterator[str]:
     if owners is None or recipe.get("name") != "natural" or recipe.get("split") == "pooled":
         return
     for part, role in (("test", TEST), ("validation", VALIDATION)):
-        given = np.bincount(owners.client[owners.role == role], minlength=len(owners.names)) > 0
-        if given.all() or not given.any():
+        has_rows = np.bincount(owners.client[owners.role == role], minlength=len(owners.names)) > 0
+        if has_rows.all() or not has_rows.any():
             continue
         drawn = [
             name
-            for (name, rows), known in zip(_by_owner(partition, owners), given, strict=True)
-            if not known and len(getattr(rows, part))
+            for (name, rows), has in zip(_by_owner(partition, owners), has_rows, strict=True)
+            if not has and len(getattr(rows, part))
         ]
         if drawn:
             yield (
-                f"{part} rows are given for {int(given.sum())} of {len(given)} clients; for "
+                f"{part} rows are given for {int(has_rows.sum())} of {len(has_rows)} clients; for "
                 f"{listed(drawn)} they are drawn from its rows: data.{part}_share"
             )
 

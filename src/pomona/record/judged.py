@@ -18,19 +18,19 @@ SPOKEN = {"trained": "after local training", "received": "as received"}
 
 def views(result: Result) -> list[Key]:
     """Return every (model, when) with evaluations on the test split, the headline one first."""
-    named = tuple(result.about.get("headline") or ())
+    method_headline = tuple(result.about.get("headline") or ())
     present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
 
-    def place(key: Key) -> tuple[bool, int, int, Key]:
+    def order(key: Key) -> tuple[bool, int, int, Key]:
         model, when = key
         return (
-            key != named,
+            key != method_headline,
             MODELS.index(model) if model in MODELS else len(MODELS),
             TIMES.index(when) if when in TIMES else len(TIMES),
             key,
         )
 
-    return sorted(present, key=place)
+    return sorted(present, key=order)
 
 
 def headline(result: Result) -> Key | None:
@@ -61,8 +61,8 @@ def judged_by(result: Result) -> Evaluation | None:
     points = [
         Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(*key, "validation")
     ]
-    found = best(points, result.metric)
-    return next((e for e in test if found and e.round == found.round), test[-1])
+    best_round = best(points, result.metric)
+    return next((e for e in test if best_round and e.round == best_round.round), test[-1])
 
 
 def _keeps_best(result: Result) -> bool:
@@ -87,13 +87,13 @@ class Judged:
     @classmethod
     def of(cls, runs: Sequence[Result]) -> "Judged | None":
         """Return what runs of several seeds are judged by; None if one was not evaluated."""
-        each = [judged_by(run) for run in runs]
-        known = [one for one in each if one]
-        if not known or len(known) < len(each):
+        evaluations = [judged_by(run) for run in runs]
+        defined = [evaluation for evaluation in evaluations if evaluation]
+        if not defined or len(defined) < len(evaluations):
             return None
-        rounds = tuple(sorted({one.round for one in known}))
+        rounds = tuple(sorted({evaluation.round for evaluation in defined}))
         best_of_all = all(map(_keeps_best, runs))
-        return cls(known[0].model, known[0].when, rounds, best_of_all)
+        return cls(defined[0].model, defined[0].when, rounds, best_of_all)
 
     @property
     def moment(self) -> str:

@@ -160,8 +160,10 @@ def _hint(a: float, b: float, factor_known: float | None) -> str:
     for start, text in ORIGIN_SHIFTS.items():
         if abs(high - low - start) < 0.01 * start:
             return f", {text}"
-    exact = factor_known and abs(np.log10(factor_known * low / high)) <= TOLERANCE / 2
-    return f", {FACTORS[factor_known]}" if exact and factor_known and FACTORS[factor_known] else ""
+    if not factor_known or low * high <= 0:  # medians of two signs have no ratio
+        return ""
+    exact = abs(np.log10(factor_known * low / high)) <= TOLERANCE / 2
+    return f", {FACTORS[factor_known]}" if exact and FACTORS[factor_known] else ""
 
 
 def _slip(logs: Logs) -> tuple[int, float] | tuple[()]:

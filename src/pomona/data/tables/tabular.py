@@ -54,7 +54,7 @@ def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
 
 
 def standardised(
-    dataset: Dataset, rows: NDArray[np.int64], _own: NDArray[np.int64] | None = None
+    dataset: Dataset, rows: NDArray[np.int64], _training: NDArray[np.int64] | None = None
 ) -> Dataset:
     """Standardise the data to mean 0 and deviation 1 over these rows, by column or by channel."""
     shift, scale = moments(dataset.x, rows)
@@ -178,7 +178,7 @@ def _rounded(dataset: Dataset, raw: RawTable, memory_share: float) -> Dataset:
 def _resolved(
     dataset: Dataset,
     rows: NDArray[np.int64],
-    _own: NDArray[np.int64] | None = None,
+    _training: NDArray[np.int64] | None = None,
     *,
     columns: tuple[str, ...],
     memory_share: float,
@@ -204,7 +204,7 @@ def _prepares(settings: Table) -> bool:
 def learnt(
     dataset: Dataset,
     rows: NDArray[np.int64],
-    own: NDArray[np.int64] | None = None,
+    training: NDArray[np.int64] | None = None,
     *,
     share: float,
     by_client: bool,
@@ -215,7 +215,7 @@ def learnt(
     Args:
         dataset: must include the raw table.
         rows: (n,) indices of the training rows.
-        own: (m,) those of all clients, by default the same.
+        training: (m,) those of all clients, by default the same.
         share: see ``features.fitted``.
         by_client: whether to learn medians, means and deviations from each owner's own training
             rows.
@@ -239,7 +239,7 @@ def learnt(
         learn=None,
     )
     if by_client:
-        each = _by_owner(dataset, rows if own is None else own, shared, x, memory_share)
+        each = _by_owner(dataset, rows if training is None else training, shared, x, memory_share)
         return replace(made, preprocessing=each)
     return replace(standardised(made, rows), learn=None)
 
