@@ -8,7 +8,7 @@ cd "$folder" && PYTHONPATH=$folder python3 - <<'PY'
 import warnings
 import pandas as pd, pyreadstat
 warnings.simplefilter("ignore")
-pyreadstat.write_xport(pd.DataFrame({"X": [0.0, 1.0]}), "a.xpt")
+pyreadstat.write_xport(pd.DataFrame({"X": [0.0, 1.0]}), "a.xpt", file_format_version=5)
 assert bytes.fromhex("00000000000000004110000000000000") in open("a.xpt", "rb").read()
 read, other = pd.read_sas("a.xpt").X.tolist(), pyreadstat.read_xport("a.xpt")[0].X.tolist()
 print("pandas", pd.__version__, read, "pyreadstat", pyreadstat.__version__, other)

@@ -14,6 +14,7 @@ from command_line import call
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings
 from pomona.data import read as read_data
+from pomona.data.settings import table_form
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read
@@ -410,5 +411,5 @@ def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text,
     assert (data.columns, data.classes) == (("größe", "mg, dl"), ("no", "yes"))
     assert [note for note in data.notes if "decimal mark" not in note] == []
     assert not ("decimal" in form and data.notes)
-    about = ModelMetadata(**tree(columns=data.columns, others=("died",), form=settings.form))
+    about = ModelMetadata(**tree(columns=data.columns, others=("died",), form=table_form(settings)))
     assert read(path, about).x.tolist() == data.x.tolist()  # predict reads as training did

@@ -410,11 +410,8 @@ class CsvFile(CsvHeading, CsvFormat):
     """Settings that only CSV files have."""
 
 
-class StatisticsFormat(TextEncoding, DataSettings):
+class StatisticsForm(TextEncoding):
     """How files of SAS, SPSS and Stata are read."""
-
-    title = "SAS, SPSS and Stata files"
-    absence = "is not a SAS, SPSS or Stata file"
 
     value_labels: Literal["labels", "codes"] = Field(
         default="labels",
@@ -423,11 +420,15 @@ class StatisticsFormat(TextEncoding, DataSettings):
     )
 
 
-class SpreadsheetFormat(DataSettings):
-    """Which cells of a spreadsheet are the table."""
+class StatisticsFormat(StatisticsForm, DataSettings):
+    """Settings that only files of SAS, SPSS and Stata have."""
 
-    title = "spreadsheets"
-    absence = "is not a spreadsheet"
+    title = "SAS, SPSS and Stata files"
+    absence = "is not a SAS, SPSS or Stata file"
+
+
+class SpreadsheetForm(Settings):
+    """Which cells of a spreadsheet are the table."""
 
     sheet: str | None = Field(
         default=None,
@@ -441,6 +442,27 @@ class SpreadsheetFormat(DataSettings):
         description="Row with the names of the columns, as the spreadsheet counts; if unset, the "
         "first row that is not empty.",
     )
+
+
+class SpreadsheetFormat(SpreadsheetForm, DataSettings):
+    """Settings that only spreadsheets have."""
+
+    title = "spreadsheets"
+    absence = "is not a spreadsheet"
+
+
+class TableForm(CsvForm, StatisticsForm, SpreadsheetForm):
+    """How the files of a table are read, in every format; also in the file of a model, for the
+    tables that it is asked about.
+    """
+
+
+def table_form(settings: DataSettings) -> TableForm:
+    """Return how the settings of data say that their tables are read."""
+    values = {
+        key: getattr(settings, key) for key in TableForm.model_fields if hasattr(settings, key)
+    }
+    return TableForm(**values)
 
 
 class Columns(DataSettings):

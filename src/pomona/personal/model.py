@@ -16,7 +16,7 @@ from pomona.core.errors import DataError, PomonaWarning, near
 from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
-from pomona.data.settings import ImageFiles, csv_form
+from pomona.data.settings import ImageFiles, table_form
 from pomona.models.segmentation import whole
 from pomona.personal.inputs import Samples, read
 from pomona.record import model_file
@@ -58,7 +58,7 @@ def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMe
         columns=data.columns,
         others=data.others,
         frozen_sha256=digest(scenario.frozen) if scenario.frozen else None,
-        form=csv_form(settings),
+        form=table_form(settings),
         window=settings.window if isinstance(settings, ImageFiles) else None,
         shift=data.shift,
         scale=data.scale,

@@ -11,7 +11,7 @@ from pomona.core.bounds import NAMED, Finite, Line, Sha256, Targets
 from pomona.core.settings import Settings
 from pomona.data.dataset import FORMS, Kind, SampleType
 from pomona.data.preprocessing import Preprocessing
-from pomona.data.settings import CsvForm, Edge
+from pomona.data.settings import Edge, TableForm
 from pomona.data.tokenizer import Tokenizer
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS
@@ -53,7 +53,7 @@ class ModelMetadata(Settings):
             target_shift, by target.
         edges: for times to an event, the ends of the K intervals of the hazards.
         frozen_sha256: hash of the frozen tensors, if they are in a separate file.
-        form: CSV format of the training files as far as it was set; also used for files of samples.
+        form: how tables of the training were read; also used for files of samples.
         window: centre and width of the window that converted image values to 8 bits, if any.
         spacings: mm between voxels along (z, y, x) of the training's volumes, if known.
         orientation: the ends to which x, y and z of its volumes grow (``RAS``), if all files said
@@ -81,7 +81,7 @@ class ModelMetadata(Settings):
     shift: tuple[Finite, ...]
     scale: tuple[Finite, ...]
     frozen_sha256: Sha256 | None = None
-    form: CsvForm = CsvForm()
+    form: TableForm = TableForm()
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = None
     target_shift: tuple[Finite, ...]
     target_scale: tuple[Finite, ...]

@@ -26,7 +26,7 @@ from pomona.data.formats.sheet_table import (
     trim,
 )
 from pomona.data.formats.workbook_marks import Marks, marks
-from pomona.data.settings import SpreadsheetFormat
+from pomona.data.settings import SpreadsheetForm
 
 
 class Sheet(NamedTuple):
@@ -44,7 +44,7 @@ def read(path: Path, settings: object) -> Columns:
     Raises DataError if it cannot be read, several sheets may be meant, or the row of names is
     unclear; cells are named as the spreadsheet names them.
     """
-    options = settings if isinstance(settings, SpreadsheetFormat) else None
+    options = settings if isinstance(settings, SpreadsheetForm) else None
     with opened(path) as file:
         sheet = _sheet(path, file, options.sheet if options else None)
     rows, notes = sheet.rows, list(sheet.notes)

@@ -22,7 +22,7 @@ from pomona.data.formats.arrow_arrays import number_array, text_array
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.program_dates import calendar, dated, is_clock, seconds
 from pomona.data.formats.value_labels import labelled
-from pomona.data.settings import StatisticsFormat
+from pomona.data.settings import StatisticsForm
 
 EXACT = 2**53  # doubles hold every whole number below it
 MOST_LISTED = 8
@@ -80,7 +80,7 @@ def read(path: Path, settings: object) -> Columns:
 
     Raises DataError if it is damaged, not of its format, or has more than one table.
     """
-    options = settings if isinstance(settings, StatisticsFormat) else None
+    options = settings if isinstance(settings, StatisticsForm) else None
     if path.suffix.lower() not in PROGRAMS:
         raise DataError(f"{path} is compressed; unpack it")
     program = PROGRAMS[path.suffix.lower()]
@@ -121,7 +121,7 @@ def _check(path: Path, program: Program) -> None:
         )
 
 
-def _stored(path: Path, program: Program, options: StatisticsFormat | None) -> tuple[Any, Any]:
+def _stored(path: Path, program: Program, options: StatisticsForm | None) -> tuple[Any, Any]:
     """Return the stored values by column name, and the library's facts about them."""
     library = import_module("pyreadstat")
     arguments: dict[str, Any] = {"user_missing": True} if program.user_missing else {}
