@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, from_arrays, from_frame, read
-from pomona.data.settings import CsvForm
+from pomona.data.settings import TableForm
 from pomona.personal import inputs
 from pomona.record.model_metadata import ModelMetadata
 
@@ -184,7 +184,7 @@ def test_a_file_of_a_model_is_read_by_the_same_rules(tmp_path):
         client="A", model="m", network={"name": "logistic"}, kind="table", input_shape=(2,),
         outputs=2, vocabulary=0, words=(), targets="classes", classes=("0", "1"), labels=(),
         columns=("crp", "plt"), others=("site", "y"), shift=(0.0,), scale=(1.0,),
-        target_shift=(0.0,), target_scale=(1.0,), form=CsvForm(decimal="comma"),
+        target_shift=(0.0,), target_scale=(1.0,), form=TableForm(decimal="comma"),
     )  # fmt: skip
     (tmp_path / "a.csv").write_text(GERMAN)
     assert inputs.read(tmp_path / "a.csv", about).x.tolist()[1] == [1.25, 1145]

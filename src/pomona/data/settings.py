@@ -382,11 +382,6 @@ class CsvFormat(CsvForm, DataSettings):
         return CsvForm(separator=self.separator, decimal=self.decimal, encoding=self.encoding)
 
 
-def csv_form(settings: DataSettings) -> CsvForm:
-    """Return the format of CSV files that settings name; none for other data."""
-    return settings.form if isinstance(settings, CsvFormat) else CsvForm()
-
-
 class CsvHeading(DataSettings):
     """Names of the columns of a CSV file."""
 
