@@ -34,7 +34,7 @@ def test_given_test_rows_that_are_training_rows(shape, noun):
     lines = data_notes(from_clients(data, test=part(data, slice(40)), validation_share=0.0))
     one(
         lines,
-        f"80 of 80 test {noun} equal training rows",
+        f"80 of 80 test {noun} equal training {noun}",
         "40 of North",
         "40 of South",
         "duplicates=drop",
@@ -43,6 +43,8 @@ def test_given_test_rows_that_are_training_rows(shape, noun):
         part(data, slice(60)), validation=part(data, slice(10)), test=part(data, slice(60, 100))
     )
     one(data_notes(validation), f"20 of 20 validation {noun}")
+    drawn = data_notes(from_clients(data, test=part(data, slice(40))))
+    one(drawn, f"80 of 80 test {noun} equal training or validation rows")
     separate = from_clients(part(data, slice(60)), test=part(data, slice(60, 100)))
     assert data_notes(separate) == []
 
@@ -114,7 +116,7 @@ def test_rows_that_two_clients_have_and_rows_entered_twice():
     )
     twice = notes(pd.concat([frame, frame[:60]]))
     assert any(
-        "test rows and" in line and "equal training rows of the same client" in line
+        "test rows and" in line and "rows of the same client" in line
         for line in twice
     )
     assert any(line.startswith("training rows that repeat") for line in twice)

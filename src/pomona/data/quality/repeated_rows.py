@@ -24,7 +24,7 @@ COMPARED: dict[Kind, str] = {
     "image": "pixels and label",
     "text": "words and label",
 }
-TRAIN, TEST = 0, 2
+TRAIN, VALIDATION, TEST = range(3)
 
 
 class Uses(NamedTuple):
@@ -69,7 +69,7 @@ def notes(
         return _leak(noun, compared, leaked) if _exceeds(row_numbers, use, leaked) else []
     return [
         *_leak(noun, compared, leaked),
-        *_across_clients(noun, compared, row_numbers, use, names),
+        *_across_clients(noun, compared, row_numbers, use, names, dataset.owners is not None),
         *_repeated_in_training(noun, compared, row_numbers, use, names),
         *_contrary(noun, dataset, repeats, use, names),
     ]
@@ -77,22 +77,24 @@ def notes(
 
 class Leaked(NamedTuple):
     """Held-out rows that the same client trains on: their number by split, all held-out rows by
-    split, and counts by client.
+    split, test rows that equal validation rows alone, and counts by client.
     """
 
     counts: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    validated: int
     clients: list[tuple[str, int]]
 
 
 def _leaked(row_numbers: Rows, use: Uses, names: Sequence[str]) -> Leaked:
-    key = row_numbers * len(names) + use.client
-    trained = np.isin(key, key[use.role == TRAIN]) & (use.role > TRAIN)
-    counts = np.bincount(use.role[trained], minlength=3)
-    of_client = np.bincount(use.client[trained], minlength=len(names))
+    key, role = row_numbers * len(names) + use.client, use.role
+    trained = np.isin(key, key[role == TRAIN]) & (role > TRAIN)
+    validated = np.isin(key, key[role == VALIDATION]) & (role == TEST) & ~trained
+    of_client = np.bincount(use.client[trained | validated], minlength=len(names))
     return Leaked(
-        counts,
-        np.bincount(use.role, minlength=3),
+        np.bincount(role[trained | validated], minlength=3),
+        np.bincount(role, minlength=3),
+        int(validated.sum()),
         list(zip(names, of_client.tolist(), strict=True)),
     )
 
@@ -113,29 +115,32 @@ def _leak(noun: str, compared: str, leaked: Leaked) -> list[str]:
     """Warn about held-out rows that the same client trains on."""
     phrases = [
         f"{leaked.counts[k]} of {leaked.sizes[k]} {SPLITS[k]} {noun}"
-        for k in (2, 1)
+        for k in (TEST, VALIDATION)
         if leaked.counts[k]
     ]
     if not phrases:
         return []
+    source = "training or validation" if leaked.validated else "training"
     return [
-        f"{' and '.join(phrases)} equal training rows of the same client, {compared} "
+        f"{' and '.join(phrases)} equal {source} {noun} of the same client, {compared} "
         f"({by_size(leaked.clients)}): figures on them are too good; leave them out by "
         "data.duplicates=drop, or keep rows of one patient together by a group column"
     ]
 
 
 def _across_clients(
-    noun: str, compared: str, row_numbers: Rows, use: Uses, names: Sequence[str]
+    noun: str, compared: str, row_numbers: Rows, use: Uses, names: Sequence[str], owned: bool
 ) -> list[str]:
-    """Warn about rows that several clients have."""
+    """Warn about rows that several clients have; of rows dealt to clients that are not ``owned`` by
+    any, only if one is tested on.
+    """
     sites = len(names)
     _, first, number = np.unique(row_numbers, return_index=True, return_inverse=True)
     first_client = use.client[first][number]
     at_another = first_client != use.client
-    if not at_another.any():
+    leaked_tests = _trained_elsewhere(row_numbers, use) if at_another.any() else 0
+    if not at_another.any() or not (owned or leaked_tests):
         return []
-    leaked_tests = _trained_elsewhere(row_numbers, use)
     pairs, counts = np.unique((first_client * sites + use.client)[at_another], return_counts=True)
     count, (a, b) = counts.max(), divmod(int(pairs[counts.argmax()]), sites)
     tested_on = (
@@ -143,11 +148,11 @@ def _across_clients(
         if leaked_tests
         else ""
     )
+    condition = "if they are one patient, a" if owned else "a"
     return [
         f"{noun} that are the same at another client, {compared}: {int(at_another.sum())} ({count} "
-        "of "
-        f"{names[b]} at {names[a]}){tested_on}; if they are one patient, a model is tested on what "
-        "another was trained on: leave them out, by data.duplicates=drop"
+        f"of {names[b]} at {names[a]}){tested_on}; {condition} model is tested on what another was "
+        "trained on: leave them out, by data.duplicates=drop"
     ]
 
 
