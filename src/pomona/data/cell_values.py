@@ -123,6 +123,16 @@ def days(cell: str) -> float:
     return (moment - EPOCH) / timedelta(days=1)
 
 
+def has_zone(cell: str) -> bool:
+    """Return whether a cell is an ISO date with a time zone."""
+    if ":" not in cell:
+        return False
+    try:
+        return datetime.fromisoformat(cell.strip()).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def short(cell: str) -> str:
     """Quote a cell for a message, truncated if long."""
     return repr(cell if len(cell) <= 30 else f"{cell[:27]}...")

@@ -161,6 +161,8 @@ class RawTable:
         values: distinct categories of each column, in order of occurrence; empty for other columns.
         bounds, thousands: number of cells per column read as bounds, and with marks of thousands;
             empty if unknown.
+        zoned: whether the cells of each column name a time zone: (N,) for columns of dates, else
+            empty.
         layout: as in ``Preprocessing``.
     """
 
@@ -170,6 +172,7 @@ class RawTable:
     layout: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
     thousands: tuple[int, ...] = ()
+    zoned: tuple[NDArray[np.bool_], ...] = ()
 
     @classmethod
     def plain(
@@ -181,7 +184,12 @@ class RawTable:
 
     def rows(self, numbers: NDArray[np.int64]) -> "RawTable":
         """Return the given rows."""
-        return replace(self, x=self.x[numbers])
+        return self.with_rows(numbers, self.x[numbers])
+
+    def with_rows(self, numbers: NDArray[np.int64], x: NDArray[Any]) -> "RawTable":
+        """Return the given rows (n,), whose cells are x (n, C)."""
+        zoned = tuple(cells[numbers] if len(cells) else cells for cells in self.zoned)
+        return replace(self, x=x, zoned=zoned)
 
     def of(self, numbers: Sequence[int]) -> "RawTable":
         """Return the given columns, in order."""
@@ -191,6 +199,7 @@ class RawTable:
             columns=columns,
             values=tuple(self.values[i] for i in numbers),
             x=self.x[:, list(numbers)],
+            zoned=tuple(self.zoned[i] for i in numbers) if self.zoned else (),
         )
 
     def with_columns(self, numbers: Sequence[int], table: "RawTable") -> "RawTable":

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from patients import SITES, data_notes, notes, one, patients
 
-from pomona.data import catalogue, data_settings, from_arrays, from_clients
+from pomona.data import data_settings, from_arrays, from_clients, from_frame
 from pomona.data.quality.damaged_text import damaged
 
 
@@ -90,7 +90,7 @@ def test_constant_and_empty_columns():
     frame = patients()
     one(notes(frame.assign(ward=5)), "same value in all rows: ward (5)")
     empty = notes(frame.assign(lab=np.nan), missing="median")
-    one(empty, "no value in any of the 240 rows that are kept: lab")
+    one(empty, "column lab: no value in any of the 240 rows that are kept")
     there = at(frame.assign(lab=frame.crp + frame.age), "East", "lab", lambda _: np.nan)
     one(notes(there, missing="median"), "lab at East (0 of 80)")
     rare = frame.assign(lab=np.where(np.arange(240) % 40 == 0, frame.crp, np.nan))
@@ -102,7 +102,9 @@ def test_a_column_that_is_empty_in_the_rows_with_a_label():
     labs = patients().assign(y=None, age=np.nan, sodium=np.nan)
     visits = patients().assign(crp=np.nan)
     lines = notes(pd.concat([labs, visits]), unlabelled="drop", missing="median")
-    assert any("no value in any of the 240 rows that are kept: crp" in line for line in lines)
+    assert any(
+        "column crp: no value in any of the 240 rows that are kept" in line for line in lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_dates():
         "column day: dates without a time of day at East",
     )
     one(
-        dated(lambda k, s: day(k) + "T00:00:00+01:00" * (s == "East")),
+        dated(lambda k, s: day(k) + ("T23:00:00" if s == "East" else "")),
         "not midnight, at East",
         "time zone",
     )
@@ -324,6 +326,29 @@ def test_dates():
     one(
         dated(lambda k, _: day(k) if k % 50 else f"00{10 + k % 10}-03-04"),
         "5 dates are before 1880",
+    )
+
+
+def test_time_zones_at_one_client():
+    def time(k):
+        return f"20{10 + k % 10}-{1 + k % 12:02}-{1 + k % 28:02}T1{k % 9}:{k % 60:02}:00"
+
+    line = one(dated(lambda k, s: time(k) + "+02:00" * (s == "East")), "time zone at East", "North")
+    assert "UTC" in line
+    assert dated(lambda k, _: time(k)) == dated(lambda k, _: time(k) + "Z") == []
+    one(dated(lambda k, _: time(k) + "Z" * (k % 7 == 0)), "some times of", "have a time zone")
+    frame = patients().assign(day=[time(k) + "Z" * (k % 7 == 0) for k in range(240)])
+    alone = from_frame(
+        frame.drop(columns="site"), label_column="y", dates=["day"], duplicates="drop"
+    )
+    one(data_notes(alone, clients=2), "some times have a time zone")
+
+
+def test_identifiers_that_repeat_now_and_then():
+    frame = patients().assign(patient=np.minimum(np.arange(240) + 1000, 1229))
+    lines = notes(frame)
+    assert any(
+        "identifiers that repeat: patient (230 values in 240 rows)" in line for line in lines
     )
 
 
@@ -384,7 +409,6 @@ def catalogue_folder():
     folder = os.environ.get("POMONA_DATA")
     if not folder or not (Path(folder) / TABLES).is_dir():
         pytest.skip("needs the tables of POMONA_DATA")
-    assert catalogue
     return Path(folder)
 
 

@@ -44,7 +44,7 @@ def test_given_test_rows_that_are_training_rows(shape, noun):
     )
     one(data_notes(validation), f"20 of 20 validation {noun}")
     drawn = data_notes(from_clients(data, test=part(data, slice(40))))
-    one(drawn, f"80 of 80 test {noun} equal training or validation rows")
+    one(drawn, f"80 of 80 test {noun} equal training or validation {noun}")
     separate = from_clients(part(data, slice(60)), test=part(data, slice(60, 100)))
     assert data_notes(separate) == []
 
@@ -115,10 +115,7 @@ def test_rows_that_two_clients_have_and_rows_entered_twice():
         "test rows that another client trains on",
     )
     twice = notes(pd.concat([frame, frame[:60]]))
-    assert any(
-        "test rows and" in line and "rows of the same client" in line
-        for line in twice
-    )
+    assert any("test rows and" in line and "rows of the same client" in line for line in twice)
     assert any(line.startswith("training rows that repeat") for line in twice)
 
 

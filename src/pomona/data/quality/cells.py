@@ -27,6 +27,7 @@ class Cells:
         values: the categories of each column.
         names: of the clients; empty for rows without owners.
         client: (N,) the client of each row.
+        zoned: as in ``RawTable``.
         has_names: whether the columns have names that settings can use.
     """
 
@@ -35,6 +36,7 @@ class Cells:
     values: tuple[tuple[str, ...], ...]
     names: tuple[str, ...]
     client: Rows
+    zoned: tuple[NDArray[np.bool_], ...]
     has_names: bool
 
     @classmethod
@@ -45,7 +47,7 @@ class Cells:
         owners = dataset.owners
         client = np.zeros(len(raw.x), np.int64) if owners is None else owners.client
         names = owners.names if owners else ()
-        return cls(raw.columns, raw.x, raw.values, names, client, bool(dataset.columns))
+        return cls(raw.columns, raw.x, raw.values, names, client, raw.zoned, bool(dataset.columns))
 
     def __len__(self) -> int:
         return len(self.x)

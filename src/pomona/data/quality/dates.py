@@ -14,6 +14,10 @@ FEWEST_DAYS = 3  # distinct days of the month; fewer mean that dates were rounde
 EPOCH = np.datetime64("2000-01-01")
 EARLIEST, LATEST = (float((date(year, 1, 1) - date(2000, 1, 1)).days) for year in (1880, 2100))
 Days = NDArray[np.float64]
+_MIXED = (
+    "some times{} have a time zone, and some have none: those with one are turned to UTC, the "
+    "others are not; write all in one way"
+)
 
 
 def notes(cells: Cells) -> list[str]:
@@ -25,10 +29,29 @@ def notes(cells: Cells) -> list[str]:
         if column.kind != "date":
             continue
         days_by_client = [without_gaps(cells.x[rows, k]) for rows in cells.by_client]
-        lines += [
-            f"column {column.name}: {line}" for line in _of_column(days_by_client, cells.names)
-        ]
+        zoned = cells.zoned[k] if k < len(cells.zoned) else np.zeros(0, bool)
+        sites = _with_zones(cells, zoned) if zoned.any() else []
+        phrases = [*sites, *(_of_column(days_by_client, cells.names) if not sites else ())]
+        lines += [f"column {column.name}: {line}" for line in phrases]
     return lines
+
+
+def _with_zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
+    """Warn if the dates (N,) of some clients, or some of a client, alone have a time zone."""
+    shares = [float(zoned[rows].mean()) if len(rows) else 0.0 for rows in cells.by_client]
+    if not cells.names:
+        return [_MIXED.format("")] if shares[0] < 1 else []
+    mixed = [name for name, share in zip(cells.names, shares, strict=True) if 0 < share < 1]
+    if mixed:
+        return [_MIXED.format(f" of {listed(mixed, 3)}")]
+    zones = [name for name, share in zip(cells.names, shares, strict=True) if share]
+    plain = [name for name, share in zip(cells.names, shares, strict=True) if not share]
+    if not plain:
+        return []
+    return [
+        f"times have a time zone at {listed(zones, 3)}, and none at {listed(plain, 3)}: those with "
+        "one are turned to UTC, the others are not; write all in one way"
+    ]
 
 
 def _of_column(days_by_client: list[Days], names: tuple[str, ...]) -> Iterator[str]:

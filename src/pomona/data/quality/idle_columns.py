@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import Cells, Rows, digits
+from pomona.data.quality.cells import Cells, Rows, capped, digits
 
 ENOUGH_ROWS = 30  # rows after which measured integers repeat
 EXPECTED_VALUES = 10  # at a client, from the share of values at the others
@@ -109,14 +109,16 @@ def _empty(cells: Cells) -> list[str]:
     empty_columns = [
         column.name for k, column in enumerate(cells.columns) if not counts[:, k].any()
     ]
-    lines = []
-    if empty_columns:
-        lines.append(
-            f"columns with no value in any of the {len(cells)} rows that are kept: "
-            f"{listed(empty_columns)}; leave them out by data.drop_columns, or look which rows "
-            "were left "
-            "out"
-        )
+    lines = capped(
+        [
+            (
+                name,
+                f"column {name}: no value in any of the {len(cells)} rows that are kept; leave it "
+                "out by data.drop_columns, or look which rows were left out",
+            )
+            for name in empty_columns
+        ]
+    )
     descriptions = []
     for k, column in enumerate(cells.columns):
         rate = counts[:, k] / np.maximum(rows, 1)

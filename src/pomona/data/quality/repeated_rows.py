@@ -135,8 +135,9 @@ def _across_clients(
     any, only if one is tested on.
     """
     sites = len(names)
-    _, first, number = np.unique(row_numbers, return_index=True, return_inverse=True)
-    first_client = use.client[first][number]
+    first_of_row = np.full(int(row_numbers.max(initial=0)) + 1, sites, np.int64)
+    np.minimum.at(first_of_row, row_numbers, use.client)
+    first_client = first_of_row[row_numbers]
     at_another = first_client != use.client
     leaked_tests = _trained_elsewhere(row_numbers, use) if at_another.any() else 0
     if not at_another.any() or not (owned or leaked_tests):
@@ -263,7 +264,7 @@ def selected_rows(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
     x = _selected(dataset.x, rows, memory_share)
     if raw:
         raw_x = x if raw.x is dataset.x else _selected(raw.x, rows, memory_share)
-        raw = replace(raw, x=raw_x)
+        raw = raw.with_rows(rows, raw_x)
     return replace(
         dataset,
         x=x,

@@ -125,6 +125,7 @@ class ColumnReader:
         strays: unreadable cells, and gaps.
         codes: the categories so far, with their codes.
         bounds, thousands: numbers of cells that were bounds, and that had marks of thousands.
+        zoned: numbers of the rows whose date has a time zone, by block.
     """
 
     column: TableColumn
@@ -133,6 +134,7 @@ class ColumnReader:
     codes: dict[str, int] = field(default_factory=dict)
     bounds: int = 0
     thousands: int = 0
+    zoned: list[NDArray[np.int64]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         fills = self.column.fill is not None
@@ -157,6 +159,9 @@ class ColumnReader:
             self._one(cell, count, decimal, start + int(rest[row])) for cell, count, row in each
         ]
         values[rest] = np.array(parsed)[cells.codes]
+        if self.column.kind == "date":
+            zoned = np.array([cell_values.has_zone(cell) for cell in cells.cells])
+            self.zoned.append(start + rest[zoned[cells.codes]])
         return values
 
     def _one(self, cell: str, count: int, decimal: str, row: int) -> float:
@@ -224,8 +229,17 @@ def read(
         tuple(tuple(reader.codes) for reader in readers),
         bounds=tuple(reader.bounds for reader in readers),
         thousands=tuple(reader.thousands for reader in readers),
+        zoned=tuple(_zoned(reader, len(x)) for reader in readers),
     )
     return table, [reader.strays for reader in readers if reader.strays.wrong]
+
+
+def _zoned(reader: ColumnReader, count: int) -> NDArray[np.bool_]:
+    """Return whether each cell of a column of dates names a time zone; empty for other columns."""
+    zoned = np.zeros(count if reader.column.kind == "date" else 0, bool)
+    for rows in reader.zoned:
+        zoned[rows] = True
+    return zoned
 
 
 def decimal_mark(

@@ -151,12 +151,6 @@ def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
         if moved
         else []
     )
-    near += [
-        f"column {column.name}: no value in any of the {len(raw.x)} rows that are kept; leave it "
-        "out"
-        for column, cells in zip(by.columns, raw.x.T, strict=True)
-        if len(cells) and np.isnan(cells).all()
-    ]
     if by.features == by.names and not by.shift:
         return near
     filled = [column.name for column in by.columns if column.flagged]

@@ -178,7 +178,7 @@ class TableSurvey:
         repeated = [
             f"{self.columns[i]} ({n} values in {len(self)} rows)"
             for i, n in counts.items()
-            if n > MOST_SUBGROUPS // 2 and 2 * n <= len(self)
+            if n > MOST_SUBGROUPS // 2 and (2 * n <= len(self) or (i in named and n < len(self)))
         ]
         if not repeated:
             return []
