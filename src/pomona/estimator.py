@@ -18,7 +18,7 @@ from pomona.config import merge, resolve
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.notes import CallerWarnings
 from pomona.core.toml import Tree, branch
-from pomona.data.frame import is_frame
+from pomona.data.formats.frame import is_frame
 from pomona.data.memory import from_clients
 from pomona.data.python_values import names as names_of
 from pomona.personal import PersonalModel
