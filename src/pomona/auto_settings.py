@@ -31,7 +31,7 @@ def on_engine(scenario: Scenario, notes: RunNotes, before: Path | None = None) -
     if scenario.config.engine != "auto":
         return scenario
     if (known := begun_with(before, "engine") if before else None) is not None:
-        notes.say(f"engine = {known}, as {before} was begun with")
+        notes.pass_on(f"engine = {known}, as {before} was begun with")
         return scenario.with_settings(engine=known)
     if why := scenario.not_native():
         notes.add(f"engine = torch: {why}")
@@ -75,12 +75,12 @@ def settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> 
         )
     known = begun_with(before, "lr") if before else None
     if known is not None:
-        notes.say(f"lr = {known:g}, as {before} was begun with")
+        notes.pass_on(f"lr = {known:g}, as {before} was begun with")
         return scenario.with_settings(lr=known)
     rows, founders = scenario.partition.clients, set(scenario.founders)
     sizes = [len(c.train) if i in founders else 0 for i, c in enumerate(rows)]
     rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES
-    notes.say("lr = auto: trying learning rates")
+    notes.pass_on("lr = auto: trying learning rates")
     test = range_test(scenario.objective(), scenario.initial(), sizes, steps_of(config), rates)
     notes.add(str(test))
     return scenario.with_settings(lr=test.chosen)

@@ -172,14 +172,14 @@ def simulate(
     if before and before.state == "finished":
         scenario = _settled(scenario, notes, out)
         if complete(scenario.config, *_what(scenario), out):
-            notes.say(f"{out} is finished; nothing to do")
+            notes.pass_on(f"{out} is finished; nothing to do")
             return load(out)
-        notes.say(f"{out} is finished after round {before.round}; going on")
+        notes.pass_on(f"{out} is finished after round {before.round}; going on")
     with _connected(scenario.config):
         hold = _kept(scenario, out, notes)
         with locked(out), writing(out):
             if resume and read_status(out) != before and _finished(scenario, out):
-                notes.say(f"{out} has been finished by another process")
+                notes.pass_on(f"{out} has been finished by another process")
                 return load(out)
             probe(out)
             scenario = _settled(scenario, notes, out if resume else None)
@@ -321,7 +321,7 @@ def _finished_run(
         folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
         place = _transport
         if config.cluster:
-            cores = ray_cluster.reserved(_workers(config), notes.say)
+            cores = ray_cluster.reserved(_workers(config), notes.pass_on)
             place = partial(_on_cluster, until.enter_context(cores))
         transport = place(scenario, roster, folder, hold)
         until.callback(transport.close)

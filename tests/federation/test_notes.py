@@ -232,12 +232,11 @@ def test_distinct_notes_are_in_order(letters):
 
 def test_clients_are_called_by_their_names():
     x, y, _ = two_sites()
-    huge = np.full((1, 3), 3.4e38, np.float32)  # its loss is not finite
-    data = from_clients({"A": (x, y), "B": (x, y)}, test={"A": (x, y), "B": (huge, y[:1])})
-    result = pomona.run(**settings(data=data, rounds=1))
+    data = from_arrays(x, y, client=["A"] * 120 + ["B"] * 120 + ["C"] * 100)
+    result = pomona.run(**settings(data=data, rounds=1, attack={"clients": [1], "kind": "nan"}))
     lines = [note for note in result.notes if note.topic == "training"]
     assert lines
-    assert all(note.text.startswith("B, round ") and note.round == 1 for note in lines)
+    assert all(note.text.startswith("B, round 1: ") and note.round == 1 for note in lines)
 
 
 def test_a_client_without_training_rows_is_called_by_its_name():

@@ -20,12 +20,12 @@ LONGEST_CELL = 24
 EPOCH = date(2000, 1, 1)  # of a RawTable's days
 
 
-def training_rows(scenario: Scenario, most: int = ROWS) -> list[tuple[int, int]]:
+def training_rows(scenario: Scenario, limit: int = ROWS) -> list[tuple[int, int]]:
     """Return (client, row) of the first training rows: one of each client, then a second, ..."""
     clients = [client.train for client in scenario.partition.clients]
     turns = range(max(map(len, clients), default=0))
-    rows = ((i, int(own[k])) for k in turns for i, own in enumerate(clients) if k < len(own))
-    return [*islice(rows, most)]
+    rows = ((i, int(train[k])) for k in turns for i, train in enumerate(clients) if k < len(train))
+    return [*islice(rows, limit)]
 
 
 def preview(scenario: Scenario, source: Dataset | None = None) -> Table:
@@ -36,14 +36,14 @@ def preview(scenario: Scenario, source: Dataset | None = None) -> Table:
         source: the data as read, for the cells of a table before their encoding.
     """
     picked = training_rows(scenario)
-    seen = [_seen(scenario, row) for _, row in picked]
+    inputs = [_model_input(scenario, row) for _, row in picked]
     heads = [scenario.names[client] for client, _ in picked]
     if scenario.dataset.kind == "table":
-        return _features(scenario, source, [row for _, row in picked], heads, seen)
+        return _features(scenario, source, [row for _, row in picked], heads, inputs)
     describe = _text if scenario.dataset.kind == "text" else _image
     fields = [
         {"client": head, "label": _label(scenario, row), **describe(scenario.dataset, row, values)}
-        for head, (_, row), values in zip(heads, picked, seen, strict=True)
+        for head, (_, row), values in zip(heads, picked, inputs, strict=True)
     ]
     header = [*fields[0]] if fields else []
     lines = [[*field.values()] for field in fields]
@@ -54,15 +54,15 @@ def _title(rows: int) -> str:
     return f"{rows} training rows as the model will see them"
 
 
-def _seen(scenario: Scenario, row: int) -> NDArray[Any]:
+def _model_input(scenario: Scenario, row: int) -> NDArray[Any]:
     """Return a row as the network's input, before a change of axes."""
     data = scenario.dataset
     x = np.asarray(data.x[row])
     if data.kind == "text":
         return x
     shift, scale = np.array(data.shift, np.float32), np.array(data.scale, np.float32)
-    seen: NDArray[Any] = (x.astype(np.float32) - shift) / scale
-    return seen
+    standardised: NDArray[Any] = (x.astype(np.float32) - shift) / scale
+    return standardised
 
 
 def _features(
@@ -70,19 +70,19 @@ def _features(
     source: Dataset | None,
     rows: Sequence[int],
     heads: Sequence[str],
-    seen: Sequence[NDArray[Any]],
+    inputs: Sequence[NDArray[Any]],
 ) -> Table:
     """Return a line for each feature: its cell in the file, and the number that the model sees."""
     data = scenario.dataset
-    width = len(seen[0]) if seen else 0
+    width = len(inputs[0]) if inputs else 0
     names = data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
     if data.preprocessing and data.preprocessing[0].width == width:
         names = data.preprocessing[0].features
     cells = [_cells(source or data, row, names) for row in rows]
     lines = [["label", *(_label(scenario, row) for row in rows)]]
     for k, name in enumerate(names[:MOST_FEATURES]):
-        numbers = (f"{float(values[k]):.4g}" for values in seen)
-        pairs = zip((own[k] for own in cells), numbers, strict=True)
+        numbers = (f"{float(values[k]):.4g}" for values in inputs)
+        pairs = zip((row_cells[k] for row_cells in cells), numbers, strict=True)
         lines.append([name, *(f"{cell} -> {number}" for cell, number in pairs)])
     notes = ["Each cell as it was read -> the number that the model gets."]
     if width > MOST_FEATURES:
@@ -96,10 +96,12 @@ def _cells(source: Dataset, row: int, features: Sequence[str]) -> list[str]:
     if raw is None:
         return [f"{float(value):.6g}" for value in np.asarray(source.x[row])]
     by_name = {column.name: k for k, column in enumerate(raw.columns)}
-    places = [_column(name, by_name) for name in features]
-    if not any(place is not None for place in places) and len(raw.columns) == len(features):
-        places = [*range(len(features))]  # columns without names
-    return [_cell(raw, row, place) for place in places]
+    positions = [_column(name, by_name) for name in features]
+    if not any(position is not None for position in positions) and len(raw.columns) == len(
+        features
+    ):
+        positions = [*range(len(features))]  # columns without names
+    return [_cell(raw, row, position) for position in positions]
 
 
 def _column(feature: str, columns: dict[str, int]) -> int | None:
@@ -122,7 +124,7 @@ def _cell(raw: RawTable, row: int, k: int | None) -> str:
     if np.isnan(value):
         return "(gap)"
     if raw.columns[k].kind == "category":
-        return _short(raw.values[k][int(value)])
+        return _shortened(raw.values[k][int(value)])
     if raw.columns[k].kind == "date":
         return str(EPOCH + timedelta(days=value))
     return f"{value:.6g}"
@@ -130,11 +132,13 @@ def _cell(raw: RawTable, row: int, k: int | None) -> str:
 
 def _text(data: Dataset, _row: int, tokens: NDArray[Any]) -> dict[str, str]:
     """Describe a text: its tokens, as words where they are known; 0 is padding."""
-    known = dict(zip(count(2), data.words, strict=False))
-    kept = [int(token) for token in tokens if token]
-    words = [known.get(token, "?") if known else str(token) for token in kept[:MOST_TOKENS]]
-    more = f" ... ({len(kept)} of them)" if len(kept) > MOST_TOKENS else ""
-    return {"tokens" if not known else "words, ? for unknown": " ".join(words) + more}
+    vocabulary = dict(zip(count(2), data.words, strict=False))
+    numbers = [int(token) for token in tokens if token]
+    texts = [
+        vocabulary.get(token, "?") if vocabulary else str(token) for token in numbers[:MOST_TOKENS]
+    ]
+    rest = f" ... ({len(numbers)} of them)" if len(numbers) > MOST_TOKENS else ""
+    return {"tokens" if not vocabulary else "words, ? for unknown": " ".join(texts) + rest}
 
 
 def _image(data: Dataset, row: int, values: NDArray[Any]) -> dict[str, str]:
@@ -156,20 +160,20 @@ def _label(scenario: Scenario, row: int) -> str:
     """Return a row's target in words."""
     data, y = scenario.dataset, np.asarray(scenario.dataset.y[row])
     if scenario.targets == "classes":
-        return _short(data.classes[int(y)])
+        return _shortened(data.classes[int(y)])
     if scenario.targets == "segmentation":
         pixels = np.bincount(y.reshape(-1), minlength=len(data.classes))
-        return ", ".join(f"{_short(n)} {p}" for n, p in zip(data.classes, pixels, strict=False))
+        return ", ".join(f"{_shortened(n)} {p}" for n, p in zip(data.classes, pixels, strict=False))
     if scenario.targets == "survival":
         return f"{y[0]:.6g}, {'event' if y[1] else 'censored'}"
     names = data.labels or tuple(f"target {k}" for k in range(len(y)))
     if scenario.targets == "multilabel":
-        present = [_short(name) for name, flag in zip(names, y, strict=True) if flag]
+        present = [_shortened(name) for name, flag in zip(names, y, strict=True) if flag]
         return ", ".join(present) or "none"
     learned = (y - np.array(data.target_shift)) / np.array(data.target_scale)
-    each = zip(y.tolist(), np.broadcast_to(learned, y.shape).tolist(), strict=True)
-    return ", ".join(f"{value:.6g} -> {number:.4g}" for value, number in each)
+    pairs = zip(y.tolist(), np.broadcast_to(learned, y.shape).tolist(), strict=True)
+    return ", ".join(f"{value:.6g} -> {number:.4g}" for value, number in pairs)
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."

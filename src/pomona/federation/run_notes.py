@@ -38,7 +38,7 @@ class RunNotes:
         if not self.watched:
             aloud(text)
 
-    def say(self, text: str) -> None:
+    def pass_on(self, text: str) -> None:
         """Pass on a message about this process, which is no part of the run's record."""
         self.watcher.note(text)
 

@@ -31,11 +31,11 @@ def final_activation(module: nn.Module, sample: Tensor) -> tuple[str, str] | Non
     """
     results: list[tuple[str, Any]] = []
 
-    def keep(path: str) -> Any:
+    def recorder(path: str) -> Any:
         return lambda _layer, _inputs, outputs: results.append((path, outputs))
 
     leaves = [(path, layer) for path, layer in module.named_modules() if not [*layer.children()]]
-    hooks = [layer.register_forward_hook(keep(path)) for path, layer in leaves]
+    hooks = [layer.register_forward_hook(recorder(path)) for path, layer in leaves]
     try:
         with torch.enable_grad():
             outputs = module.eval()(sample)

@@ -37,8 +37,8 @@ def contact_sheet(scenario: Scenario) -> ReportFigure | None:
         return None
     solid = samples[0].image.ndim == 4
     figure = _volumes(samples, scenario) if solid else _images(samples, scenario)
-    more = len(scenario.names) - len(samples)
-    title = "One image of each client" + (f" ({more} clients are left out)" if more else "")
+    omitted = len(scenario.names) - len(samples)
+    title = "One image of each client" + (f" ({omitted} clients are left out)" if omitted else "")
     figure.suptitle(title, fontsize=11)
     return ReportFigure("images", title, "", title, figure, [])
 
@@ -62,8 +62,8 @@ def _samples(scenario: Scenario) -> list[Sample]:
 
 def _images(samples: list[Sample], scenario: Scenario) -> plot.Figure:
     across = min(ACROSS, len(samples))
-    down = -(-len(samples) // across)
-    figure, axes = plot.panels(2.6 * across, 2.8 * down + 0.6, down, across, layout="compressed")
+    lines = -(-len(samples) // across)
+    figure, axes = plot.panels(2.6 * across, 2.8 * lines + 0.6, lines, across, layout="compressed")
     for ax in axes.flat[len(samples) :]:
         ax.set_axis_off()
     for ax, sample in zip(axes.flat, samples, strict=False):
@@ -80,25 +80,25 @@ def _volumes(samples: list[Sample], scenario: Scenario) -> plot.Figure:
     spacing = data.spacings[0] if data.spacings else (1.0, 1.0, 1.0)
     for line, sample in zip(axes, samples, strict=True):
         for ax, (plane, axis) in zip(line, PLANES, strict=True):
-            place = _place(sample, axis)
-            mask = None if sample.mask is None else sample.mask.take(place, axis)
-            image = sample.image.take(place, axis)
-            down, across = (k for k in range(3) if k != axis)
-            aspect = spacing[down] / spacing[across]
+            index = _slice_index(sample, axis)
+            mask = None if sample.mask is None else sample.mask.take(index, axis)
+            image = sample.image.take(index, axis)
+            vertical, horizontal = (k for k in range(3) if k != axis)
+            aspect = spacing[vertical] / spacing[horizontal]
             _draw(ax, image, mask, "lower", len(data.classes), aspect)
-            _sides(ax, data.orientation, down, across)
-            of = sample.image.shape[axis]
-            ax.set_title(f"{plane}, {place + 1} of {of}", fontsize=8)
+            _sides(ax, data.orientation, vertical, horizontal)
+            depth = sample.image.shape[axis]
+            ax.set_title(f"{plane}, {index + 1} of {depth}", fontsize=8)
         line[0].set_ylabel(sample.title, fontsize=8, labelpad=12)
     _legend(figure, scenario)
     return figure
 
 
-def _place(sample: Sample, axis: int) -> int:
+def _slice_index(sample: Sample, axis: int) -> int:
     """Return the slice with most of the mask, or the middle one."""
-    others = tuple(k for k in range(3) if k != axis)
+    plane_axes = tuple(k for k in range(3) if k != axis)
     if sample.mask is not None and sample.mask.any():
-        return int(np.count_nonzero(sample.mask, axis=others).argmax())
+        return int(np.count_nonzero(sample.mask, axis=plane_axes).argmax())
     return int(sample.image.shape[axis]) // 2
 
 
@@ -111,27 +111,27 @@ def _draw(
     aspect: float = 1.0,
 ) -> None:
     """Draw an image (H, W, C), its mask half transparent over it."""
-    shown = image if image.shape[-1] == 3 else image[..., 0]
-    low, high = np.percentile(shown, (0.5, 99.5))
-    grey = ((shown - low) / (high - low if high > low else 1)).clip(0, 1).astype(np.float32)
+    channels = image if image.shape[-1] == 3 else image[..., 0]
+    low, high = np.percentile(channels, (0.5, 99.5))
+    grey = ((channels - low) / (high - low if high > low else 1)).clip(0, 1).astype(np.float32)
     ax.imshow(grey, cmap="gray", vmin=0, vmax=1, origin=origin, aspect=aspect)
     if mask is not None:
         cover = np.ma.masked_equal(mask, 0)
-        look = {"cmap": "tab10", "vmin": 1, "vmax": 10, "interpolation": "none"}
-        ax.imshow((cover - 1) % 10 + 1, origin=origin, aspect=aspect, alpha=0.45, **look)
+        style = {"cmap": "tab10", "vmin": 1, "vmax": 10, "interpolation": "none"}
+        ax.imshow((cover - 1) % 10 + 1, origin=origin, aspect=aspect, alpha=0.45, **style)
     ax.set(xticks=[], yticks=[])
 
 
-def _sides(ax: Any, orientation: str, down: int, across: int) -> None:
+def _sides(ax: Any, orientation: str, vertical: int, horizontal: int) -> None:
     """Write the letters of a plane's four sides; ``?`` where the files do not say them."""
-    ends = orientation[::-1] if len(orientation) == 3 else ""  # of z, y and x
-    look: Any = {"transform": ax.transAxes, "fontsize": 8, "color": "#d55e00", "weight": "bold"}
-    right, top = (ends[across], ends[down]) if ends else ("?", "?")
+    letters = orientation[::-1] if len(orientation) == 3 else ""  # of z, y and x
+    style: Any = {"transform": ax.transAxes, "fontsize": 8, "color": "#d55e00", "weight": "bold"}
+    right, top = (letters[horizontal], letters[vertical]) if letters else ("?", "?")
     left, bottom = OPPOSITE.get(right, "?"), OPPOSITE.get(top, "?")
-    ax.text(0.99, 0.5, right, ha="right", va="center", **look)
-    ax.text(0.01, 0.5, left, ha="left", va="center", **look)
-    ax.text(0.5, 0.99, top, ha="center", va="top", **look)
-    ax.text(0.5, 0.01, bottom, ha="center", va="bottom", **look)
+    ax.text(0.99, 0.5, right, ha="right", va="center", **style)
+    ax.text(0.01, 0.5, left, ha="left", va="center", **style)
+    ax.text(0.5, 0.99, top, ha="center", va="top", **style)
+    ax.text(0.5, 0.01, bottom, ha="center", va="bottom", **style)
 
 
 def _legend(figure: plot.Figure, scenario: Scenario) -> None:
