@@ -133,8 +133,8 @@ def sniff(path: Path, form: CsvForm) -> Start:
     mark = MARKS[form.separator] if form.separator else marked and marked[1]
     start = Start(known, mark or _separator(*top[:2]), int(marked is not None))
     records = islice(_records(path, start, "replace"), 2)
-    first, second, *_ = *(cells for _, cells in records), [], []
-    return replace(start, first=first, second=second)
+    cells = [*(each for _, each in records), list[str](), list[str]()]
+    return replace(start, first=cells[0], second=cells[1])
 
 
 def encoding(start: bytes, form: CsvForm) -> str:

@@ -42,7 +42,9 @@ def read_columns(work: Sequence[Work], settings: object) -> list[Columns]:
     columns, start = [], 0
     for facts, length in reply.facts:
         table = pa.ipc.open_stream(content.slice(start, length)).read_all()
-        known = {name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()}
+        known: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()
+        }
         columns.append(Columns(arrays=tuple(table.columns), **known))
         start += length
     return columns

@@ -46,8 +46,8 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     unused = {*label, *dropped, purposes.get("client_column"), purposes.get("group_column")}
     unused |= {purposes.get("time_column")}.difference(dates)
     features = [i for i in range(len(first.names)) if i not in unused]
-    notes = []
-    if isinstance(settings, Features) and features[:1] == [0] and _has_row_names(first):
+    notes = list[str]()
+    if _reads_features(settings) and features[:1] == [0] and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
         notes = [
             f"{first.path}: the first column has no name and no cell twice (row names, as R and "
@@ -64,6 +64,11 @@ def _index(first: TableSource, which: str | int, key: str) -> int:
             f"one, or its name if it is not the first: {f'{which} (2)'!r}"
         )
     return first.index(which, key)
+
+
+def _reads_features(settings: DataSettings) -> bool:
+    """Return whether columns without another purpose become features."""
+    return isinstance(settings, Features)
 
 
 def _has_row_names(first: TableSource) -> bool:

@@ -12,7 +12,7 @@ from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import cell_values, targets
 from pomona.data.axes import ColumnData
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
-from pomona.data.settings import Features, as_column
+from pomona.data.settings import DataSettings, Features, as_column
 from pomona.data.tables.cells import decimal_mark, distinct, is_text, unreadable
 from pomona.data.tables.roles import Roles, heading, opened, require, require_cells, roles
 from pomona.data.tables.source import Source, TableSource
@@ -271,11 +271,16 @@ def _numeric(first: TableSource, assigned: Roles, settings: ColumnData) -> list[
     indices = {assigned.purposes.get("time_column", -1)} - {-1}
     if settings.targets != "classes" or settings.label_above is not None:
         indices |= {*assigned.label}
-    if isinstance(settings, Features):
-        categories = () if isinstance(settings.categories, str) else settings.categories
-        texts = first.indices(map(as_column, categories), "categories")
-        indices |= {*assigned.features} - {*texts, *first.indices(settings.dates, "dates")}
-    return sorted(indices)
+    return sorted(indices | _numeric_features(first, assigned, settings))
+
+
+def _numeric_features(first: TableSource, assigned: Roles, settings: DataSettings) -> set[int]:
+    """Return the feature columns that are not set to be categories or dates."""
+    if not isinstance(settings, Features):
+        return set()
+    categories = () if isinstance(settings.categories, str) else settings.categories
+    texts = first.indices(map(as_column, categories), "categories")
+    return {*assigned.features} - {*texts, *first.indices(settings.dates, "dates")}
 
 
 def _labelled(source: TableSource, label: Sequence[int], settings: ColumnData) -> TableSource:
