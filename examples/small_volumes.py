@@ -3,8 +3,9 @@ manifest.
 
     python examples/small_volumes.py
 
-Half of the 24 volumes have a bright block. The files are for trying docs/guides/own-data.md without
-data of your own.
+Half of the 24 volumes have a bright block low in the body, on the left, at the back: not in the
+middle, where it would be found in an array of any orientation. The files are for trying
+docs/guides/own-data.md without data of your own.
 """
 
 import sys
@@ -14,6 +15,10 @@ import nibabel
 import numpy as np
 import pydicom
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+
+# the affine that converters give to NIfTI of an axial CT: voxels of 2 x 2 x 3 mm, whose first two
+# axes run to the left and to the back
+TO_RIGHT_FRONT_HEAD = np.array([[-2.0, 0, 0, 7], [0, -2.0, 0, 7], [0, 0, 3.0, 0], [0, 0, 0, 1]])
 
 
 def write_slice(path: Path, pixels: np.ndarray, k: int) -> None:
@@ -33,7 +38,8 @@ def write_slice(path: Path, pixels: np.ndarray, k: int) -> None:
         1,
         -1024,
     )
-    file.ImagePositionPatient, file.ImageOrientationPatient = [0, 0, 3 * k], [1, 0, 0, 0, 1, 0]
+    file.Modality, file.InstanceNumber, file.PixelSpacing = "CT", k + 1, [2, 2]
+    file.ImagePositionPatient, file.ImageOrientationPatient = [-7, -7, 3 * k], [1, 0, 0, 0, 1, 0]
     file.PixelData = pixels.tobytes()
     file.save_as(path, enforce_file_format=True)
 
@@ -44,14 +50,12 @@ def main(folder: str = ".") -> None:
     (home / "volumes").mkdir(parents=True, exist_ok=True)
     lines = ["path,label,client,split"]
     for k in range(24):
-        stored = draw.integers(900, 1100, (5, 8, 8)).astype(np.uint16)  # z, y, x
-        stored[2:4, 2:6, 2:6] += 400 * (k % 2)
+        stored = draw.integers(900, 1100, (5, 8, 8)).astype(np.uint16)  # to head, back, left
+        stored[1:3, 4:7, 4:7] += 400 * (k % 2)
         site, name = ("north", f"volumes/{k}.nii.gz") if k < 12 else ("south", f"volumes/{k}")
         if site == "north":
-            hounsfield = stored.transpose(2, 1, 0).astype(np.int16) - 1024  # x, y, z
-            nibabel.save(
-                nibabel.Nifti1Image(hounsfield, np.diag([1.0, 1.0, 3.0, 1.0])), home / name
-            )
+            hounsfield = stored.transpose(2, 1, 0).astype(np.int16) - 1024  # to left, back, head
+            nibabel.save(nibabel.Nifti1Image(hounsfield, TO_RIGHT_FRONT_HEAD), home / name)
         else:
             (home / name).mkdir(exist_ok=True)
             for z in range(5):

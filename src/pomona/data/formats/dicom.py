@@ -247,7 +247,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str] = ()) -> I
     first = files[0].image
     common = dict.fromkeys(note for file in files for note in file.image.notes)
     counts = [len(file.slices) for file in files]
-    read = partial(_voxels, paths, counts, order, (*first.shape, len(order)), dtype)
+    read = partial(_voxels, paths, counts, order, first.shape, dtype)
     return volume(
         grid,
         channels.pop(),
@@ -265,12 +265,12 @@ def _voxels(
     paths: Sequence[Path],
     counts: Sequence[int],
     order: Sequence[int],
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, ...],
     dtype: np.dtype[Any],
 ) -> NDArray[Any]:
     """Decode slices into a block (columns, rows, slices, C)."""
-    rows, columns, channels, depth = shape
-    out = np.empty((columns, rows, depth, channels), dtype)
+    rows, columns, channels = shape
+    out = np.empty((columns, rows, len(order), channels), dtype)
     layer = {number: k for k, number in enumerate(order)}
     start = 0
     for path, count in zip(paths, counts, strict=True):

@@ -122,9 +122,13 @@ def require_decoder(path: Path, syntax: Any) -> None:
         missing = ""
     if "gdcm" in missing:
         raise missing_decoder(path, syntax)
+    raise _not_read(path, syntax)
+
+
+def _not_read(path: Path, syntax: Any, detail: str = "") -> DataError:
     name = bounds.plain(getattr(syntax, "name", str(syntax)), 60)
-    raise DataError(
-        f"{path} is stored as {name}, which is not read (docs/formats.md lists what is); save it "
+    return DataError(
+        f"{path} is stored as {name}{detail}, which is not read (docs/formats.md lists what is); save it "
         "in another transfer syntax (gdcmconv --raw), or a video's frames as PNG"
     )
 
@@ -148,8 +152,11 @@ def pixels(path: Path, dataset: Any) -> Any:
     with decoding(path):
         try:
             values = package("pydicom.pixels", path).pixel_array(dataset)
-        except (RuntimeError, ValueError, NotImplementedError):
+        except (RuntimeError, ValueError, NotImplementedError) as fault:
             if syntax.is_compressed and find_spec("gdcm") is None:
                 raise missing_decoder(path, syntax) from None
+            if "does not support" in str(fault):
+                bits = f" of {dataset.get('BitsStored')} bits"
+                raise _not_read(path, syntax, bits) from None
             raise
         return values if int(dataset.get("NumberOfFrames", 1) or 1) > 1 else values[None]

@@ -39,7 +39,7 @@ def is_segmentation(path: Path) -> bool:
     return path.is_file() and is_dicom(path) and header(path).get("SOPClassUID") in SEGMENTATIONS
 
 
-def read(path: Path, grid: Grid | None, size: tuple[int, int], names: Sequence[str]) -> Mask:
+def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[str]) -> Mask:
     """Return the class of each voxel of an image.
 
     Segments are those classes that have their names; if no segment is named like a class, segment

@@ -69,7 +69,8 @@ class Values:
             values = scaled(stored, self.slope, self.shift, self.dtype, path)
         if self.inverted is not None:
             values = self.inverted - values.astype(np.float64)
-        return values.astype(self.dtype, copy=False)
+        converted: NDArray[Any] = values.astype(self.dtype, copy=False)
+        return converted
 
     @property
     def step(self) -> float:

@@ -137,7 +137,8 @@ def _reader(path: Path) -> Any:
 def _array(path: Path) -> NDArray[Any]:
     image = _reader(path).Execute()
     values = package("SimpleITK", path).GetArrayFromImage(image)
-    return values if image.GetNumberOfComponentsPerPixel() > 1 else values[..., None]
+    out: NDArray[Any] = values if image.GetNumberOfComponentsPerPixel() > 1 else values[..., None]
+    return out
 
 
 def _voxels(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -61,8 +61,8 @@ def _header(path: Path) -> Any:
                 f"cannot read the image {path} (it is not a NIfTI, Analyze or MGH file); replace "
                 "or remove it"
             )
-        for holder in image.file_map.values():  # of a pair
-            file(Path(holder.filename))
+        for role in {"header", "image"} & image.file_map.keys():  # of a pair
+            file(Path(image.file_map[role].filename or path))
         _require_whole(path, image)
     return image
 

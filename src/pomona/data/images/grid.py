@@ -79,13 +79,13 @@ class Grid:
     @property
     def turned_shape(self) -> tuple[int, int, int]:
         """The numbers of voxels along z, y and x of the patient."""
-        return self._along([int(n) for n in self.shape])  # type: ignore[return-value]
+        return self._along([int(n) for n in self.shape])
 
     @cached_property
     def spacing(self) -> tuple[float, float, float]:
         """Mm between voxels along z, y and x."""
         sides = np.linalg.norm(self.matrix[:3, :3], axis=0)
-        return self._along(list(map(float, sides)))  # type: ignore[return-value]
+        return self._along(list(map(float, sides)))
 
     def _along(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Return values of the stored axes in the order z, y, x."""

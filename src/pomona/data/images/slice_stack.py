@@ -39,7 +39,7 @@ class Slice:
 
     name: str
     size: tuple[int, int]
-    position: tuple[float, ...] | None
+    position: Sequence[float] | None
     orientation: tuple[float, ...] | None
     spacing: tuple[float, ...] | None
     thickness: float | None = None
@@ -213,7 +213,7 @@ def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, lis
     normal = _normal(first.orientation)
     line = normal * thickness
     if count > 1:
-        line = np.subtract(last.position, first.position) / (count - 1)
+        line = (np.array(last.position) - np.array(first.position)) / (count - 1)
         notes += _tilted(line, normal)
         _require_straight(path, ordered, line, SHIFT * min(spacing))
     affine = np.eye(4)
@@ -241,7 +241,7 @@ def _require_straight(
     """Raise DataError if a slice lies beside the line through the first and the last."""
     direction = line / np.linalg.norm(line)
     for one in ordered:
-        offset = np.subtract(one.position, ordered[0].position)
+        offset = np.array(one.position) - np.array(ordered[0].position)
         aside = float(np.linalg.norm(offset - (offset @ direction) * direction))
         if aside > max(most, 0.05):
             raise DataError(

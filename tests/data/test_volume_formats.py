@@ -1,0 +1,265 @@
+"""Volumes and DICOM: the lines of ``docs/formats.md``."""
+
+import inspect
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import test_dicom_segmentations as segments
+import test_dicom_series as slices
+import test_dicom_values as scales
+import test_volume_grids as grids
+from format_lines import Cases
+from image_files import CT, nifti
+from pydicom.data import get_testdata_file
+
+from pomona.core.errors import DataError
+from pomona.data import data_settings, read
+from pomona.data.image_stack import opened
+
+sitk = pytest.importorskip("SimpleITK")
+VOLUMES, DICOM = Cases("Volumes"), Cases("DICOM")
+
+
+def each(function, values, folder):
+    """Call a test with each value, in a folder of its own."""
+    for k, value in enumerate(values):
+        (folder / str(k)).mkdir()
+        function(folder / str(k), value)
+
+
+def mixed(path):
+    return opened(path).decoded(opened(path).shape[-1])
+
+
+@VOLUMES.line("V1")
+def axes(tmp):
+    image = sitk.GetImageFromArray(grids.patient())
+    image.SetDirection((0, 0, 1, 1, 0, 0, 0, 1, 0))
+    for suffix in (".nii", ".nii.gz", ".nii.bz2", ".img", ".mgz", ".nrrd", ".nhdr", ".mha", ".mhd"):
+        if suffix in (".nii", ".nrrd", ".nhdr", ".mha", ".mhd", ".img"):
+            sitk.WriteImage(image, str(tmp / f"v{suffix}"))
+        elif suffix == ".mgz":
+            volume = nibabel.load(tmp / "v.nii")
+            nibabel.save(nibabel.MGHImage(np.asarray(volume.dataobj), volume.affine), tmp / "v.mgz")
+        else:
+            nibabel.save(nibabel.load(tmp / "v.nii"), tmp / f"v{suffix}")
+        np.testing.assert_array_equal(grids.voxels(tmp / f"v{suffix}"), grids.turned(tmp / "v.nii"))
+    grids.test_a_series_and_its_nifti_are_one_array(tmp)
+
+
+@VOLUMES.line("V2")
+def channels(tmp):
+    values = np.arange(120, dtype=np.int16).reshape(2, 3, 4, 5)  # z, y, x, C
+    sitk.WriteImage(sitk.GetImageFromArray(values, isVector=True), str(tmp / "v.nrrd"))
+    image = nibabel.Nifti1Image(values.transpose(2, 1, 0, 3), np.diag([-1, -1, 1, 1]))
+    nibabel.save(image, tmp / "v.nii")
+    np.testing.assert_array_equal(mixed(tmp / "v.nii"), mixed(tmp / "v.nrrd"))
+    assert mixed(tmp / "v.nii").shape == (2, 3, 4, 5)
+
+
+@VOLUMES.line("V3")
+def silent(tmp):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5)), None), tmp / "n.nii")
+    nibabel.save(nibabel.AnalyzeImage(np.zeros((3, 4, 5), np.int16), None), tmp / "a.img")
+    header = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 3 4 5\nencoding: raw\n\n"
+    (tmp / "r.nrrd").write_bytes(header.encode() + bytes(60))
+    for name in ("n.nii", "a.img", "r.nrrd"):
+        assert "does not say how the volume lies" in opened(tmp / name).notes[0]
+    slices.test_a_series_without_positions_says_so(tmp)
+
+
+@VOLUMES.line("V4")
+def two_affines(tmp):
+    grids.test_sform_and_qform_that_differ_are_noted(tmp)
+
+
+@VOLUMES.line("V5")
+def other_grids(tmp):
+    each(grids.test_a_mask_on_another_grid_is_refused, grids.DIFFERENT, tmp)
+    grids.test_a_mask_of_another_size_is_refused(tmp)
+
+
+@VOLUMES.line("V6")
+def silent_mask(tmp):
+    grids.test_a_header_without_orientation_is_taken_as_stored(tmp, "mask")
+
+
+@VOLUMES.line("V7")
+def scaled_mask(tmp):
+    grids.test_scaled_labels_are_rounded_or_refused_with_the_scale(tmp)
+
+
+@VOLUMES.line("V8")
+def voxel_sizes(tmp):
+    for name, factor in (("a", 1), ("b", 2)):
+        nifti(tmp / name / "v.nii", grids.patient(), CT * [[factor], [factor], [factor], [1]])
+    data = read(data_settings(name="folder", path=tmp))
+    assert "several voxel sizes (z, y, x): 1 of 3 x 2 x 2 mm" in " ".join(data.notes)
+    assert data.spacings == ((3, 2, 2), (6, 4, 4))
+
+
+@VOLUMES.line("V9")
+def data_elsewhere(tmp):
+    grids.test_headers_that_name_data_elsewhere_are_refused(tmp)
+
+
+@VOLUMES.line("V10")
+def four_axes(tmp):
+    image = sitk.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False)
+    sitk.WriteImage(image, str(tmp / "v.nrrd"))
+    with pytest.raises(DataError, match="has 4 axes of 5 x 4 x 3 x 2; a volume has three"):
+        opened(tmp / "v.nrrd")
+
+
+@DICOM.line("D1")
+def slope(tmp):
+    slices.test_an_enhanced_file_is_a_volume_in_order_of_its_positions(tmp)
+    (tmp / "one").mkdir()
+    slices.test_an_enhanced_file_of_one_frame_is_an_image_and_many_are_a_series(tmp / "one")
+
+
+@DICOM.line("D2")
+def lut(tmp):
+    scales.test_a_modality_lut(tmp, inverted=False)
+
+
+@DICOM.line("D3")
+def real_world(tmp):
+    scales.test_a_real_world_mapping_where_no_other_scale_is(tmp)
+    scales.test_a_table_of_real_world_values(tmp)
+
+
+@DICOM.line("D4")
+def real_pixels(tmp):
+    for name in ("FloatPixelData", "DoubleFloatPixelData"):
+        scales.test_float_pixels(tmp, name)
+    slices.test_a_dose_has_its_scaling_and_offsets(tmp)
+
+
+@DICOM.line("D5")
+def monochrome(tmp):
+    scales.test_monochrome1_is_inverted_unless_the_values_have_a_unit(
+        tmp, {"Modality": "CR"}, "", True
+    )
+
+
+@DICOM.line("D6")
+def display(tmp):
+    each(scales.test_what_is_not_applied_is_noted, scales.NOTED, tmp)
+
+
+@DICOM.line("D7")
+def units(tmp):
+    scales.test_files_of_several_units_are_noted(tmp)
+
+
+@DICOM.line("D8")
+def order(tmp):
+    each(slices.test_files_are_recognised_by_their_content, ["some", "all", "bare"], tmp)
+    slices.test_a_series_without_positions_says_so(tmp / "numbers")
+
+
+@DICOM.line("D9")
+def many_frames(tmp):
+    slices.test_an_enhanced_file_is_a_volume_in_order_of_its_positions(tmp)
+
+
+@DICOM.line("D10")
+def films(tmp):
+    slices.test_frames_without_positions_are_refused(tmp)
+
+
+@DICOM.line("D11")
+def no_block(tmp):
+    each(slices.test_slices_that_form_no_block, slices.BAD, tmp)
+    slices.test_time_points_in_one_file_are_refused_by_name(tmp)
+
+
+@DICOM.line("D12")
+def odd_blocks(tmp):
+    tests = (
+        slices.test_a_tilted_gantry_is_noted_and_its_grid_is_sheared,
+        slices.test_uneven_distances_are_noted,
+        slices.test_files_fewer_than_the_header_counts_are_noted,
+    )
+    each(lambda folder, test: test(folder), tests, tmp)
+
+
+@DICOM.line("D13")
+def strangers(tmp):
+    slices.test_localizers_are_left_out(tmp)
+    (tmp / "other").mkdir()
+    slices.test_strangers_are_left_out_with_a_note_and_damaged_slices_are_not(tmp / "other")
+
+
+def segmented(tmp):
+    return inspect.unwrap(segments.ct)(tmp)
+
+
+@DICOM.line("D14")
+def by_name(tmp):
+    for kind in segments.KINDS:
+        segments.test_segments_are_classes_by_name(tmp, segmented(tmp), kind, ("Lesion", "Liver"))
+
+
+@DICOM.line("D15")
+def by_number(tmp):
+    segments.test_segments_without_the_name_of_a_class_are_taken_by_number(tmp, segmented(tmp))
+
+
+@DICOM.line("D16")
+def refused_segments(tmp):
+    segments.test_segments_that_overlap_are_refused(tmp, segmented(tmp))
+    segments.test_a_segmentation_of_another_grid_is_refused(tmp, segmented(tmp))
+
+
+@DICOM.line("D17")
+def reports(tmp):
+    scales.test_what_is_no_image_is_named("reportsi.dcm", "Basic Text SR")
+
+
+def compressed(*names):
+    def check(tmp):
+        for name in names:
+            path = get_testdata_file(name, download=False)
+            if path is not None:
+                assert mixed(Path(path)).size > 0
+
+    return check
+
+
+DICOM.line("C1")(
+    compressed("MR_small.dcm", "MR_small_bigendian.dcm", "image_dfl.dcm", "MR_small_implicit.dcm")
+)
+DICOM.line("C2")(compressed("MR_small_RLE.dcm"))
+DICOM.line("C3")(compressed("SC_rgb_small_odd_jpeg.dcm"))
+DICOM.line("C4")(compressed("SC_rgb_jpeg_gdcm.dcm"))
+DICOM.line("C5")(compressed("MR_small_jpeg_ls_lossless.dcm"))
+DICOM.line("C6")(compressed("MR_small_jp2klossless.dcm"))
+
+
+@DICOM.line("C7")
+def not_read(tmp):
+    with pytest.MonkeyPatch.context() as patch:
+        scales.test_a_missing_decoder_is_named(tmp, patch)
+    with pytest.raises(DataError, match=r"JPEG Extended .* of 12 bits, which is not read"):
+        mixed(Path(get_testdata_file("JPEG-lossy.dcm", download=False)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("line", VOLUMES.names)
+def test_a_line_on_volumes(line, tmp_path):
+    VOLUMES.functions[line](tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("line", DICOM.names)
+def test_a_line_on_dicom(line, tmp_path):
+    DICOM.functions[line](tmp_path)
+
+
+def test_the_document_and_the_cases_have_the_same_lines():
+    VOLUMES.check()
+    DICOM.check()
