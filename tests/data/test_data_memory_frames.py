@@ -85,6 +85,28 @@ def test_other_columns_are_named_with_the_client(south, words):
     assert all(word in str(fault.value) for word in words), str(fault.value)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: from_arrays(FRAME, "crp"), ["'crp'", "from_frame(x, label_column=y)"]),
+        (lambda: from_arrays(dict(FRAME), Y), ["x is a dictionary", "pandas.DataFrame"]),
+        (lambda: from_arrays(FRAME.to_records(), Y), ["fields index, bmi", "pandas.DataFrame"]),
+        (lambda: from_arrays(FRAME.astype(object).to_numpy(), Y), ["x is object"]),
+    ],
+)
+def test_other_tables_are_refused_with_the_way_to_a_frame(make, words):
+    with pytest.raises(DataError) as fault:
+        read(make())
+    assert all(word in str(fault.value) for word in words), str(fault.value)
+
+
+def test_names_are_compared_as_those_of_files():
+    blank = FRAME[NORTH].rename(columns={"bmi": " bmi ", "crp": "cr\u0070"})
+    assert read(from_clients(sites(blank))).fingerprint == ARRAYS.fingerprint
+    accents = sites(*(f.rename(columns={"bmi": n}) for f, n in ((FRAME[NORTH], "gr\u00f6\u00dfe"), (TURNED, "gro\u0308\u00dfe"))))  # fmt: skip
+    assert read(from_clients(accents)).fingerprint == ARRAYS.fingerprint
+
+
 def test_a_column_twice_is_refused_and_numbers_are_names():
     twice = FRAME.set_axis(["a", "a", "b"], axis=1)
     with pytest.raises(DataError, match="'a'"):

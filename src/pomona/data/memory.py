@@ -69,6 +69,8 @@ def from_arrays(
     framed = is_frame(x)
     for name, values in (("client", client), ("group", group)):
         require_aligned(x, values, name)
+    if framed and isinstance(y, str):
+        raise DataError(f"y is the text {y!r}; if it names a column: from_frame(x, label_column=y)")
     notes: list[str] = []
     if not framed:
         y = array(y, "y")

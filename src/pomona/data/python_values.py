@@ -9,6 +9,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pomona.core.bounds import plain
 from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.array_file import StoredArray
@@ -20,8 +21,13 @@ def stored(values: NDArray[Any], where: str) -> StoredArray:
 
     Raises DataError unless it holds numbers.
     """
+    if values.dtype.names:
+        raise DataError(
+            f"{where} has the fields {listed(values.dtype.names, 8)}; give pandas.DataFrame(x), "
+            "which keeps their names"
+        )
     if values.dtype.kind not in "biuf":
-        first = f" (first {values.flat[:1].tolist()[0]!r})" if values.size else ""
+        first = f" (first {plain(repr(values.flat[:1].tolist()[0]), 80)})" if values.size else ""
         raise DataError(f"{where} is {values.dtype}{first}; give numbers, or names of classes as y")
     return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
 
@@ -33,6 +39,10 @@ def _bytes(values: NDArray[Any]) -> Iterator[IO[bytes]]:
 
 def array(values: Any, where: str) -> NDArray[Any]:
     """Return values (n, ...) as an array. Raises DataError."""
+    if isinstance(values, Mapping):
+        raise DataError(
+            f"{where} is a dictionary; give columns as a frame: pandas.DataFrame({where})"
+        )
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{where} has masked cells; give NaN where a value is missing")
     if hasattr(values, "detach"):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+from unicodedata import normalize
 
 import pyarrow as pa
 
@@ -58,9 +59,10 @@ class Frame:
 
     @property
     def names(self) -> list[str]:
-        """The names of the table's columns, without those added."""
+        """The names of the table's columns as those of files are read, without those added."""
         arrow = hasattr(self.table, "column_names")
-        return list(map(str, self.table.column_names if arrow else self.table.columns))
+        names = self.table.column_names if arrow else self.table.columns
+        return [normalize("NFC", str(name).strip()) for name in names]
 
     @cached_property
     def columns(self) -> Columns:
