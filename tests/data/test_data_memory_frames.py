@@ -107,10 +107,12 @@ def test_names_are_compared_as_those_of_files():
     assert read(from_clients(accents)).fingerprint == ARRAYS.fingerprint
 
 
-def test_a_column_twice_is_refused_and_numbers_are_names():
+def test_a_column_twice_does_not_meet_by_name_and_numbers_are_names():
     twice = FRAME.set_axis(["a", "a", "b"], axis=1)
-    with pytest.raises(DataError, match="'a'"):
-        read(from_arrays(twice, Y))
+    with pytest.raises(DataError, match=r"client North: several columns are named a"):
+        read(from_clients(sites(twice[NORTH], twice[~NORTH])))
+    alone = read(from_arrays(twice, Y))
+    assert "several columns are named a" in "".join(alone.notes)
     assert read(from_arrays(FRAME.set_axis([0, 1, 2], axis=1), Y)).columns == ("0", "1", "2")
 
 

@@ -4,6 +4,7 @@ Columns of several frames meet by name, as those of several files do; so do rows
 and groups that are columns of pandas have the index of their frame.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -186,6 +187,12 @@ def of_clients(
     labelled = [with_labels(part, settings) for part in parts]
     first, said = labelled[0]
     problems = [
+        f"{frame.name}: several columns are named {listed(twice, 8)}, which do not meet by name"
+        for frame, _ in labelled
+        if len(labelled) > 1
+        and (twice := [name for name, count in Counter(frame.names).items() if count > 1])
+    ]
+    problems += [
         f"{frame.name} has other columns than {first.name}: {difference}"
         for frame, _ in labelled[1:]
         if (difference := _difference(frame, first))
