@@ -48,8 +48,8 @@ def data(settings):
     flag = Path(__file__).with_suffix("")
     if flag.exists():
         BEFORE
-    own = settings.model_dump(exclude_unset=True) | {"name": "clients"}
-    return read(data_settings(**own))
+    section = settings.model_dump(exclude_unset=True, exclude={"name"})
+    return read(data_settings(**section))
 """
 
 

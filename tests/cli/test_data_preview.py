@@ -39,7 +39,7 @@ COLUMNS = {
 
 def patients(folder):
     (folder / "t.csv").write_text(PATIENTS)
-    data = {"name": "csv", "path": str(folder / "t.csv"), **COLUMNS}
+    data = {"name": "table", "path": str(folder / "t.csv"), **COLUMNS}
     return _prepared(pomona.Config(method="fedavg", data=data))
 
 
@@ -82,7 +82,7 @@ def test_rows_are_of_every_client_in_turn(rows):
 def test_columns_of_the_table_have_a_legend_and_rows_are_in_json(tmp_path, capsys):
     (tmp_path / "t.csv").write_text(PATIENTS)
     keys = [f"data.{key}={json.dumps(value)}" for key, value in COLUMNS.items()]
-    words = ["data", "show", "--data", "csv", f"data.path={tmp_path}/t.csv", *keys]
+    words = ["data", "show", "--data", "table", f"data.path={tmp_path}/t.csv", *keys]
     with suppress(SystemExit):
         main(words)
     text = capsys.readouterr().out
@@ -126,7 +126,7 @@ def volumes(folder: Path):
             lines.append(f"{name}.nii,{name}-mask.nii,{site}")
     (folder / "list.csv").write_text("\n".join(lines) + "\n")
     data = {
-        "name": "manifest",
+        "name": "images",
         "path": str(folder / "list.csv"),
         "targets": "segmentation",
         "classes": ["ground", "spot"],

@@ -89,7 +89,7 @@ TILT = np.deg2rad(20)
 def test_a_tilted_gantry_is_noted_and_its_grid_is_sheared(tmp_path):
     folder = series(tmp_path / "s", volume(), (1, 0, 0, 0, np.cos(TILT), -np.sin(TILT)))
     (tmp_path / "m.csv").write_text("path,label\ns,a\n")
-    data = read(data_settings(name="manifest", path=str(tmp_path / "m.csv")))
+    data = read(data_settings(name="images", path=str(tmp_path / "m.csv")))
     assert "tilted by 20 degrees" in " ".join(data.notes)
     grid = opened(folder).grid
     np.testing.assert_allclose(grid.matrix[:3, 2], [0, 0, 3], atol=1e-6)

@@ -178,7 +178,7 @@ def test_files_of_several_units_are_noted(tmp_path):
             tmp_path / "ab"[k % 2] / f"{k}.dcm", STORED, Modality="PT", Units=units,
             DecayCorrection="START",
         )  # fmt: skip
-    notes = " ".join(read(data_settings(name="folder", path=tmp_path)).notes)
+    notes = " ".join(read(data_settings(name="images", path=tmp_path)).notes)
     assert "several units: 2 of BQML, decay corrected to START" in notes
 
 

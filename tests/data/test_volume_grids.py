@@ -45,7 +45,7 @@ def pair(folder, image, mask, classes=("rest", "lesion")):
     )
     return read(
         data_settings(
-            name="manifest", path=str(folder / "pair.csv"), targets="segmentation", classes=classes
+            name="images", path=str(folder / "pair.csv"), targets="segmentation", classes=classes
         )
     )
 

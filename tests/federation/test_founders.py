@@ -151,7 +151,7 @@ def test_words_of_a_client_that_comes_later_are_unknown(tmp_path):
     lines = ["site,text,y"]
     lines += [f"{name},word{name} same,{k % 2}" for name in NAMES for k in range(10)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    data = {"name": "csv-text", "path": tmp_path / "rows.csv", "label_column": "y"}
+    data = {"name": "text", "path": tmp_path / "rows.csv", "label_column": "y"}
     data |= {"text_columns": ["text"], "client_column": "site"}
     words = [
         Scenario.prepare(

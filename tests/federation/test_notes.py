@@ -83,7 +83,7 @@ def table(folder):
         f"{s},{','.join(map(str, row))},{label}" for s, row, label in zip(site, x, y, strict=True)
     ]
     (folder / "t.csv").write_text("\n".join(["site,a,b,c,y", *rows]) + "\n")
-    return ["--data", "csv", f"data.path={folder}/t.csv", "data.client_column=site"]
+    return ["--data", "table", f"data.path={folder}/t.csv", "data.client_column=site"]
 
 
 def test_the_command_line_says_them_as_lines_and_not_as_warnings(tmp_path, capsys):

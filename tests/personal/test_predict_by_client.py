@@ -30,7 +30,7 @@ def run(tmp_path_factory):
     table["outcome"] = np.where(sign * x[:, 0] > 0, "ill", "well")
     table.to_csv(folder / "patients.csv", index=False)
     columns = {"label_column": "outcome", "client_column": "hospital"}
-    data = {"name": "csv", "path": folder / "patients.csv", **columns}
+    data = {"name": "table", "path": folder / "patients.csv", **columns}
     pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=folder / "run")
     return folder / "run"
 
@@ -136,7 +136,7 @@ def test_a_run_without_a_column_of_clients_asks_for_it(run, tmp_path, capsys):
         path = tmp_path / f"{name}.csv"
         whole[whole.hospital == name].drop(columns="hospital").to_csv(path, index=False)
         files.append({"name": name, "train": path})
-    data = {"name": "clients", "clients": files, "label_column": "outcome"}
+    data = {"clients": files, "label_column": "outcome"}
     out = tmp_path / "run"
     pomona.run(method="separate", data=data, model="logistic", rounds=5, lr=0.5, out=out)
     path = table(tmp_path, ["West", "North"])

@@ -44,7 +44,7 @@ def trained(folder, write=nifti, n=12, rounds=6, **changes):
     (folder / "list.csv").write_text("\n".join(lines) + "\n")
     tree = {
         "data": {
-            "name": "manifest", "path": str(folder / "list.csv"), "targets": "segmentation",
+            "name": "images", "path": str(folder / "list.csv"), "targets": "segmentation",
             "classes": ["rest", "block"],
         },
         "model": {"name": "monai:UNet", "args": {"channels": [8, 16], "strides": [2]}},

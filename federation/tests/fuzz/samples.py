@@ -171,7 +171,7 @@ TARGETS += [
 TARGETS += [
     Target(f"{which}, read for training", 20, partial(part_of, parts, which, known))
     for parts, known, names in (
-        (IDX, {"name": "idx"}, IDX),
+        (IDX, {"name": "images", "format": "idx"}, IDX),
         (CLASSES, {"name": "images"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
     )
     for which in names

@@ -68,8 +68,8 @@ def schema() -> Schema:
 
 def _own(content: str) -> Kinds:
     """Return the settings that own data of this content may have; not of data in memory."""
-    kinds = [settings_class(s) for s in sources() if s.content == content and s.location != "memory"]
-    return tuple(dict.fromkeys(kinds))
+    files = [s for s in sources() if s.content == content and s.location != "memory"]
+    return tuple(dict.fromkeys(map(settings_class, files)))
 
 
 def _any_of(*keys: str) -> Schema:

@@ -14,24 +14,13 @@ from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.core.files import expanded
 from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
+from pomona.data.axes import Arrays, Texts
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.kinds import (
-    Arrays,
-    ClientArrays,
-    ClientCsvTables,
-    ClientCsvTexts,
-    ClientParquetTables,
-    ClientParquetTexts,
-    Texts,
-)
+from pomona.data.settings import FilesByClient
 from pomona.data.tables import tabular
 
-ClientData = (
-    ClientCsvTables | ClientParquetTables | ClientCsvTexts | ClientParquetTexts | ClientArrays
-)
 
-
-def read(settings: ClientData) -> Dataset:
+def read(settings: FilesByClient) -> Dataset:
     """Read the files of ``data.clients``: all training rows, then all validation rows, then all
     test rows.
 
@@ -63,7 +52,7 @@ def read(settings: ClientData) -> Dataset:
     return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
 
 
-def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple[int, ...]]:
+def _joined(paths: Sequence[Path], settings: FilesByClient) -> tuple[Dataset, tuple[int, ...]]:
     """Read all files as one data set; also return their row counts."""
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
     arrays = [path.suffix.lower() == ".npz" for path in paths]
@@ -79,6 +68,7 @@ def _joined(paths: Sequence[Path], settings: ClientData) -> tuple[Dataset, tuple
         return npz.read_parts(paths, training, settings)
     if isinstance(settings, Texts):
         return text.read_parts(paths, training, settings)
+    assert isinstance(settings, Table)
     return tabular.read_parts(paths, training, settings)
 
 

@@ -11,19 +11,19 @@ import pyarrow as pa
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import hub, image_arrays, image_stack, text
+from pomona.data.axes import ColumnData, PictureRows, Table, Texts
 from pomona.data.dataset import Dataset
 from pomona.data.formats import arrow
-from pomona.data.kinds import HubImages, HubTable, HubTexts
 from pomona.data.reader_process import Reply, read_in_child
+from pomona.data.settings import HubFiles
 from pomona.data.tables import tabular
 from pomona.data.tables.survey import TableSurvey, survey
 
-Settings = HubTable | HubTexts | HubImages
 SUFFIX = ".parquet"
 NOTE = "huggingface"  # of the features, in a file of the Hub's library
 
 
-def read(settings: Settings) -> Dataset:
+def read(settings: HubFiles) -> Dataset:
     """Read a repository's table, texts or images; classes have the names of its card.
 
     Raises:
@@ -31,10 +31,11 @@ def read(settings: Settings) -> Dataset:
         DataError: it is not on this machine, or has no such files.
     """
     if not settings.repository:
-        raise ConfigError("data hf is a repository: set data.repository = 'OWNER/NAME'")
+        raise ConfigError("data of a repository: set data.repository = 'OWNER/NAME'")
     name = f"{settings.repository}@{settings.revision}"
     root = hub.snapshot("dataset", settings.repository, settings.revision)
     train, test = _parts(name, root, settings)
+    assert isinstance(settings, ColumnData)
     names = _class_names(train[0], settings)
     if names:  # the files have their numbers
         settings = settings.model_copy(update={"classes": tuple(map(str, range(len(names))))})
@@ -42,15 +43,16 @@ def read(settings: Settings) -> Dataset:
     return replace(dataset, name=name, classes=names or dataset.classes)
 
 
-def _dataset(paths: Sequence[Path], training: int, settings: Settings) -> Dataset:
-    if isinstance(settings, HubTexts):
+def _dataset(paths: Sequence[Path], training: int, settings: HubFiles) -> Dataset:
+    if isinstance(settings, Texts):
         return text.read_parts(paths, training, settings)[0]
-    if isinstance(settings, HubTable):
+    if isinstance(settings, Table):
         return tabular.read_parts(paths, training, settings)[0]
+    assert isinstance(settings, PictureRows)
     return _images(paths, training, settings)
 
 
-def _parts(name: str, root: Path, settings: Settings) -> tuple[list[Path], list[Path]]:
+def _parts(name: str, root: Path, settings: HubFiles) -> tuple[list[Path], list[Path]]:
     """Return the files for training and for testing, sorted by path.
 
     Raises as ``read``.
@@ -91,7 +93,7 @@ def _with(word: str, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if whole.search(str(PurePosixPath(path)))]
 
 
-def _class_names(path: Path, settings: Settings) -> tuple[str, ...]:
+def _class_names(path: Path, settings: ColumnData) -> tuple[str, ...]:
     """Return the names of the label's classes that a file's note has; none if it has none, or they
     are set.
     """
@@ -113,7 +115,7 @@ def _note(path: Path) -> str:
         raise DataError(f"{path}: not a readable Parquet file ({fault}); fetch it again") from fault
 
 
-def _images(paths: Sequence[Path], training: int, settings: HubImages) -> Dataset:
+def _images(paths: Sequence[Path], training: int, settings: PictureRows) -> Dataset:
     table = survey(paths, settings)
     assert settings.image_column is not None, "a setting selects this kind"
     column = table.sources[0].index(settings.image_column, "image_column")

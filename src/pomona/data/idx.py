@@ -26,9 +26,9 @@ from pomona.data.array_file import (
     promised,
     reading,
 )
+from pomona.data.axes import Pictures, PublicImages
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
-from pomona.data.kinds import IdxImages, PublicImages
 from pomona.data.validation import blocks
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -102,7 +102,7 @@ def read(settings: PublicImages) -> Dataset:
     return dataset
 
 
-def own(settings: IdxImages) -> Dataset:
+def own(settings: Pictures) -> Dataset:
     """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional
     test set (t10k-).
     """

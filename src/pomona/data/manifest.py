@@ -13,11 +13,11 @@ from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import cell_values, image_arrays, image_stack, mask, targets
 from pomona.data.array_file import file
+from pomona.data.axes import ImageList
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import patients
-from pomona.data.kinds import ImageManifest
-from pomona.data.settings import CsvForm
+from pomona.data.settings import CsvForm, Images
 from pomona.data.tables import cells as table_cells
 from pomona.data.tables import source
 from pomona.data.tables.source import TableSource
@@ -44,7 +44,7 @@ class ManifestRows:
         return self.table.where(self.order[row])
 
 
-def read(settings: ImageManifest) -> Dataset:
+def read(settings: ImageList) -> Dataset:
     """Read own images or volumes listed in a CSV file: ``path``, ``label`` or ``mask``; optional
     client, split, group.
 
@@ -58,6 +58,7 @@ def read(settings: ImageManifest) -> Dataset:
         DataError: all problems with the lines, or with the files they name, reported together.
         ConfigError: columns or settings that are incompatible.
     """
+    assert isinstance(settings, Images)
     found = _rows(file(own_path(settings)), settings.form)
     masks = settings.targets == "segmentation"
     _require(found, settings, masks)
@@ -115,7 +116,7 @@ def _cell(column: str, cell: str) -> str:
     return cell_values.name(cell) if column in {"client", "group"} else cell.strip()
 
 
-def _require(found: ManifestRows, settings: ImageManifest, masks: bool) -> None:
+def _require(found: ManifestRows, settings: ImageList, masks: bool) -> None:
     """Raise ConfigError or DataError unless the columns required by the settings exist."""
     if settings.targets == "survival":
         raise ConfigError(
@@ -221,7 +222,7 @@ def _apart(found: ManifestRows, kind: str, first: int, again: int) -> list[str]:
 
 
 def _labels(
-    found: ManifestRows, settings: ImageManifest, masks: bool
+    found: ManifestRows, settings: ImageList, masks: bool
 ) -> tuple[targets.Answer, list[str]]:
     if masks:
         return (np.zeros(0, np.uint8), settings.classes), []

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
+from pomona.data.axes import ImageList
 from pomona.data.formats import dicom_segmentation, pictures, tiff
 from pomona.data.image_arrays import nearest
 from pomona.data.image_file import Size
 from pomona.data.image_stack import PICTURES, Allocate, MaskReader, Masks, Opened, each, opened
 from pomona.data.images import file_notes
 from pomona.data.images.grid import Grid
-from pomona.data.kinds import ImageManifest
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers
@@ -67,7 +67,7 @@ def read(
     return Mask(nearest(flat, size).astype(np.uint8) if size else flat.astype(np.uint8), notes)
 
 
-def reader(masks: Sequence[Path], settings: ImageManifest) -> MaskReader:
+def reader(masks: Sequence[Path], settings: ImageList) -> MaskReader:
     """Return a reader of the masks of images."""
 
     def stacked(opened: Opened, allocate: Allocate) -> Masks:

@@ -22,9 +22,9 @@ from pomona.core.errors import DataError
 from pomona.core.files import opened
 from pomona.data import cell_values, image_arrays, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
+from pomona.data.axes import Arrays
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
-from pomona.data.kinds import Arrays, NpzArrays
 from pomona.data.tables import tabular
 
 Pair = tuple[StoredArray, StoredArray]
@@ -123,7 +123,7 @@ def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
     return paired(stored(path, x, known), stored(path, y, known))
 
 
-def read(settings: NpzArrays) -> Dataset:
+def read(settings: Arrays) -> Dataset:
     """Read own data: x and y (or x_train, y_train), optional x_test, y_test and names ``classes``,
     in one archive.
 

@@ -28,16 +28,6 @@ from pomona.data.settings import DEFAULT, DataSettings
 NAMES = (*CATALOGUE, *CONTENTS)
 # a mistyped key is compared with those of all data
 CHOICES: Choices = {"data": dict.fromkeys(NAMES, CustomReader)}
-OLD = {
-    "csv": "table",
-    "parquet": "table",
-    "csv-text": "text",
-    "folder": "images",
-    "manifest": "images",
-    "npz": "arrays",
-    "idx": "images",
-    "frame": "table",
-}
 
 
 def group_of(section: Mapping[str, Any]) -> Group:
@@ -179,12 +169,6 @@ def _chosen(value: Any) -> Any:
 def _with_name(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the section with its name: the content of own data if it says where they are."""
     section = dict(section)
-    if str(section.get("name")) in OLD | {"hf": "", "clients": ""}:
-        old = section.pop("name")
-        if old == "idx":
-            section["format"] = "idx"
-        if old in OLD:
-            section["name"] = OLD[old]
     if section.get("name") is None:
         section["name"] = source_of(section).content if section.keys() & LOCATIONS else DEFAULT
     return section

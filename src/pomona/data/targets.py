@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import validation
+from pomona.data.axes import ColumnData, ImageList
 from pomona.data.cell_values import is_gap, is_missing, name, number, plain, short
 from pomona.data.dataset import Dataset, Learn
-from pomona.data.kinds import ColumnData, ImageManifest
 from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
 from pomona.data.tables.strays import Strays
@@ -176,7 +176,7 @@ class LabelColumn(NamedTuple):
 
 
 def from_cells(
-    columns: Sequence[LabelColumn], settings: ColumnData | ImageManifest
+    columns: Sequence[LabelColumn], settings: ColumnData | ImageList
 ) -> tuple[Answer, list[str]]:
     """Return targets and class names from the cells of label columns, and all problems.
 
@@ -235,7 +235,7 @@ def _hint(cells: Iterable[str]) -> str:
 
 
 def _above(
-    column: LabelColumn, settings: ColumnData | ImageManifest, bound: float
+    column: LabelColumn, settings: ColumnData | ImageList, bound: float
 ) -> tuple[Answer, list[str]]:
     """Return two classes: numbers up to ``data.label_above``, and those above it."""
     names = settings.classes

@@ -196,12 +196,12 @@ def test_units_of_files_by_client_of_two_and_of_small_clients(tmp_path):
         frame[frame.site == site].drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
     files = [{"name": site, "train": tmp_path / f"{site}.csv"} for site in SITES]
     one(
-        data_notes(data_settings(name="clients", clients=files, label_column="y")),
+        data_notes(data_settings(clients=files, label_column="y")),
         "column crp",
         "East has",
     )
     one(
-        data_notes(data_settings(name="clients", clients=files[1:], label_column="y")), "column crp"
+        data_notes(data_settings(clients=files[1:], label_column="y")), "column crp"
     )
     small = frame.groupby("site").head(6)
     assert any(
@@ -399,7 +399,7 @@ READ = {"categories": "encode", "missing": "median", "unlabelled": "drop"}
 )  # fmt: skip
 def test_real_tables_have_only_the_notes_that_they_should(file, settings, facts):
     path = catalogue_folder() / TABLES / f"{file}.csv"
-    one(data_notes(data_settings(name="csv", path=path, **READ, **settings)), *facts)
+    one(data_notes(data_settings(name="table", path=path, **READ, **settings)), *facts)
 
 
 def catalogue_folder():
@@ -433,7 +433,6 @@ def test_zeros_of_a_real_hospital():
     sites = ("cleveland", "hungarian", "switzerland", "va")
     files = [{"name": site, "train": folder / f"processed.{site}.data"} for site in sites]
     data = data_settings(
-        name="clients",
         clients=files,
         columns=columns,
         label_column="num",

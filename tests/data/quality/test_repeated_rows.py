@@ -54,17 +54,17 @@ def test_rows_of_an_archive_of_a_folder_and_of_files_by_client(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
     one(
         data_notes(
-            data_settings(name="npz", path=tmp_path / "a.npz", validation_share=0.0), clients=1
+            data_settings(name="arrays", path=tmp_path / "a.npz", validation_share=0.0), clients=1
         ),
         "20 of 20 test rows",
     )
     frame = patients().drop(columns="site")
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame[:30].to_csv(tmp_path / "test.csv", index=False)
-    folder = data_settings(name="csv", path=tmp_path, label_column="y", validation_share=0.0)
+    folder = data_settings(name="table", path=tmp_path, label_column="y", validation_share=0.0)
     one(data_notes(folder, clients=1), "30 of 30 test rows")
     files = [{"name": "A", "train": tmp_path / "train.csv", "test": tmp_path / "test.csv"}]
-    by_client = data_settings(name="clients", clients=files, label_column="y", validation_share=0.0)
+    by_client = data_settings(clients=files, label_column="y", validation_share=0.0)
     one(data_notes(by_client), "30 of 30 test rows", "30 of A")
 
 
@@ -82,9 +82,9 @@ def test_images_of_folders_and_manifests(tmp_path):
             lines.append(f"{name},{'ab'[k % 2]},{'NS'[k // 12]},{split}")
     (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
     none = {"validation_share": 0.0}
-    manifest = data_notes(data_settings(name="manifest", path=tmp_path / "m.csv", **none))
+    manifest = data_notes(data_settings(name="images", path=tmp_path / "m.csv", **none))
     one(manifest, "6 of 12 test images", "3 of N", "3 of S", "pixels and label")
-    folder = data_notes(data_settings(name="folder", path=tmp_path / "f", **none), clients=1)
+    folder = data_notes(data_settings(name="images", path=tmp_path / "f", **none), clients=1)
     one(folder, "6 of 12 test images")
 
 
@@ -96,7 +96,7 @@ def test_texts(tmp_path):
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame[:16].to_csv(tmp_path / "test.csv", index=False)
     texts = data_settings(
-        name="csv-text",
+        name="text",
         path=tmp_path,
         label_column="y",
         text_columns=["text"],
