@@ -29,7 +29,7 @@ def spent():
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 before = spent()
-name = "folder" if "folder" in DATASETS else "images"  # as builds of before call it
+name = "images" if "folder" in DATASETS else "images"  # as builds of before call it
 dataset = read(data_settings(name=name, path=sys.argv[1]))
 assert len(dataset) == int(sys.argv[2])
 print(spent() - before)

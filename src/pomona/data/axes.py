@@ -66,7 +66,7 @@ class PictureRows(ImageColumn, Images, ColumnData):
     """Images in a column of a table."""
 
 
-class ImageList(ImageFiles, LabelThreshold, TargetKind, CsvFormat):
+class ImageList(ImageFiles, Images, LabelThreshold, TargetKind, CsvFormat):
     """A table that lists image files."""
 
 

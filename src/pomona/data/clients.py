@@ -14,9 +14,9 @@ from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.core.files import expanded
 from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
-from pomona.data.axes import Arrays, Texts
+from pomona.data.axes import Arrays, Table, Texts
 from pomona.data.dataset import Dataset, Owners
-from pomona.data.settings import FilesByClient
+from pomona.data.settings import DataSettings, FilesByClient
 from pomona.data.tables import tabular
 
 
@@ -43,7 +43,7 @@ def read(settings: FilesByClient) -> Dataset:
     ]
     paths = [path for _, _, path in parts]
     refuse("data.clients", _shared(parts, [client.name for client in settings.clients]))
-    dataset, counts = _joined(paths, settings)
+    dataset, counts = _joined(paths, len(settings.clients), settings)
     client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
     role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
     owners = Owners(
@@ -52,8 +52,12 @@ def read(settings: FilesByClient) -> Dataset:
     return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
 
 
-def _joined(paths: Sequence[Path], settings: FilesByClient) -> tuple[Dataset, tuple[int, ...]]:
-    """Read all files as one data set; also return their row counts."""
+def _joined(
+    paths: Sequence[Path], training: int, settings: DataSettings
+) -> tuple[Dataset, tuple[int, ...]]:
+    """Read all files as one data set, the first ``training`` for training; also return their row
+    counts.
+    """
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
     arrays = [path.suffix.lower() == ".npz" for path in paths]
     tables = [path.is_dir() or formats.format_of(path) is not None for path in paths]
@@ -63,7 +67,6 @@ def _joined(paths: Sequence[Path], settings: FilesByClient) -> tuple[Dataset, tu
             f"the files of data.clients end in {', '.join(suffixes)}; give all as .npz, or all as "
             "tables (.parquet, CSV)"
         )
-    training = len(settings.clients)
     if isinstance(settings, Arrays):
         return npz.read_parts(paths, training, settings)
     if isinstance(settings, Texts):

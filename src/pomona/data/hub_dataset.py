@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from pomona.data.axes import ColumnData, PictureRows, Table, Texts
 from pomona.data.dataset import Dataset
 from pomona.data.formats import arrow
 from pomona.data.reader_process import Reply, read_in_child
-from pomona.data.settings import HubFiles
+from pomona.data.settings import DataSettings, HubFiles
 from pomona.data.tables import tabular
 from pomona.data.tables.survey import TableSurvey, survey
 
@@ -23,27 +24,27 @@ SUFFIX = ".parquet"
 NOTE = "huggingface"  # of the features, in a file of the Hub's library
 
 
-def read(settings: HubFiles) -> Dataset:
+def read(settings: DataSettings) -> Dataset:
     """Read a repository's table, texts or images; classes have the names of its card.
 
     Raises:
         ConfigError: no repository or commit, or several subsets.
         DataError: it is not on this machine, or has no such files.
     """
-    if not settings.repository:
+    source = cast("HubFiles", settings)
+    if not source.repository:
         raise ConfigError("data of a repository: set data.repository = 'OWNER/NAME'")
-    name = f"{settings.repository}@{settings.revision}"
-    root = hub.snapshot("dataset", settings.repository, settings.revision)
-    train, test = _parts(name, root, settings)
-    assert isinstance(settings, ColumnData)
-    names = _class_names(train[0], settings)
+    name = f"{source.repository}@{source.revision}"
+    root = hub.snapshot("dataset", source.repository, source.revision)
+    train, test = _parts(name, root, source)
+    names = _class_names(train[0], cast("ColumnData", settings))
     if names:  # the files have their numbers
         settings = settings.model_copy(update={"classes": tuple(map(str, range(len(names))))})
     dataset = _dataset([*train, *test], len(train), settings)
     return replace(dataset, name=name, classes=names or dataset.classes)
 
 
-def _dataset(paths: Sequence[Path], training: int, settings: HubFiles) -> Dataset:
+def _dataset(paths: Sequence[Path], training: int, settings: DataSettings) -> Dataset:
     if isinstance(settings, Texts):
         return text.read_parts(paths, training, settings)[0]
     if isinstance(settings, Table):

@@ -17,7 +17,7 @@ from pomona.data.axes import ImageList
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import patients
-from pomona.data.settings import CsvForm, Images
+from pomona.data.settings import CsvForm
 from pomona.data.tables import cells as table_cells
 from pomona.data.tables import source
 from pomona.data.tables.source import TableSource
@@ -58,7 +58,6 @@ def read(settings: ImageList) -> Dataset:
         DataError: all problems with the lines, or with the files they name, reported together.
         ConfigError: columns or settings that are incompatible.
     """
-    assert isinstance(settings, Images)
     found = _rows(file(own_path(settings)), settings.form)
     masks = settings.targets == "segmentation"
     _require(found, settings, masks)
