@@ -148,7 +148,7 @@ BAD = {
     ),
     "float labels": (
         "labels",
-        lambda b: idx_bytes(np.zeros(6, ">f4"), 0x0D),
+        lambda b: idx_bytes(np.full(6, 0.5, ">f4"), 0x0D),
         "labels are float32, not whole numbers",
     ),
 }

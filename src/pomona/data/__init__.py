@@ -171,6 +171,8 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
             f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
         )
     x, y, notes = python_values.pair(result, name)
+    if len(x) != len(y):
+        raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels; give each row one label")
     if is_frame(x):
         return memory_tables.own_table(x, y, name, settings)
     if x.dtype.kind not in "biuf":

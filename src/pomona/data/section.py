@@ -65,7 +65,7 @@ def source_of(section: Mapping[str, Any]) -> Source:
 
 def _location(section: Mapping[str, Any]) -> str:
     """Return the location: the first of path, clients and repository that is given."""
-    return next((name for name in LOCATIONS if section.get(name) not in (None, "", (), [])), "path")
+    return next((name for name in LOCATIONS if section.get(name) is not None), "path")
 
 
 def _content(section: Mapping[str, Any]) -> str:
