@@ -16,6 +16,8 @@ from pomona.data.formats import csv
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.frame import Frame
 
+DICTIONARY = ({"field type", "field label"}, {"field_type", "field_label"})  # as saved, by the API
+
 Source = Path | Frame
 """Where a table comes from."""
 
@@ -168,4 +170,8 @@ def _named(path: Source, columns: Columns, header: bool | Callable[[list[str]], 
     """Return columns with their names, each once."""
     if not columns.named and (header(columns.first_cells()) if callable(header) else header):
         columns = columns.headed()
+    if any(names <= {name.casefold() for name in columns.names} for names in DICTIONARY):
+        raise DataError(
+            f"{path} is REDCap's data dictionary, a list of fields; export the records in its place"
+        )
     return columns.named_once(path)
