@@ -76,7 +76,7 @@ def test_each_row_is_answered_by_its_own_clients_model(run, tmp_path, capsys):
 def test_the_csv_names_each_rows_client(run, tmp_path, capsys):
     path = table(tmp_path, ["West", "East"])
     assert call(capsys, "predict", run, path, "--csv", tmp_path / "a.csv")[0] == 0
-    with open(tmp_path / "a.csv", encoding="utf-8") as lines:
+    with (tmp_path / "a.csv").open(encoding="utf-8") as lines:
         assert [row["client"] for row in csv.DictReader(lines)] == ["West", "East"]
 
 

@@ -52,7 +52,14 @@ def test_outcomes_are_those_of_each_run():
 
 def test_clients_own_files_are_called_so():
     result = judged(3, True)[0].result
-    own = runs([replace(result, config={**result.config, "data": {"name": "table", "clients": [{"name": "a"}]}})])
+    own = runs(
+        [
+            replace(
+                result,
+                config={**result.config, "data": {"name": "table", "clients": [{"name": "a"}]}},
+            )
+        ]
+    )
     assert title(own).endswith(" on the own files of 3 clients")
     assert "for 3 clients that hold files of their own (" in setup(own)
 

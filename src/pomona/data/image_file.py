@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core import bounds
-from pomona.core.errors import ConfigError, DataError, PomonaError, with_extra
+from pomona.core.errors import DataError, PomonaError
 from pomona.data.image_arrays import DTYPES, plane_resized
 
 if TYPE_CHECKING:
@@ -180,11 +179,3 @@ def decoding(path: Path) -> Iterator[None]:
     except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
-
-
-def package(name: str, path: Path) -> Any:
-    """Import a package of the extra ``images``. Raises ConfigError if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError(f"{path} needs {name}; {with_extra('images')}") from None

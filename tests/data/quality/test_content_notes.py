@@ -200,9 +200,7 @@ def test_units_of_files_by_client_of_two_and_of_small_clients(tmp_path):
         "column crp",
         "East has",
     )
-    one(
-        data_notes(data_settings(clients=files[1:], label_column="y")), "column crp"
-    )
+    one(data_notes(data_settings(clients=files[1:], label_column="y")), "column crp")
     small = frame.groupby("site").head(6)
     assert any(
         "column sodium" in line for line in notes(at(small, "East", "sodium", lambda x: x * 18.02))
