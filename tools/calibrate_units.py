@@ -57,8 +57,8 @@ def main() -> None:
         for _ in range(options.columns):
             sites = drawn(rng, count, between, deviation)
             sites[0] *= factor
-            hits += is_noted(sites)
-        return hits / options.columns
+            hits += int(is_noted(sites))
+        return hits / int(options.columns)
 
     print("deviation within a site:", *DEVIATIONS)
     for between in (0.2, 0.5, 1.0):

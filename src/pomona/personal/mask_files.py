@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError
 from pomona.core.files import publish, writing
 from pomona.data.image_arrays import nearest
-from pomona.data.image_file import package
 from pomona.data.images.grid import Grid
+from pomona.data.images.packages import package
 
 NIFTI = (".nii.gz", ".nii")
 
