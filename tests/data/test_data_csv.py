@@ -224,7 +224,7 @@ BAD = {
         "no column 'c'",
     ),
     "only a label": ("1\n2\n", {"label_column": 0}, "no features beside labels"),
-    "open quote": ('1,2,"0\n', {}, "no CSV ("),
+    "open quote": ('1,2,"0\n', {}, "not CSV ("),
     "no such column": (
         "a,b,c\n1,2,3\n",
         {"label_column": "sick", "exact": ConfigError},

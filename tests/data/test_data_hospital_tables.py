@@ -179,3 +179,47 @@ def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     by = about.preprocessing
     found = tabular.agreed(read(tabular.read_as(plain, by)), by)
     assert np.array_equal(found.x, tabular.agreed(data, by).x)
+
+
+def written_by_r(separator, quote='"'):
+    """Lines of R's ``write.table``: row names without a name, quoted texts, a blank by default."""
+    header = [f"{quote}{name}{quote}" for name in ("age", "died")]
+    rows = [
+        [f"{quote}{k}{quote}", str(20 + k), f"{quote}{'yn'[k % 2]}{quote}"] for k in range(1, 9)
+    ]
+    return "".join(separator.join(row) + "\n" for row in (header, *rows))
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", ";"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_row_names_of_r_are_left_out_whatever_divides_the_cells(tmp_path, separator, quote):
+    data = table(tmp_path / "r.txt", written_by_r(separator, quote))
+    assert data.x[:, 0].tolist() == list(range(21, 29))
+    assert data.classes == ("n", "y")
+    assert any("row names" in note for note in data.notes)
+
+
+def test_dates_in_another_form_are_to_be_written_anew_and_not_to_be_called_dates(tmp_path):
+    for form in ("%02d.03.2023", "3/%d/23", "%02dMAR2023", "2023/03/%02d 10:00"):
+        lines = [f"{form % (k + 1)},{k % 2}\n" for k in range(14)]
+        for settings in ({}, {"dates": ("visit",)}):
+            with pytest.raises(DataError, match="write them as 2024-03-01") as error:
+                table(tmp_path / "a.csv", "visit,died\n" + "".join(lines), **settings)
+            assert "data.dates=" not in str(error.value)
+            assert "missing_values" not in str(error.value)
+
+
+def test_points_that_may_part_thousands_are_noted_where_every_number_has_one(tmp_path):
+    lines = [f"{k}.14{k};{k % 2}\n" for k in range(1, 9)]
+    data = table(tmp_path / "a.csv", "platelets;died\n" + "".join(lines))
+    assert any("platelets" in note and "data.decimal=comma" in note for note in data.notes)
+    commas = "platelets,died\n" + "".join(lines).replace(";", ",")
+    assert not table(tmp_path / "a.csv", commas).notes  # R and SAS write three decimals
+
+
+def test_a_note_that_not_all_files_have_names_its_file(tmp_path):
+    (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
+    (tmp_path / "c.csv").write_text("age;died\n20.123;0\n30.123;1\n")
+    sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "bc"]
+    data = read(data_settings(clients=sites, label_column="died"))
+    assert any(n.startswith(f"{tmp_path / 'c.csv'}: column age") for n in data.notes)

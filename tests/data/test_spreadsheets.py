@@ -3,6 +3,7 @@
 import zipfile
 from datetime import date, datetime, time, timedelta
 
+import numpy as np
 import openpyxl
 import pytest
 import xlwt
@@ -15,7 +16,8 @@ from odf.text import P
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from pomona.core.errors import DataError
-from pomona.data import formats
+from pomona.data import data_settings, formats
+from pomona.data import read as read_data
 from pomona.data.formats import spreadsheets
 from pomona.data.settings import SpreadsheetFormat
 
@@ -459,3 +461,17 @@ def test_a_table_of_any_shape_comes_back(write, tmp_path_factory, data):
 
 def _same(text):
     return {"1e+15": str(10**15)}.get(text, text)
+
+
+@every_writer
+def test_decimal_commas_in_texts_next_to_numbers(write, tmp_path):
+    rows = [
+        ["crp", "died"],
+        *([(1.145, "1,145", 15.5, "15,5")[k % 4], "yn"[k % 2]] for k in range(8)),
+    ]
+    path = write(tmp_path, rows)
+    with pytest.raises(DataError, match=r"data\.decimal=comma"):
+        read_data(data_settings(name="table", path=path, label_column="died"))
+    settings = data_settings(name="table", path=path, label_column="died", decimal="comma")
+    data = read_data(settings)
+    assert np.allclose(data.x[:, 0], [1.145, 1.145, 15.5, 15.5] * 2)

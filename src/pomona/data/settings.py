@@ -24,7 +24,7 @@ def as_column(value: Any) -> Any:
     return int(value) if digits and str(int(value)) == value else normalize("NFC", value)
 
 
-MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "point": "."}
+MARKS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "blank": " ", "point": "."}
 
 
 def _mark(value: Any) -> Any:
@@ -40,7 +40,7 @@ Marker = Annotated[
     BeforeValidator(lambda value: value if isinstance(value, str) else str(value)),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]}),
 ]
-Separator = Annotated[Literal["comma", "semicolon", "tab", "bar"], BeforeValidator(_mark)]
+Separator = Annotated[Literal["comma", "semicolon", "tab", "bar", "blank"], BeforeValidator(_mark)]
 Decimal = Annotated[Literal["point", "comma"], BeforeValidator(_mark)]
 Encoding = Literal[
     "utf-8",
@@ -352,21 +352,25 @@ class TextEncoding(Settings):
     )
 
 
-class CsvForm(TextEncoding):
+class DecimalMark(Settings):
+    """Decimal mark of numbers that are texts."""
+
+    decimal: Decimal | None = Field(
+        default=None,
+        description="Decimal mark of numbers in CSV files, and of those that a spreadsheet has as "
+        "texts; the other one then parts thousands. If unset, a comma where numbers of a CSV file "
+        "have one and cells are divided by another character, else a point.",
+    )
+
+
+class CsvForm(TextEncoding, DecimalMark):
     """Format of CSV files where it is set instead of detected."""
 
     separator: Separator | None = Field(
         default=None,
         description="Separator of cells; if unset, a comma, or, if line 1 has none, the one of "
-        "semicolon, "
-        "tab and bar that lines 1 and 2 have equally often.",
-    )
-    decimal: Decimal | None = Field(
-        default=None,
-        description=(
-            "Decimal mark; the other one then parts thousands. If unset, a comma where numbers "
-            "have one and cells are divided by another character, else a point."
-        ),
+        "semicolon, tab and bar (else the blank) that lines 1 and 2 have equally often, or line 2 "
+        "once more, as R writes row names.",
     )
 
 
@@ -422,7 +426,7 @@ class StatisticsFormat(StatisticsForm, DataSettings):
     absence = "is not a SAS, SPSS or Stata file"
 
 
-class SpreadsheetForm(Settings):
+class SpreadsheetForm(DecimalMark):
     """Which cells of a spreadsheet are the table."""
 
     sheet: str | None = Field(

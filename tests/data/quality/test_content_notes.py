@@ -241,6 +241,12 @@ def test_numbers_that_mark_a_gap(marker):
     assert f"data.missing_values = {{age = [{text}]}}" in line
 
 
+def test_a_single_marker_below_all_measurements():
+    frame = patients()
+    frame.loc[7, "age"] = -999
+    one(notes(frame), "column age: -999 in 1 row (1 of", "data.missing_values = {age = [-999]}")
+
+
 def test_several_markers_zeros_codes_and_a_single_value_at_one_client():
     frame = patients()
     frame["age"] = np.where(

@@ -149,13 +149,24 @@ def encoding(start: bytes, form: CsvForm) -> str:
 def _separator(first: str, second: str) -> str:
     """Return the separator that the first two lines suggest.
 
-    The default is a comma. A semicolon, tab or bar is chosen if both lines contain it equally often
-    and the first has no comma, as spreadsheets write with a decimal comma.
+    The default is a comma. A semicolon, tab or bar, else a blank, is chosen if the first line has
+    no comma, as spreadsheets write with a decimal comma, and both lines contain it equally often,
+    or the second once more: R writes row names without a name for their column.
     """
-    marks = [
-        mark for mark in ";\t|" if first.count(mark) and first.count(mark) == second.count(mark)
-    ]
-    return marks[0] if len(marks) == 1 and "," not in first else ","
+    if "," in first:
+        return ","
+    marks = [mark for mark in ";\t|" if _divides(mark, first, second)]
+    if len(marks) == 1:
+        return marks[0]
+    return " " if not set(first) & set(";\t|") and _divides(" ", first, second) else ","
+
+
+def _divides(mark: str, first: str, second: str) -> bool:
+    """Return whether a mark divides two lines into several cells each, as many or one more in the
+    second.
+    """
+    names, cells = (len(next(csv.reader([line], delimiter=mark), [])) for line in (first, second))
+    return names > 1 and cells - names in {0, 1}
 
 
 def _records(path: Path, start: Start, errors: str = "strict") -> Iterator[tuple[int, list[str]]]:
@@ -251,7 +262,7 @@ def _after_line(path: Path, form: CsvForm) -> str:
         for line, _ in _records(path, sniff(path, form)):
             last = line
     except (csv.Error, UnicodeError):
-        return f", after line {last}"
+        return f", after line {last}" if last else ""
     return ""
 
 
@@ -265,7 +276,7 @@ def misread(fault: Exception, form: CsvForm) -> str:
         )
     if not (isinstance(fault, UnicodeError) or "UTF8" in reason):
         return (
-            f"no CSV ({reason}); correct it, or say how it is written by data.separator and "
+            f"not CSV ({reason}); correct it, or say how it is written by data.separator and "
             "data.encoding"
         )
     if form.encoding:

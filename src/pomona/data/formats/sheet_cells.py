@@ -10,12 +10,17 @@ _DURATION = re.compile(r"PT(\d+)H(\d+)M(\d+(?:[.,]\d+)?)S")
 Cell = Any  # "" (empty), str, bool, int, float, date, datetime, time, timedelta
 
 
-def text(cell: Cell) -> str | None:
-    """Return a cell as text: 3 for 3.0, ISO dates, True and False; None if it is empty."""
+def text(cell: Cell, decimal: str = ".") -> str | None:
+    """Return a cell as text: 3 for 3.0, ISO dates, True and False; None if it is empty.
+
+    Numbers get the decimal mark that the texts next to them have.
+    """
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < EXACT:
         cell = int(cell)
     if isinstance(cell, date | time):
         return cell.isoformat()
+    if isinstance(cell, float):
+        return str(cell).replace(".", decimal)
     return str(cell) if filled(cell) else None
 
 

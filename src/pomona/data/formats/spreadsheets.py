@@ -26,7 +26,7 @@ from pomona.data.formats.sheet_table import (
     trim,
 )
 from pomona.data.formats.workbook_marks import Marks, marks
-from pomona.data.settings import SpreadsheetForm
+from pomona.data.settings import MARKS, SpreadsheetForm
 
 
 class Sheet(NamedTuple):
@@ -45,6 +45,7 @@ def read(path: Path, settings: object) -> Columns:
     unclear; cells are named as the spreadsheet names them.
     """
     options = settings if isinstance(settings, SpreadsheetForm) else None
+    decimal = MARKS[options.decimal] if options and options.decimal else "."
     with opened(path) as file:
         sheet = _sheet(path, file, options.sheet if options else None)
     rows, notes = sheet.rows, list(sheet.notes)
@@ -71,7 +72,7 @@ def read(path: Path, settings: object) -> Columns:
         if is_clock(cells):
             clocks.append(names[column])
             cells = [cell if cell == "" else seconds(cell) for cell in cells]
-        arrays.append(text_array([text(cell) for cell in cells]))
+        arrays.append(text_array([text(cell, decimal) for cell in cells]))
     if clocks:
         notes.append(f"times and durations are read in seconds: {listed(clocks, 8)}")
     return Columns(

@@ -119,7 +119,7 @@ def _outside(values: Values, counts: NDArray[np.int64], dated: bool, sign: float
             count >= 2 and len(remaining) >= 10 and remaining[0] > 0.3 * np.median(remaining)
         )
     if value not in LISTED or count < 2:
-        return False
+        return bool(value in LISTED and value <= -99 and remaining[0] >= 0 and gap >= size > 0)
     if value < 0 and sign > 0 and remaining[0] >= 0:
         return bool(size >= 5 or gap > size)
     frequent = count >= max(5, FREQUENT * counts.sum()) and count >= 5 * counts[1:].max()
@@ -181,7 +181,8 @@ def _line(cells: Cells, k: int, marked: list[tuple[str, float]]) -> str:
     phrases, clients = [], []
     for text, value in marked:
         hits = values == value
-        phrases.append(f"{text} in {int(hits.sum())} rows")
+        count = int(hits.sum())
+        phrases.append(f"{text} in {count} row{'s' if count > 1 else ''}")
         of_client = np.bincount(cells.client[hits], minlength=len(cells.names))
         clients.append(by_size(list(zip(cells.names, of_client.tolist(), strict=True)), 3))
     clients_text = f" ({'; '.join(filter(None, clients))})" if any(clients) else ""

@@ -13,9 +13,9 @@ from pyarrow import compute
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import DataError
 from pomona.data import cell_values
-from pomona.data.formats import csv
 from pomona.data.formats.columns import cell_text
 from pomona.data.preprocessing import Floats, RawTable, TableColumn
+from pomona.data.settings import DecimalMark
 from pomona.data.tables.source import TableSource
 from pomona.data.tables.strays import WANTED, Strays
 from pomona.storage.mapped_array import allocate
@@ -253,13 +253,13 @@ def decimal_mark(
 
     Raises DataError if other numbers have a point.
     """
-    form = csv.csv_form(settings)
-    if form.decimal:
-        return form.decimal, []
+    if isinstance(settings, DecimalMark) and settings.decimal:
+        return settings.decimal, []
     indices = [i for i in indices if is_text(source.columns.arrays[i].type)]
     comma = source.columns.free_commas and _first(source, indices, ",", _WITH_COMMA)
     if not comma:
-        points = [(source.names[i], may_have_thousands(source.cells(i))) for i in indices]
+        foreign = source.columns.free_commas
+        points = [(source.names[i], may_have_thousands(source.cells(i), foreign)) for i in indices]
         return "", [
             f"column {name}: each number has three digits behind its point, or none; {cell} is "
             f"read as {float(cell)!r}: if points part thousands, set data.decimal=comma"
@@ -293,14 +293,17 @@ def _first(
     return None
 
 
-def may_have_thousands(array: Any) -> str:
+def may_have_thousands(array: Any, foreign: bool = False) -> str:
     """Return the first cell of a column whose points may be marks of thousands: each number has
     three digits behind its point, or no point and at most three digits. Empty if there is none.
+
+    Numbers with three decimals all have a point: these count only in a ``foreign`` file, whose
+    cells are not divided by commas.
     """
     if not is_text(array.type):
         return ""
     marked = array.filter(compute.match_substring(array, "."))
-    if not 0 < len(marked) < len(array):
+    if not len(marked) or (len(marked) == len(array) and not foreign):
         return ""
     for cells in (array.slice(0, 100), array):
         gaps = compute.equal(compute.utf8_trim_whitespace(cells), "")

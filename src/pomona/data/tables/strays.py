@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
-from pomona.data.cell_values import bound, real, short
+from pomona.data.cell_values import bound, days, real, short
 
 FEW = 20  # maximum number of distinct values of a category
 WANTED = {"number": "finite numbers", "date": "dates such as 2024-03-01", "category": "categories"}
@@ -19,6 +19,13 @@ _MARKERS = (
     r"\.[A-Za-z_]|[A-Z]"
     r"|UNK|NASK|ASKU|NAVU?|NI|INV|MSK|NP|QS|QI|TRC|UNC|DER|OTH|PINF|NINF"
     r"|#(DIV/0|VALUE|REF|NUM|NAME|NULL|SPILL|CALC)[!?]"
+)
+
+
+# 01.03.2024, 3/1/24, 01MAR2024, 1-Mar-24
+_DATES = (
+    r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4}"
+    r"|\d{1,2}[-. ]?(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[-. ]*\d{2,4}).*"
 )
 
 
@@ -34,6 +41,10 @@ def _is_bound(cell: str) -> bool:
     return not math.isnan(bound(cell))
 
 
+def _is_iso_date(cell: str) -> bool:
+    return "-" in cell and not math.isnan(days(cell))
+
+
 def _matches(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether a whole cell matches."""
     compiled = re.compile(pattern)
@@ -45,7 +56,8 @@ _LOOKS: dict[str, Callable[[str], bool]] = {
     "large": _is_large,
     "commas": _matches(r"[-+]?\d*[\d,]*,\d+(\.\d+)?([eE][-+]?\d+)?"),
     "points": _matches(r"[-+]?\d*\.\d*([eE][-+]?\d+)?"),
-    "dates": _matches(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}.*"),
+    "dates": _is_iso_date,
+    "foreign dates": _matches(_DATES),
     "bounds": _is_bound,
     "percents": _matches(r"[-+]?[\d.,]+\s*%"),
     "thousands": _matches(rf"[-+]?\d{{1,3}}(['`\u2019{_BLANKS}]\d{{3}})+([.,]\d+)?"),
@@ -99,6 +111,8 @@ class Strays:
         """Classify the column by its cells; returns a key of ``REMEDIES``."""
         if not self.others:
             return "gaps"
+        if self.wanted == WANTED["date"] and self.looks["foreign dates"] == self.others:
+            return "foreign dates"
         if self.wanted != WANTED["number"]:
             return "strays"
         numbers = rows - self.gaps - self.others
@@ -132,6 +146,7 @@ LOOKS = {
     "commas": "decimal commas?",
     "points": "points, and data.decimal is comma",
     "dates": "dates",
+    "foreign dates": "dates in another form",
     "bounds": "bounds?",
     "large": f"beyond {LARGEST:.3g}",
     "percents": "percent signs",
@@ -151,6 +166,7 @@ REMEDIES = {
         "thousands has three digits behind it"
     ),
     "dates": "dates: read them as days, 'data.dates=[{names}]'",
+    "foreign dates": "dates in another form: write them as 2024-03-01 (year, month, day)",
     "bounds": "bounds such as <5: read them as the number behind the sign, data.censored=limit",
     "large": (
         "numbers that cannot be measurements: correct them, give them in another unit, or, if they "

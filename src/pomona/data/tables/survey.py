@@ -254,8 +254,8 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
     marks = [decimal_mark(source, numeric, settings) for source in sources]
     moved = first.moved(settings.mentioned).items()
     notes = [
-        *(note for source in sources for note in source.columns.notes),
-        *(note for _, notes in marks for note in notes),
+        *_located(sources, [source.columns.notes for source in sources]),
+        *_located(sources, [notes for _, notes in marks]),
         *(f"{name} is the column named {str(name)!r}, which has number {i}" for name, i in moved),
         *assigned.notes,
     ]
@@ -291,6 +291,20 @@ def _labelled(source: TableSource, label: Sequence[int], settings: ColumnData) -
         cells = distinct(source.cells(index))
         without |= np.array([blank(cell) for cell in cells.cells], bool)[cells.codes]
     return replace(source, kept=np.flatnonzero(~without)) if without.any() else source
+
+
+def _located(sources: Sequence[TableSource], notes: Sequence[Sequence[str]]) -> list[str]:
+    """Return the notes on each source, once each; those that not all have with their source."""
+    shared = set(notes[0]).intersection(*notes)
+    return list(
+        dict.fromkeys(
+            line
+            if line in shared or line.startswith(f"{source.path}")
+            else f"{source.path}: {line}"
+            for source, lines in zip(sources, notes, strict=True)
+            for line in lines
+        )
+    )
 
 
 def _pointed(cell: str, decimal: str) -> str:
