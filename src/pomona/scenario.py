@@ -80,14 +80,23 @@ class Scenario:
     def prepare(
         cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
     ) -> "Scenario":
-        """Read, validate and divide the data; the scenario's config has its number of clients
-        resolved.
+        """Read, validate and divide the data, and check them with the network and the method;
+        the scenario's config has its number of clients resolved.
 
         ``agreed``: whether the reader's form, including units of targets, was agreed before, so
         that nothing is learned for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
+        scenario = cls.divided(config, reader, agreed)
+        scenario.check(agreed)
+        return scenario
+
+    @classmethod
+    def divided(
+        cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
+    ) -> "Scenario":
+        """As ``prepare``, without the check."""
         dataset, config = reader(config.data), fitted(config)
         assumed = _assumed(config, dataset)
         config = config.model_copy(update={"partition": config.partition or usual(dataset)})
@@ -117,9 +126,7 @@ class Scenario:
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
         scenario = cls(config, dataset, partition, assumed=assumed)
-        scenario = scenario if agreed else scenario._in_deviations()
-        scenario.check(agreed)
-        return scenario
+        return scenario if agreed else scenario._in_deviations()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle settings and data; the network is built where it arrives."""

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import pomona
+from masks import archive
 from pomona.cli import main
 from pomona.cli.data import _prepared
 from pomona.cli.data_preview import preview, training_rows
@@ -169,3 +170,15 @@ def test_one_picture_of_each_client_is_written(tmp_path, capsys):
 def test_a_table_has_no_picture(tmp_path):
     with drawing():
         assert contact_sheet(patients(tmp_path)[0]) is None
+
+
+def test_masks_are_shown_without_a_network(tmp_path, capsys):
+    """The default network has no masks as outputs, but nothing is trained here."""
+    path = archive(tmp_path / "m.npz")
+    words = ["data", "show", "--data", "arrays", f"data.path={path}", "data.targets=segmentation"]
+    with suppress(SystemExit):
+        main([*words, "partition.name=iid", "clients=2"])
+    assert "as the model will see them" in capsys.readouterr().out
+    with suppress(SystemExit):
+        main([*words, "partition.name=iid", "clients=2", "model.name=logistic"])
+    assert "set model = unet" in capsys.readouterr().err

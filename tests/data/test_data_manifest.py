@@ -227,14 +227,21 @@ def test_masks_of_volumes(tmp_path):
             "L",
             r"the mask .*m.png holds 255 in 24 of 24 pixels; classes are whole numbers from 0 to 1",
         ),
-        (1, (4, 6), "L", r"the mask .*m.png has 6 x 4 x 1 values, its image 4 x 6 pixels"),
-        ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values"),
+        (1, (4, 6), "L", r"the mask .*m.png has 6 x 4 x 1 values, its image 4 x 6 pixels; .* size"),
+        ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values.*one class.*colours"),
     ],
 )
 def test_masks_that_do_not_fit(tmp_path, value, size, mode, told):
     picture(tmp_path / "m.png", value, size, mode)
     with pytest.raises(DataError, match=told):
         mask.decoded(tmp_path / "m.png", (4, 6), 2)
+
+
+def test_a_mask_of_black_and_white_says_which_numbers_to_save(tmp_path):
+    """As ImageJ and drawing programs write it."""
+    Image.fromarray(np.eye(4, dtype=np.uint8) * 255).save(tmp_path / "m.png")
+    with pytest.raises(DataError, match="save it with 1 in place of 255"):
+        mask.decoded(tmp_path / "m.png", (4, 4), 2)
 
 
 def test_masks_are_read_for_their_images(six):

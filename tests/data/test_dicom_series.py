@@ -157,14 +157,24 @@ def test_slices_that_form_no_block(tmp_path, case):
         values(folder)
 
 
-def test_localizers_are_left_out(tmp_path):
+@pytest.mark.parametrize("name", ["scout.dcm", "000 scout.dcm"])
+def test_localizers_are_left_out(tmp_path, name):
+    """Wherever the name of the file sorts them; their size and values do not count."""
     folder = series(tmp_path / "s", volume())
     write_dicom(
-        folder / "scout.dcm", np.zeros((9, 9), np.int16), ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"],
+        folder / name, np.full((9, 9), -30_000, np.int16), ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"],
         ImagePositionPatient=[0, 0, 0], ImageOrientationPatient=[0, 1, 0, 0, 0, -1],
     )  # fmt: skip
     np.testing.assert_array_equal(values(folder), turned())
-    assert "1 localizers are left out (scout.dcm)" in " ".join(opened(folder).notes)
+    assert f"1 localizers are left out ({name})" in " ".join(opened(folder).notes)
+
+
+def test_a_folder_of_series_names_them(tmp_path):
+    """As a study in an archive's export: STUDY/SERIES/files."""
+    for name in ("SE1", "SE2"):
+        series(tmp_path / "study" / name, volume())
+    with pytest.raises(DataError, match=r"0 DICOM files.*name one of the folders.*SE1, SE2"):
+        opened(tmp_path / "study")
 
 
 def test_files_fewer_than_the_header_counts_are_noted(tmp_path):

@@ -7,6 +7,7 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
+from pomona.data.images.file_notes import by_note
 
 
 def images(root, *paths):
@@ -201,6 +202,41 @@ def test_a_patient_for_training_and_testing_is_noted(tmp_path):
         slices(tmp_path, [("train/a", "1"), ("train/b", "2"), ("test/a", "1"), ("test/b", "3")])
     )
     assert "1 patients (1) have rows for training and for testing" in notes(data)
+
+
+def test_folders_of_patients_are_not_taken_for_classes_in_silence(tmp_path):
+    """As in an archive's export: PATIENT/STUDY/SERIES/files."""
+    slices(tmp_path, [("P1/study/se1", "P1"), ("P2/study/se1", "P2")])
+    words = "each class folder has the files of one patient"
+    assert words in notes(dataset(tmp_path, folders=["class"]))
+    slices(tmp_path, [("P1/study/se2", "P1"), ("P2/study/se2", "P3")])
+    assert words not in notes(dataset(tmp_path, folders=["class"]))
+
+
+@pytest.mark.parametrize("session", ["", "ses-1", "ses-*"])
+def test_subjects_of_bids_are_not_taken_for_classes(tmp_path, session):
+    for name in ("sub-01", "sub-02"):
+        for k in range(2):
+            images(tmp_path, f"{name}/{session.replace('*', str(k))}/anat/{name}_T{k}w.png")
+    with pytest.raises(DataError, match=r"sub-01, sub-02 are subjects.*path and label"):
+        dataset(tmp_path)
+    assert dataset(tmp_path, folders=["class"]).classes == ("sub-01", "sub-02")
+
+
+def test_notes_that_differ_in_numbers_share_a_line():
+    """Else a data set has as many notes as scans, each with its own angle or file."""
+    angles = [(f"{k}/CT", [f"tilted by {k}.5 degrees"]) for k in range(4)]
+    (line,) = by_note(angles, "files")
+    assert line.startswith("4 of 4 files (0/CT, 1/CT and 2 more): tilted by 0.5 degrees")
+    assert "others differ" in line
+    assert len(by_note([*angles, ("x", ["palette"])], "files")) == 2
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    for name in ("a", "b"):
+        images(tmp_path, f"{name}/0", f"{name}/1")
+        Image.new("RGBA", (3, 2)).save(tmp_path / name / "0.png")
+    assert "2 of 4 files (a/0.png, b/0.png): " in notes(dataset(tmp_path))
 
 
 def test_subjects_of_bids_are_patients(tmp_path):

@@ -95,7 +95,7 @@ def scaled_mask(tmp):
 def voxel_sizes(tmp):
     for name, factor in (("a", 1), ("b", 2)):
         nifti(tmp / name / "v.nii", grids.patient(), CT * [[factor], [factor], [factor], [1]])
-    data = read(data_settings(name="folder", path=tmp))
+    data = read(data_settings(name="images", path=tmp))
     assert "several voxel sizes (z, y, x): 1 of 3 x 2 x 2 mm" in " ".join(data.notes)
     assert data.spacings == ((3, 2, 2), (6, 4, 4))
 
@@ -189,7 +189,7 @@ def odd_blocks(tmp):
 
 @DICOM.line("D13")
 def strangers(tmp):
-    slices.test_localizers_are_left_out(tmp)
+    slices.test_localizers_are_left_out(tmp, "scout.dcm")
     (tmp / "other").mkdir()
     slices.test_strangers_are_left_out_with_a_note_and_damaged_slices_are_not(tmp / "other")
 

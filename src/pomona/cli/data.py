@@ -119,7 +119,10 @@ def _prepared(config: "Config") -> "tuple[Scenario, Dataset]":
         sources.append(read(settings))
         return sources[0]
 
-    return Scenario.prepare(config, reader), sources[0]
+    scenario = Scenario.divided(config, reader)
+    if scenario.targets != "segmentation" or "model" in config.model_fields_set:
+        scenario.check()  # the default network has no masks as outputs
+    return scenario, sources[0]
 
 
 def _records(table: Table) -> list[dict[str, str]]:

@@ -113,17 +113,19 @@ def _numbers(
             values, notes = _placed(file.grid, values, grid)
     if values.shape[-1] != 1 or values.shape[:-1] != spatial:
         theirs, image = (" x ".join(map(str, shape)) for shape in (values.shape, spatial))
-        raise DataError(
-            f"the mask {path} has {theirs} values, its image {image} pixels; give each pixel one "
-            "class"
+        remedy = (
+            "give each pixel one class: one channel of class numbers, without colours"
+            if values.shape[:-1] == spatial
+            else "bring it to the size of its image, by nearest pixel"
         )
+        raise DataError(f"the mask {path} has {theirs} values, its image {image} pixels; {remedy}")
     flat, more = _whole(values[..., 0], step)
     wrong = ~((flat >= 0) & (flat < classes) & (flat == np.floor(flat)))
     if wrong.any():
         scaled = (
             f" (the file scales its numbers, in steps of {step:.4g}: save it as whole numbers)"
             if step
-            else ""
+            else _renumbered(np.unique(flat), classes)
         )
         raise DataError(
             f"the mask {path} holds {flat[wrong][0]:g} in {int(wrong.sum())} of {flat.size} "
@@ -131,6 +133,15 @@ def _numbers(
             f"names{scaled}"
         )
     return flat, (*notes, *more)
+
+
+def _renumbered(values: NDArray[Any], classes: int) -> str:
+    """Return a remedy for a mask whose classes have other numbers, such as 0 and 255."""
+    if not 1 < len(values) <= classes:
+        return ""
+    others = [f"{value:g}" for value in values[1:]]
+    numbers = ", ".join(map(str, range(1, len(values))))
+    return f"; save it with {numbers} in place of {', '.join(others)}"
 
 
 def _placed(mask: Grid, values: NDArray[Any], image: Grid) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -27,6 +27,7 @@ from pomona.data.settings import DEFAULT, DataSettings
 
 NAMES = (*CATALOGUE, *CONTENTS)
 # a mistyped key is compared with those of all data
+MASK_TABLE = "list the images in a table with the columns path and mask (or label), as CSV"
 CHOICES: Choices = {"data": dict.fromkeys(NAMES, CustomReader)}
 
 
@@ -93,6 +94,8 @@ def _format(section: Mapping[str, Any], content: str) -> str:
         return str(requested)
     ending = suffix_of(section)
     if content == "images":
+        if ending == ".json":
+            raise ValueError(f"a dataset.json of MONAI or the Decathlon is not read; {MASK_TABLE}")
         return "list" if ending in formats() else "folders"
     fitting = (name for name, value in choices.items() if ending in value.suffixes)
     return next(fitting, next(iter(choices)))
@@ -147,6 +150,8 @@ def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, st
         if group := next((group for group in groups() if key in added_keys(group)), None):
             names = ", ".join(names_with(group))
             reasons[key] = f"{title} {group.absence}; remove it, it is for {names}"
+            if (key, section.get("targets")) == ("targets", "segmentation"):
+                reasons[key] += f": {MASK_TABLE}"
     return reasons
 
 

@@ -149,7 +149,8 @@ def _require_outputs(
     if tuple(outputs.shape) != (len(samples), *output_shape):
         raise ConfigError(
             f"model.name={name} in {mode} mode turns a batch of {len(samples)} into outputs of "
-            f"shape {tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}"
+            f"shape {tuple(outputs.shape)}; the data needs {(len(samples), *output_shape)}: set "
+            f"{'model = unet, or ' if len(output_shape) > 1 else ''}model.name, model.args"
         )
 
 

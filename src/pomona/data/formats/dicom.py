@@ -114,6 +114,7 @@ def series(folder: Path) -> ImageFile:
             f"{folder} holds no DICOM images, but {listed(objects, 3)}; give the images"
             if objects
             else f"{folder} holds 0 DICOM files; a series has from 1 to {MOST_FILES}"
+            f"{_inner(folder)}"
         )
     if objects:
         notes.append(f"{len(objects)} files without an image are left out ({listed(objects, 3)})")
@@ -124,6 +125,12 @@ def series(folder: Path) -> ImageFile:
     if len(units) > 1:
         notes.append(f"values of several units in one series ({listed(units, 3)})")
     return _volume(folder, files, notes)
+
+
+def _inner(folder: Path) -> str:
+    """Return a remedy for a folder that holds folders, as those of patients and studies."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    return f"; name one of the folders in it ({listed(names, 3)})" if names else ""
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -239,14 +246,16 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str] = ()) -> I
     """Return files of one series as a volume. Raises DataError if their slices form no block."""
     slices = [one for file in files for one in file.slices]
     order, grid, more = block(path, slices)
-    dtype = sample_type(file.image.dtype for file in files)
-    channels = {file.image.shape[-1] for file in files}
+    counts = [len(file.slices) for file in files]
+    # localizers have another form, and do not count
+    used = [files[k].image for k in np.unique(np.repeat(range(len(files)), counts)[order])]
+    dtype = sample_type(image.dtype for image in used)
+    channels = {image.shape[-1] for image in used}
     if len(channels) > 1:
         raise DataError(f"{path}: some slices have colour, others not; keep one of them")
     paths = [file.image.path for file in files]
-    first = files[0].image
-    common = dict.fromkeys(note for file in files for note in file.image.notes)
-    counts = [len(file.slices) for file in files]
+    first = used[0]
+    common = dict.fromkeys(note for image in used for note in image.notes)
     read = partial(_voxels, paths, counts, order, first.shape, dtype)
     return volume(
         grid,
@@ -254,7 +263,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str] = ()) -> I
         dtype,
         read,
         unit=first.unit,
-        step=max(file.image.step for file in files),
+        step=max(image.step for image in used),
         patient=first.patient,
         padding=first.padding,
         notes=(*more, *notes, *common),

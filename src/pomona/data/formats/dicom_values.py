@@ -107,7 +107,8 @@ def values(path: Path, dataset: Any, frame: int) -> Values:
         notes.append(
             f"MONOCHROME1 (low values are shown white): kept, since they are {unit}"
             if physical
-            else "MONOCHROME1 (low values are shown white): inverted, so that low is dark"
+            else "MONOCHROME1 (low values are shown white): inverted, so that low is dark "
+            f"({sum(ends):g} - v); data.window counts after that"
         )
     return Values(dtype, unit, slope, shift, table, first, mapping is None, inverted, tuple(notes))
 

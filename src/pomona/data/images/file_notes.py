@@ -1,34 +1,49 @@
 """Remarks on the files of a data set, and what a model keeps of them: voxel sizes, orientation."""
 
+import os
+import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from pomona.core.errors import listed
 from pomona.data.image_file import ImageFile
 from pomona.data.images.grid import ORIENTATION
 
 MOST_SPACINGS = 64
+NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 Spacing = tuple[float, float, float]  # mm along z, y, x
 
 
 def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     """Return one line for each remark, with the files that it is about."""
-    remarks = by_note([(file.path.name, file.notes) for file in files], "files")
+    names = short_names([file.path for file in files])
+    remarks = by_note([*zip(names, (file.notes for file in files), strict=True)], "files")
     return (*_spacings(files), *_padded(files), *_units(files), *_orientations(files), *remarks)
 
 
 def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[str, ...]:
     """Return one line for each note, with how many of the files have it; ``remarks``: the name of
-    each file, and its notes.
+    each file, and its notes. Notes that differ in numbers alone share a line.
     """
     names: dict[str, list[str]] = {}
+    wordings: dict[str, list[str]] = {}
     for name, file_notes in remarks:
         for note in file_notes:
-            names.setdefault(note, []).append(name)
+            form = NUMBER.sub("0", note)
+            names.setdefault(form, []).append(name)
+            wordings.setdefault(form, []).append(note)
     return tuple(
-        f"{len(having)} of {len(remarks)} {noun} ({listed(having, 2)}): {note}"
-        for note, having in names.items()
+        f"{len(having)} of {len(remarks)} {noun} ({listed(having, 2)}): {wordings[form][0]}"
+        f"{' (numbers of the first; others differ)' if len({*wordings[form]}) > 1 else ''}"
+        for form, having in names.items()
     )
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Return the paths from the folder on that all have in common."""
+    root = os.path.commonpath([path.parent for path in paths]) if paths else ""
+    return [os.path.relpath(path, root) for path in paths]
 
 
 def spacings(files: Sequence[ImageFile]) -> tuple[Spacing, ...]:

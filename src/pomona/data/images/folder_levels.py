@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.core.errors import DataError, listed
+from pomona.data.images import patients
 
 Level = Literal["class", "site", "patient", "any"]
 Levels = tuple[Level, ...]
@@ -31,6 +32,11 @@ def levels(root: Path, folders: Collection[tuple[str, ...]], classes: Sequence[s
     for names in folders:
         if len(names) > 1:
             inner[names[0]].add(names[1])
+    if outer and all(patients.subject(f"{name}/") for name in outer) and not outer <= {*classes}:
+        raise DataError(
+            f"{root}: folders {listed(sorted(outer), 3)} are subjects (BIDS), not classes; write a "
+            "table with the columns path and label (of participants.tsv), and set data.path to it"
+        )
     deep = len(inner) == len(outer) and all(len(names) > 1 for names in folders)
     if outer <= {*classes} or not deep:
         return ("class", *_patients(folders, 1, deep))

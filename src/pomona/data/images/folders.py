@@ -280,7 +280,8 @@ def _meaning(
     if automatic:
         notes.append(
             f"folders are SITE/CLASS, since they hold folders of the same names: clients "
-            f"{listed(sorted(held), 6)}; classes {listed(list(classes), 6)} (else set data.folders)"
+            f"{listed(sorted(held), 6)}; classes {listed(list(classes), 6)} (else set "
+            "data.folders = ['class', 'patient'], or others)"
         )
     for site in sorted(held):
         lacking = [name for k, name in enumerate(classes) if k not in held[site]]
@@ -368,7 +369,25 @@ def _dataset(name: str, contents: FolderContents, settings: Pictures | PublicIma
         *image_arrays.usual(stack.x),
         owners=owners,
         groups=groups,
-        notes=(*contents.notes, *stack.notes, *notes),
+        notes=(
+            *contents.notes,
+            *stack.notes,
+            *notes,
+            *_patients_as_classes([row.label for row in rows], stack.patients),
+        ),
         spacings=stack.spacings,
         orientation=stack.orientation,
     )
+
+
+def _patients_as_classes(labels: Sequence[int], headers: Sequence[str]) -> list[str]:
+    """Remark on folders that seem to be patients rather than classes, as in an archive's export."""
+    pairs = {*zip(labels, headers, strict=True)}
+    single = len(pairs) == len({*labels}) == len({*headers} - {""})
+    if not single or not 1 < len(pairs) < len(labels):
+        return []
+    return [
+        "each class folder has the files of one patient (PatientID): if folders are patients, set "
+        "data.path to a table with the columns path (of an image, or a folder with a series) and "
+        "label"
+    ]
