@@ -475,3 +475,8 @@ def test_decimal_commas_in_texts_next_to_numbers(write, tmp_path):
     settings = data_settings(name="table", path=path, label_column="died", decimal="comma")
     data = read_data(settings)
     assert np.allclose(data.x[:, 0], [1.145, 1.145, 15.5, 15.5] * 2)
+    text = "crp;died\n1,145;y\n1.145;n\n"  # at a hospital that sends CSV
+    (tmp_path / "b.csv").write_text(text)
+    clients = [{"name": file.stem, "train": file} for file in (tmp_path / "b.csv", path)]
+    settings = data_settings(clients=clients, label_column="died", decimal="comma")
+    assert np.allclose(read_data(settings).x[:4, 0], [1.145, 1145, 1.145, 1.145])

@@ -26,7 +26,7 @@ from pomona.data.formats.sheet_table import (
     trim,
 )
 from pomona.data.formats.workbook_marks import Marks, marks
-from pomona.data.settings import MARKS, SpreadsheetForm
+from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
 
 
 class Sheet(NamedTuple):
@@ -45,7 +45,8 @@ def read(path: Path, settings: object) -> Columns:
     unclear; cells are named as the spreadsheet names them.
     """
     options = settings if isinstance(settings, SpreadsheetForm) else None
-    decimal = MARKS[options.decimal] if options and options.decimal else "."
+    mark = settings.decimal if isinstance(settings, DecimalMark) else None
+    decimal = MARKS[mark or "point"]
     with opened(path) as file:
         sheet = _sheet(path, file, options.sheet if options else None)
     rows, notes = sheet.rows, list(sheet.notes)
