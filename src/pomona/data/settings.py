@@ -80,7 +80,8 @@ class DataSettings(Settings):
     absence: ClassVar[str] = ""
 
     name: str = Field(
-        description="A data set of `pomona data list`, or module:function of your own."
+        description="A data set of `pomona data list`; for your own, table, text, images or arrays "
+        "(by default what the path, clients or repository hold), or module:function."
     )
     split: Literal["official", "pooled"] = Field(
         default="official",
