@@ -387,7 +387,7 @@ def test_data_show_names_classes_and_says_what_is_odd(capsys, tmp_path):
     about = json.loads(out)
     assert [row["class"] for row in about["targets_by_part"]] == ["[red]yes", "no"]
     assert sum(row[part] for row in about["targets_by_part"] for part in about["sizes"]) == 61
-    assert about["notes"] == ["1 of 3 clients have no test rows and are in no mean: lonely"]
+    assert "1 of 3 clients have no test rows and are in no mean: lonely" in about["notes"]
 
 
 @pytest.mark.parametrize(

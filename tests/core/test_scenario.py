@@ -99,7 +99,7 @@ def test_batchnorm_with_one_sample_is_refused_by_layer_and_client(tmp_path):
     config = tiny(
         "fedavg",
         model={"name": "resnet18"},
-        data={"clients": files, "validation_share": 0.0, "resize": 32},
+        data={"name": "arrays", "clients": files, "validation_share": 0.0, "resize": 32},
         partition={"name": "natural"},
         clients=2,
     )

@@ -18,7 +18,7 @@ def test_a_name_in_the_place_of_a_config_and_a_function_as_watcher_are_refused_i
         pomona.run(tiny("separate", rounds=1), rounds=2)
     with pytest.raises(ConfigError, match=r"unknown key 'rouns'; did you mean rounds\?"):
         pomona.run(rouns=2)
-    with pytest.raises(ConfigError, match="builtin_function_or_method has no begin; inherit"):
+    with pytest.raises(ConfigError, match="builtin_function_or_method has none of begin"):
         pomona.run(tiny("separate", rounds=1), watcher=print)
 
 

@@ -75,7 +75,7 @@ def test_a_frame_is_the_file_of_the_same_rows_to_the_bit(kind, tmp_path):
     path = tmp_path / f"rows.{kind}"
     FRAME.to_csv(path, index=False) if kind == "csv" else FRAME.to_parquet(path)
     held = pomona.run(data=from_frame(FRAME, **COLUMNS), **RUN)
-    filed = pomona.run(data={"name": kind, "path": path, **COLUMNS}, **RUN)
+    filed = pomona.run(data={"path": path, **COLUMNS}, **RUN)
     assert same(held, filed)
     assert held.about["preprocessing"] == filed.about["preprocessing"]
     assert held.about["data"]["fingerprint"] == filed.about["data"]["fingerprint"]

@@ -330,7 +330,10 @@ def test_what_is_no_plain_file_is_never_waited_for(tmp_path, monkeypatch, name, 
         file.symlink_to("/dev/zero")
     else:
         file.mkdir()
-    path = file if name in ("csv", "npz") else tmp_path
-    label = {"label_column": 0} if name == "csv" else {}
-    with pytest.raises(DataError, match=r"it is a|has no train\.csv"):
-        read(data_settings(name=name, path=path, **label))
+    section = {
+        "csv": {"path": file, "label_column": 0},
+        "npz": {"path": file},
+        "idx": {"name": "images", "format": "idx", "path": tmp_path},
+    }.get(name, {"name": name, "path": tmp_path})
+    with pytest.raises(DataError, match=r"it is a|has no (train\.csv|table)"):
+        read(data_settings(**section))

@@ -571,8 +571,7 @@ class TestParquet:
         frame.to_parquet(tmp_path / "t.parquet")
         frame.to_csv(tmp_path / "t.csv", index=False)
         both = [
-            read(data_settings(name=name, path=tmp_path / f"t.{name}", **ASKED))
-            for name in ("csv", "parquet")
+            read(data_settings(path=tmp_path / f"t.{name}", **ASKED)) for name in ("csv", "parquet")
         ]
         assert both[0].fingerprint == both[1].fingerprint
         one, other = (data.learn(data, np.arange(4)) for data in both)

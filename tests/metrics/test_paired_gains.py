@@ -307,7 +307,7 @@ def test_a_record_says_which_rows_are_of_one_patient():
         *(replace(run, test_groups={0: np.repeat(np.arange(4), 10)}) for run in runs)
     )
     assert (gain.ends, gain.pairs, gain.rows) == (None, 4, 40)
-    with pytest.raises(DataError, match="groups of client 0"):
+    with pytest.raises(DataError, match="groups of client site 0"):
         gains(*(replace(run, test_groups={0: np.arange(4)}) for run in runs))
 
 
@@ -402,7 +402,7 @@ def test_pseudo_values_over_seeds_are_those_of_the_mean_difference(groups):
 def test_seeds_of_other_samples_have_no_gain_together():
     """Other targets, or other rows of the same data whose targets are alike by chance."""
     one, other = answered([1] * 40, [0] * 9 + [1] * 31), answered([1] * 39, [0] * 9 + [1] * 30)
-    with pytest.raises(ConfigError, match="client 0 has other test samples in other seeds"):
+    with pytest.raises(ConfigError, match="client site 0 has other test samples in other seeds"):
         gains(*seeds_of("accuracy", "classes", [[one], [other]]))
     with pytest.raises(ConfigError, match="1 runs against 2"):
         gains(

@@ -632,7 +632,7 @@ def test_own_data_are_called_by_their_file_and_not_by_its_format() -> None:
     assert (heading, where) == ("FedAvg on icu.csv", "icu.csv, practical")
     assert "that hold parts of icu.csv (" in sentence
     assert "/private" not in sentence
-    assert words(name="table")[0] == "FedAvg on csv"
+    assert words(name="table")[0] == "FedAvg on table"
     assert words(name="mnist", path="/private/mnist-raw")[0] == "FedAvg on mnist"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.nan_safe import mean_of_known
@@ -85,7 +86,7 @@ class Judged:
     best: bool
 
     @classmethod
-    def of(cls, runs: Sequence[Result]) -> "Judged | None":
+    def of(cls, runs: Sequence[Result]) -> Self | None:
         """Return what runs of several seeds are judged by; None if one was not evaluated."""
         evaluations = [judged_by(run) for run in runs]
         defined = [evaluation for evaluation in evaluations if evaluation]

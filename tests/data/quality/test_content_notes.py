@@ -232,7 +232,7 @@ def test_ordinary_differences_between_clients_are_no_note(sites):
     assert len(lines) <= 4, lines
 
 
-@pytest.mark.parametrize("marker", [-999, -9, -1, 999, 9999, 1e20, -99, 888])
+@pytest.mark.parametrize("marker", [-999, -9, -1, 999, 9999, 1e17, -99, 888])
 def test_numbers_that_mark_a_gap(marker):
     frame = patients()
     frame["age"] = np.where(np.arange(240) % 17 == 0, marker, frame.age)

@@ -116,8 +116,8 @@ def _sheet(path: Path, file: IO[bytes], sheet_name: str | None) -> Sheet:
     notes = [f"sheet {name} is read, without {listed(unread)}"] if unread else []
     if sheet_marks is None and any("" in row for row in rows):
         notes.append(
-            f"cells with an error (#N/A) cannot be told from empty ones in {path.suffix}: both are "
-            "gaps; .xlsx and .ods tell them"
+            f"cells with an error (#N/A) look like empty cells in {path.suffix}: both are gaps; "
+            "save as .xlsx or .ods to distinguish them"
         )
     return Sheet(rows, merged, sheet_marks, tuple(notes))
 

@@ -34,7 +34,7 @@ def setup(runs: list[Run]) -> str:
     who = counted(n, "client")
     partition = first.setting("partition.name")
     details = ", ".join(filter(None, [f"{partition} partition" if partition else "", _seeds(runs)]))
-    own = first.setting("data.name") == "clients"
+    own = bool(first.setting("data.clients"))
     held = "files of their own" if own else f"parts of {first.source or 'the same data'}"
     return (
         f"{listing([run.label for run in runs])} trained {_models(first)}{_length(runs)} for {who} "
