@@ -159,11 +159,12 @@ def gone(pid):
 
 
 def test_a_worker_ends_with_its_node_and_a_child_with_its_worker():
+    env = {**os.environ, **worker.ONE_THREAD}
     ours, theirs = socket.socketpair()
     with ours, theirs:
         words = [sys.executable, "-c", READY + ANSWERS, str(theirs.fileno())]
         process = subprocess.Popen(
-            words, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True
+            words, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True, env=env
         )
         theirs.close()
         worker.send(ours, worker.ASKED, [b"print(os.getpid(), flush=True); time.sleep(1000)"])
@@ -175,7 +176,7 @@ def test_a_worker_ends_with_its_node_and_a_child_with_its_worker():
     ours, theirs = socket.socketpair()
     with theirs:
         words[-1] = str(theirs.fileno())
-        process = subprocess.Popen(words, pass_fds=[theirs.fileno()])
+        process = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=env)
     ours.close()
     assert process.wait(60) == 0
 

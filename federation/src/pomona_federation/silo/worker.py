@@ -33,7 +33,11 @@ from pomona_federation.supervision.supervisor import backoff
 FORGETFUL = "--keep-no-data"
 LOOK = 2.0  # seconds between looks at the kept data while no message comes
 TASKS = Path("/proc/self/task")
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    # jemalloc within pyarrow starts a thread on import, although pyarrow allocates by mimalloc
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 APP = "pomona_federation.flower_apps"  # by name, as Flower itself loads an app
 MODULES = (
     "flwr.supercore.inflatable.inflatable_utils",
