@@ -33,7 +33,7 @@ def kit(tmp_path, monkeypatch):
 def told(kit, **over):
     lines = "".join(f"{key} = {value}\n" for key, value in over.items())
     (kit / "silo.toml").write_text(
-        f'name = "north"\n{lines}[data]\nname = "csv"\npath = "rows.csv"\nlabel_column = "label"\n'
+        f'name = "north"\n{lines}[data]\nname = "table"\npath = "rows.csv"\nlabel_column = "label"\n'
     )
 
 

@@ -53,7 +53,7 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     lines[20] = f"3,{SECRET},1"
     (kit / "table.csv").write_text("\n".join(lines) + "\n")
     (kit / "silo.toml").write_text(
-        'name = "silo-1"\n[data]\nname = "csv"\npath = "table.csv"\nlabel_column = "label"\n'
+        'name = "silo-1"\n[data]\nname = "table"\npath = "table.csv"\nlabel_column = "label"\n'
     )
     replies = []
     federation.grid.faults.append(
