@@ -480,3 +480,21 @@ def test_decimal_commas_in_texts_next_to_numbers(write, tmp_path):
     clients = [{"name": file.stem, "train": file} for file in (tmp_path / "b.csv", path)]
     settings = data_settings(clients=clients, label_column="died", decimal="comma")
     assert np.allclose(read_data(settings).x[:4, 0], [1.145, 1145, 1.145, 1.145])
+
+
+def test_settings_of_a_format_that_some_clients_have(tmp_path):
+    """A workbook with two sheets behind a CSV, whichever comes first."""
+    path = xlsx(tmp_path, [["age", "died"], [20, "y"], [30, "n"]], change=more_cells)
+    (tmp_path / "b.csv").write_text("age;died\n21,5;y\n31,5;n\n")
+    files = [path, tmp_path / "b.csv"]
+    for order in (files, files[::-1]):
+        clients = [{"name": file.stem, "train": file} for file in order]
+        with pytest.raises(DataError, match=r"set data\.sheet"):
+            read_data(data_settings(clients=clients, label_column="died"))
+        chosen = data_settings(clients=clients, label_column="died", sheet="Daten", decimal="comma")
+        assert sorted(read_data(chosen).x[:, 0].tolist()) == [20, 21.5, 30, 31.5]
+
+
+def more_cells(book):
+    """Add a sheet with a legend."""
+    book.create_sheet("Legende").append(["age", "in years"])

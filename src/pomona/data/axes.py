@@ -141,6 +141,7 @@ def _table_formats() -> dict[str, AxisValue]:
     suffixes: dict[Format, list[str]] = {}
     for suffix, file_format in formats().items():
         suffixes.setdefault(file_format, []).append(suffix)
+    groups = dict.fromkeys(each.settings for each in suffixes if each.settings)
     return _by_name(
         *(
             AxisValue(
@@ -150,7 +151,8 @@ def _table_formats() -> dict[str, AxisValue]:
                 tuple(each),
             )
             for file_format, each in suffixes.items()
-        )
+        ),
+        AxisValue("mixed", "in files of several formats", tuple(groups)),
     )
 
 

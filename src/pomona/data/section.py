@@ -85,7 +85,7 @@ def _content(section: Mapping[str, Any]) -> str:
 
 
 def _format(section: Mapping[str, Any], content: str) -> str:
-    """Return the format: as ``data.format`` says, else by the suffix of the first file."""
+    """Return the format: as ``data.format`` says, else by the suffixes of the files."""
     choices, requested = FORMATS[content], section.get("format")
     if requested:
         if requested not in choices:
@@ -97,8 +97,23 @@ def _format(section: Mapping[str, Any], content: str) -> str:
         if ending == ".json":
             raise ValueError(f"a dataset.json of MONAI or the Decathlon is not read; {MASK_TABLE}")
         return "list" if ending in formats() else "folders"
-    fitting = (name for name, value in choices.items() if ending in value.suffixes)
-    return next(fitting, next(iter(choices)))
+    known = {end: name for name, value in choices.items() for end in value.suffixes}
+    default = next(iter(choices))
+    if "mixed" in choices and len({known.get(end, default) for end in _suffixes(section)}) > 1:
+        return "mixed"
+    return known.get(ending, default)
+
+
+def _suffixes(section: Mapping[str, Any]) -> set[str]:
+    """Return the suffixes of all clients' files."""
+    clients = section.get("clients")
+    each = clients if isinstance(clients, list | tuple) else ()
+    files = (
+        client.get(key) if isinstance(client, Mapping) else getattr(client, key, None)
+        for client in each
+        for key in ("train", "validation", "test")
+    )
+    return {suffix(Path(file)) for file in files if isinstance(file, str | Path)}
 
 
 def suffix_of(section: Mapping[str, Any]) -> str:
