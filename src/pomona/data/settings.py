@@ -136,7 +136,7 @@ class ClientFiles(Settings):
     """Files of one client; splits without a file are taken from its training rows."""
 
     name: str = Field(min_length=1, description="Name of the client.")
-    train: Path = Field(description="Training rows (.npz, .parquet, or .csv, .tsv, .txt, .data).")
+    train: Path = Field(description="Training rows: .npz, or a table of any format.")
     validation: Path | None = Field(default=None, description="Its own validation rows.")
     test: Path | None = Field(default=None, description="Its own test rows.")
 
