@@ -3,6 +3,7 @@ their training.
 """
 
 import json
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -15,6 +16,7 @@ from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.rng import stream
 from pomona.personal import PersonalModel, mask_files
+from pomona.personal.image_inputs import _differences
 from pomona.personal.inputs import read
 
 sitk = pytest.importorskip("SimpleITK")
@@ -176,3 +178,14 @@ def test_the_mask_of_an_image_has_the_size_of_the_image(tmp_path):
     mask_files.write(tmp_path / "out", [mask])
     pixels = np.asarray(Image.open(tmp_path / "out" / "photo.png"))
     assert pixels.tolist() == [[0, 0, 0, 1, 1, 1]] * 2 + [[2, 2, 2, 3, 3, 3]] * 2
+
+
+def test_a_turned_volume_is_noted_where_the_training_had_no_orientation():
+    """As where MONAI's arrays (x, y, z) trained the model, and a file is answered."""
+    about = SimpleNamespace(orientation="", spacings=())
+    grid = SimpleNamespace(oriented=True)
+    file = SimpleNamespace(shape=(4, 4, 4, 1), grid=grid, spacing=None)
+    (note,) = _differences(file, about)
+    assert "do not say how they lie" in note
+    grid.oriented = False
+    assert _differences(file, about) == []

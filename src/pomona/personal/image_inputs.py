@@ -96,6 +96,12 @@ def _differences(file: ImageFile, about: ModelMetadata) -> list[str]:
             "the model was trained on volumes that say how they lie in the patient, this one does "
             "not: it may be mirrored"
         )
+    if oriented and not about.orientation:
+        notes.append(
+            "the model was trained on volumes that do not say how they lie in the patient (arrays, "
+            "or files without orientation), this one does and is turned (z to the head, y to the "
+            "front, x to the right): the answer is wrong unless they lie so too"
+        )
     if not about.spacings or not file.spacing:
         return notes
     shares = np.abs(np.divide(about.spacings, file.spacing) - 1).max(axis=1)
