@@ -65,6 +65,35 @@ def test_what_one_message_has_read_the_next_one_finds(kit):
     assert first.fingerprint == second.fingerprint
 
 
+SOURCES = {
+    "a table": ('label_column = "label"', "rows.csv", TASK),
+    "texts": (
+        'label_column = "label"\ntext_columns = ["x"]\nsequence_length = 2',
+        "rows.csv",
+        TaskSettings(kind="text", input_shape=(2,), vocabulary=3, words=("1",), classes=("a", "b")),
+    ),
+    "arrays": ('classes = ["a", "b"]', "rows.npz", TASK),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("location", ["path", "clients"])
+def test_tables_texts_and_arrays_are_kept_wherever_their_files_are_named(source, location, kit):
+    lines, name, task = SOURCES[source]
+    np.savez(kit / "rows.npz", x=np.eye(40, 2, dtype=np.float32), y=np.arange(40) % 2)
+    file = (
+        f'[[data.clients]]\nname = "n"\ntrain = "{name}"'
+        if location == "clients"
+        else f'path = "{name}"'
+    )
+    (kit / "silo.toml").write_text(f'name = "north"\n[data]\n{lines}\n{file}\n')
+    first = own_data(wanted(kit), task)
+    assert kept_data._KEEPER.refresh()
+    second = own_data(wanted(kit), task)
+    assert second is kept_data._KEEPER.kept[2]
+    assert first.fingerprint == second.fingerprint
+
+
 def longer(kit):
     written(kit, ROWS + "1,2,a\n")
 

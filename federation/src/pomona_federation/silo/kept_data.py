@@ -31,7 +31,7 @@ from pomona_federation.task_settings import TaskSettings
 
 logger = logging.getLogger("pomona")
 WANTED = "wanted.json"  # in the folder state/
-READERS = {"table", "arrays"}
+READERS = {"table", "text", "arrays"}
 SUFFIXES = {".npz", *(suffix for suffix, form in formats().items() if form == CSV)}
 SETTLED = (
     2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
