@@ -243,6 +243,7 @@ def trained(folder, images):
     ("dtype", "told"),
     [
         ("u2", "has uint16 values, the model takes uint8"),
+        ("i4", "has float32 values, the model takes uint8"),
         ("f4", "has float32 values, the model takes uint8"),
     ],
 )
@@ -253,13 +254,13 @@ def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, to
         read(path, picture.about)
 
 
-def test_pixels_of_32_bits_are_refused_as_in_training(tmp_path, picture):
+def test_pixels_that_float32_cannot_hold_are_refused_as_in_training(tmp_path, picture):
     pytest.importorskip("tifffile")
     path = tmp_path / "deep.tif"
-    Image.fromarray((np.arange(64).reshape(8, 8) * 1000).astype("i4")).save(path)
-    with pytest.raises(DataError, match=r"deep.tif: images are .*, not int32") as fault:
+    Image.fromarray((np.arange(64).reshape(8, 8) + 2**24).astype("i4")).save(path)
+    with pytest.raises(DataError, match="deep.tif holds .* beyond float32") as fault:
         read(path, picture.about)
-    assert str(fault.value).partition(": ")[2] in trained(tmp_path / "train", [path])
+    assert str(fault.value).partition("deep.tif")[2] in trained(tmp_path / "train", [path])
 
 
 def postscript(path):
