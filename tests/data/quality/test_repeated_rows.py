@@ -188,6 +188,16 @@ def test_duplicates_are_dropped_from_test_first():
     assert read(from_clients(data, duplicates="error")).notes == ()
 
 
+def test_a_client_whose_test_rows_are_all_dropped_is_noted():
+    data = sites()
+    test = {"North": (data["North"][0][:20], data["North"][1][:20])}
+    dropped = read(from_clients(data, test=test, duplicates="drop"))
+    assert np.bincount(dropped.owners.role).tolist() == [200]
+    note = dropped.notes[-1]
+    assert "all test rows of North repeat others" in note
+    assert "drawn from the training rows" in note
+
+
 def test_duplicates_of_a_table_with_gaps_groups_and_times():
     frame = patients().assign(who=np.arange(240) // 2, day="2024-03-01")
     frame.loc[5:9, "crp"] = np.nan

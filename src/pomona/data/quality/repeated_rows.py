@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import DataError, listed
-from pomona.data.dataset import Dataset, Kind
+from pomona.data.dataset import Dataset, Kind, Owners
 from pomona.data.quality.cells import Rows, by_size
 from pomona.data.quality.equal_rows import Repeats, by_chance, inputs
 from pomona.data.validation import blocks
@@ -254,7 +254,26 @@ def without_repeats(
         "test"
     )
     reduced = selected_rows(dataset, np.sort(first), memory_share)
-    return replace(reduced, notes=(*reduced.notes, note))
+    emptied = _emptied(role, first, owners)
+    return replace(reduced, notes=(*reduced.notes, note, *emptied))
+
+
+def _emptied(role: NDArray[np.int8], first: Rows, owners: Owners | None) -> list[str]:
+    """Note the clients whose test or validation rows all repeat others; new ones are drawn."""
+    client = np.zeros(len(role), np.int64) if owners is None else owners.client
+    names = ("the data",) if owners is None else owners.names
+    lines = []
+    for split in (VALIDATION, TEST):
+        given, remaining = (
+            np.bincount(client[rows[role[rows] == split]], minlength=len(names))
+            for rows in (np.arange(len(role)), first)
+        )
+        if emptied := [names[k] for k in np.flatnonzero((given > 0) & (remaining == 0))]:
+            lines.append(
+                f"all {SPLITS[split]} rows of {listed(emptied)} repeat others and are left out; "
+                f"others are drawn from the training rows: give {SPLITS[split]} rows that are new"
+            )
+    return lines
 
 
 def selected_rows(dataset: Dataset, rows: Rows, memory_share: float) -> Dataset:
