@@ -7,7 +7,7 @@ from PIL import Image
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import Dataset, checked, data_settings, mask, read
+from pomona.data import Dataset, checked, data_settings, from_arrays, mask, read
 from pomona.data.image_arrays import resized
 from pomona.scenario import Scenario
 
@@ -34,6 +34,14 @@ def test_names_in_the_archive(tmp_path):
     x, y = discs()
     np.savez(tmp_path / "a.npz", x=x, y=y, classes=np.array(["ground", "disc", "other disc"]))
     assert own(tmp_path / "a.npz").classes == ("ground", "disc", "other disc")
+
+
+def test_masks_of_real_numbers_that_are_whole_are_class_numbers():
+    """As MONAI's transforms return them."""
+    x, y = discs()
+    data = read(from_arrays(x, y.astype(np.float32), targets="segmentation"))
+    assert np.array_equal(data.y, y)
+    assert data.y.dtype == np.uint8
 
 
 def masks_of_a_function(settings):

@@ -62,10 +62,10 @@ MOST_MASK_CLASSES = 256
 
 
 def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
-    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels; any 8-bit value if
-    ``n_classes`` is None.
+    """Raise DataError unless ``y`` has class numbers (N, *S) of pixels, also 1.0 for 1; any 8-bit
+    value if ``n_classes`` is None.
     """
-    if y.dtype.kind not in "biu" or y.ndim not in {3, 4}:
+    if (y.dtype.kind not in "biu" and not _whole(y)) or y.ndim not in {3, 4}:
         raise DataError(
             f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, "
             "W) of volumes"
