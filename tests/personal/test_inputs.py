@@ -279,7 +279,7 @@ def pipe(path):
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
-        (postscript, "cannot read the image"),
+        (postscript, "a drawing .* convert it to PNG"),
         (bomb, "900000000 pixels|30000 x 30000"),
         (pipe, "a pipe"),
     ],
