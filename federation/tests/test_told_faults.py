@@ -9,8 +9,16 @@ from math import nan
 import pytest
 from flwr.app import Context, RecordDict
 
-from pomona.core.errors import BudgetError, ConfigError, DataError, ProtocolError, StorageError
+from pomona.core.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    OutOfMemoryError,
+    ProtocolError,
+    StorageError,
+)
 from pomona.core.files import publish
+from pomona.data.reader_process import CrashError
 from pomona.objective.pytorch import TorchObjective
 from pomona_federation import audit_log, json_store
 from pomona_federation.flower_apps import client_app
@@ -27,7 +35,17 @@ SECRET = "Weber"
 
 
 @pytest.mark.parametrize(
-    "kind", [DataError, ConfigError, StorageError, BudgetError, ValueError, KeyError]
+    "kind",
+    [
+        DataError,
+        CrashError,
+        OutOfMemoryError,
+        ConfigError,
+        StorageError,
+        BudgetError,
+        ValueError,
+        KeyError,
+    ],
 )
 def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
     told = scrubbed(kind(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))

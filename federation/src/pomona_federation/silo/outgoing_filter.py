@@ -9,7 +9,14 @@ from typing import Any
 
 from pomona.config import Config
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError, DataError, PomonaError, PrivacyError, StorageError
+from pomona.core.errors import (
+    ConfigError,
+    DataError,
+    OutOfMemoryError,
+    PomonaError,
+    PrivacyError,
+    StorageError,
+)
 from pomona.federation.exchange import Reply
 from pomona.federation.noise_in_sums import noise_adds_up
 from pomona.methods.base import Card
@@ -27,6 +34,7 @@ DIGITS = 3
 QUOTING = (
     ConfigError,
     DataError,
+    OutOfMemoryError,
     PrivacyError,
     StorageError,
 )
