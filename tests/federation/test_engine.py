@@ -153,9 +153,9 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
     monkeypatch.setattr(run_checks, "native_package", lambda: found)
     monkeypatch.setattr(run_checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
-    assert any("emulates bf16" in line for line in run_checks.cautions(scenario)) is not exact
+    assert any("emulates bf16" in note.text for note in run_checks.cautions(scenario)) is not exact
     by_torch = run_checks.cautions(scenario.with_settings(engine="torch"))
-    assert any("no bf16 arithmetic" in line for line in by_torch) is exact
+    assert any("no bf16 arithmetic" in note.text for note in by_torch) is exact
     for why, same in (("", run_checks.cautions(scenario)), ("no", by_torch)):
         monkeypatch.setattr(Scenario, "not_native", lambda _, why=why: why)
         assert run_checks.cautions(scenario.with_settings(engine="auto")) == same

@@ -214,7 +214,9 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     ],
 )
 def test_what_becomes_of_the_frozen_part_is_said(model, line):
-    assert any(said.startswith(line) for said in cautions(Scenario.prepare(config(model=model))))
+    assert any(
+        note.text.startswith(line) for note in cautions(Scenario.prepare(config(model=model)))
+    )
     assert not any(
-        "frozen" in said for said in cautions(Scenario.prepare(config(model={"train": "all"})))
+        "frozen" in note.text for note in cautions(Scenario.prepare(config(model={"train": "all"})))
     )

@@ -142,7 +142,8 @@ def test_features_are_not_kept_where_patches_are_drawn(tmp_path):
     assert kept.keeps_features
     assert not drawn.keeps_features
     assert any(
-        "in every step, since model.patch changes the samples" in line for line in cautions(drawn)
+        "in every step, since model.patch changes the samples" in note.text
+        for note in cautions(drawn)
     )
 
 
