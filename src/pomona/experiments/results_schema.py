@@ -104,7 +104,7 @@ class _Figures(Kind):
     curve: _Curve
     validation: _Chosen | None
     privacy: _Spent | None = None
-    notes: tuple[_Note, ...] = ()
+    notes: list[_Note] = []
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
