@@ -104,7 +104,7 @@ class _Figures(Kind):
     curve: _Curve
     validation: _Chosen | None
     privacy: _Spent | None = None
-    notes: list[_Note] = []
+    notes: list[_Note] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
