@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from PIL import Image
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data.formats import pictures, tiff, volumes
@@ -180,7 +179,6 @@ def _decoded(
     y_memory: LateArray,
 ) -> Reply:
     """Read headers and masks, then decode the files into place; in the reader process."""
-    Image.MAX_IMAGE_PIXELS = None  # this process has a limit of its own, whole slides have more
     skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
     window: Window | None = getattr(settings, "window", None)
     rows = np.arange(count)

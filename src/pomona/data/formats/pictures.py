@@ -5,7 +5,8 @@ profiles, gamma. Refused: colours of 16 bits, which it cuts to 8, and all but th
 pictures. Undone in masks: values of 1 to 4 bits, or of a PNM with another maximum, which it scales.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -186,7 +187,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
     """Apply ``look`` to an opened image. Raises DataError for any problem with the file."""
     files.regular(path, DataError)
-    with decoding(path), files.opened(path) as raw:
+    with decoding(path), files.opened(path) as raw, _any_size():
         try:
             with Image.open(raw, formats=FORMATS) as image:
                 return look(image)
@@ -198,6 +199,18 @@ def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
             raise DataError(
                 f"cannot read the image {path} ({reason}); replace or remove it"
             ) from None
+
+
+@contextmanager
+def _any_size() -> Iterator[None]:
+    """Suspend Pillow's limit of pixels: a whole slide has more, and what a reader process may take
+    of the memory is limited.
+    """
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
 
 
 def _mode(path: Path, image: Image.Image) -> str:
