@@ -437,7 +437,7 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
     many there are.
     """
     monkeypatch.setattr(image_stack, "read_in_child", lambda work, *_: work())  # to be traced
-    volume = values("i2", (16, 64, 64))
+    volume = values("i2", (16, 128, 128))  # the headers of its slices are 13 KB
 
     def peak(n):
         paths = [tmp_path / f"{n}-{k}.{kind}" for k in range(n)]
