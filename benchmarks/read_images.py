@@ -22,7 +22,8 @@ from timing import Table, Times, chosen, publish
 QUICK, FULL = (200, 1), (20_000, 5)  # files, turns
 READ = """
 import resource, sys
-from pomona.data import DATASETS, data_settings, image_stack, read
+from pomona.data import DATASETS, data_settings, read
+from pomona.data.images import image_stack
 
 def spent():
     used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -11,7 +11,8 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import Dataset, data_settings, image_arrays, read
+from pomona.data import Dataset, data_settings, read
+from pomona.data.images import image_arrays
 from pomona.data.validation import checked
 from pomona.objective.dataset import DeviceDataset
 from pomona.partition.partition import ClientRows, Partition

@@ -9,7 +9,8 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, image_stack, mask, read
+from pomona.data import data_settings, read
+from pomona.data.images import image_stack, mask
 
 
 def picture(path, value, size=(6, 4), mode="L"):

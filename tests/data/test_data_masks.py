@@ -7,8 +7,9 @@ from PIL import Image
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
-from pomona.data import Dataset, checked, data_settings, from_arrays, mask, read
-from pomona.data.image_arrays import resized
+from pomona.data import Dataset, checked, data_settings, from_arrays, read
+from pomona.data.images import mask
+from pomona.data.images.image_arrays import resized
 from pomona.scenario import Scenario
 
 

@@ -14,8 +14,9 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, image_stack, read
-from pomona.data.image_stack import opened, stacked
+from pomona.data import data_settings, read
+from pomona.data.images import image_stack
+from pomona.data.images.image_stack import opened, stacked
 from representatives import representatives
 
 nibabel = pytest.importorskip("nibabel")

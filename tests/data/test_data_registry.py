@@ -15,7 +15,7 @@ from pomona.core.rng import stream
 from pomona.data import DATASETS, Dataset, Owners, data_settings, describe, read
 from pomona.data.axes import CONTENTS
 from pomona.data.dataset import RowGroups
-from pomona.data.image_arrays import resized
+from pomona.data.images.image_arrays import resized
 from pomona.storage import mapped_array
 
 

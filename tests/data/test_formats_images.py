@@ -9,8 +9,9 @@ from image_files import write_dicom
 from PIL import Image, ImageCms
 
 from pomona.core.errors import DataError
-from pomona.data import data_settings, mask, read
-from pomona.data.image_stack import opened
+from pomona.data import data_settings, read
+from pomona.data.images import mask
+from pomona.data.images.image_stack import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from format_lines import Cases

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from pomona.core.errors import DataError
-from pomona.data import data_settings, image_stack, read, reader_process
+from pomona.data import data_settings, read, reader_process
+from pomona.data.images import image_stack
 
 
 @pytest.fixture

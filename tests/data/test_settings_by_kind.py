@@ -14,10 +14,11 @@ from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.toml import flat
 from pomona.core.training_settings import OPTIMIZERS, Adam, Stop
-from pomona.data import data_settings, from_arrays, from_frame, image_stack, read
+from pomona.data import data_settings, from_arrays, from_frame, read
 from pomona.data.axes import CustomReader, InMemory, sources
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.formats import transfer
+from pomona.data.images import image_stack
 from pomona.data.section import group_of
 from pomona.partition import divide
 

@@ -12,9 +12,10 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, mask, read
+from pomona.data import data_settings, read
 from pomona.data.formats import pictures, tiff
-from pomona.data.image_stack import opened
+from pomona.data.images import mask
+from pomona.data.images.image_stack import opened
 
 tifffile = pytest.importorskip("tifffile")
 needs_codecs = pytest.mark.skipif(

@@ -7,11 +7,12 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import image_arrays, memory_tables, python_values, targets
+from pomona.data import memory_tables, python_values, targets
 from pomona.data.axes import OwnData, Source
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.formats.frame import is_frame
+from pomona.data.images import image_arrays
 from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.quality import content_notes
 from pomona.data.quality.repeated_rows import without_repeats
@@ -55,7 +56,7 @@ OWN_DATA = Registry(
         "text": "pomona.data.text:read",
         "arrays": "pomona.data.npz:read",
         "folders": "pomona.data.images.folders:read",
-        "list": "pomona.data.manifest:read",
+        "list": "pomona.data.images.manifest:read",
         "idx": "pomona.data.idx:own",
     },
 )

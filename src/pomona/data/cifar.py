@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data import image_arrays, npz, targets
+from pomona.data import npz, targets
 from pomona.data.array_file import StoredArray, file, opened, reading
 from pomona.data.axes import PublicImages
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
+from pomona.data.images import image_arrays
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from pomona.core import bounds
 from pomona.core.errors import ConfigError, DataError, listed, refuse
-from pomona.data import hub, image_arrays, image_stack, text
+from pomona.data import hub, text
 from pomona.data.axes import ColumnData, PictureRows, Table, Texts
 from pomona.data.dataset import Dataset
 from pomona.data.formats import arrow
+from pomona.data.images import image_arrays, image_stack
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.settings import DataSettings, HubFiles
 from pomona.data.tables import tabular

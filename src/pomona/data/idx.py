@@ -15,7 +15,6 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data import image_arrays
 from pomona.data.array_file import (
     MOST_PACKED,
     StoredArray,
@@ -29,6 +28,7 @@ from pomona.data.array_file import (
 from pomona.data.axes import Pictures, PublicImages
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
+from pomona.data.images import image_arrays
 from pomona.data.validation import blocks
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from pomona.core.bounds import NAMED, plain
 from pomona.core.errors import DataError
 from pomona.core.files import opened
-from pomona.data import cell_values, image_arrays, targets, validation
+from pomona.data import cell_values, targets, validation
 from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
 from pomona.data.axes import Arrays
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
+from pomona.data.images import image_arrays
 from pomona.data.tables import tabular
 
 Pair = tuple[StoredArray, StoredArray]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import image_arrays, npz
+from pomona.data import npz
 from pomona.data.axes import BundledImages, BundledTable, PublicImages
 from pomona.data.catalogue import locate
 from pomona.data.dataset import Dataset
+from pomona.data.images import image_arrays
 
 _ORGANS = (
     *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),

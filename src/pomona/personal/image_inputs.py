@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data import image_arrays, image_stack
-from pomona.data.image_file import ImageFile
+from pomona.data.images import image_arrays, image_stack
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_file import ImageFile
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.record.model_metadata import ModelMetadata
 

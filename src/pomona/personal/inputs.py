@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
 from pomona.core.table import reads_as_number
-from pomona.data import formats, image_arrays, npz, python_values, text, validation
+from pomona.data import formats, npz, python_values, text, validation
 from pomona.data.array_file import StoredArray, file, joined, reading
 from pomona.data.formats import csv
 from pomona.data.formats.frame import Frame, is_frame
+from pomona.data.images import image_arrays
 from pomona.data.images.grid import Grid
 from pomona.data.preprocessing import TableColumn
 from pomona.data.tables import cells, features, source

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.core.files import publish, writing
-from pomona.data.image_arrays import nearest
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_arrays import nearest
 from pomona.data.images.packages import package
 
 NIFTI = (".nii.gz", ".nii")

@@ -18,10 +18,11 @@ import numpy as np
 from pomona.core.errors import DataError, PomonaError
 from pomona.core.files import expanded
 from pomona.core.settings import Settings
-from pomona.data import image_arrays, read
+from pomona.data import read
 from pomona.data.axes import ColumnData, files
 from pomona.data.dataset import Dataset
 from pomona.data.formats import CSV, formats
+from pomona.data.images import image_arrays
 from pomona.data.section import Data
 from pomona.data.settings import DataSettings
 from pomona.data.tables import tabular

@@ -28,8 +28,8 @@ from pomona.data.formats.dicom_header import (
     without_pixels,
 )
 from pomona.data.formats.dicom_values import padding, values
-from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, decoding, plain, within
+from pomona.data.images.image_arrays import sample_type
+from pomona.data.images.image_file import ImageFile, decoding, plain, within
 from pomona.data.images.slice_stack import Slice, block
 from pomona.data.images.volume import volume
 

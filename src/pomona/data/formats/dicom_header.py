@@ -9,7 +9,7 @@ from typing import Any
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
-from pomona.data.image_file import decoding
+from pomona.data.images.image_file import decoding
 from pomona.data.images.packages import package
 
 SUFFIXES = {".dcm", ".dicom", ".ima"}

@@ -20,8 +20,8 @@ from pomona.data.formats.dicom_header import (
     pixels,
     require_decoder,
 )
-from pomona.data.image_file import decoding
 from pomona.data.images.grid import TOLERANCE, Grid
+from pomona.data.images.image_file import decoding
 from pomona.data.images.slice_stack import TO_RAS
 
 HALF = 0.5  # of the full value of a fractional segment: from here on a voxel is in it

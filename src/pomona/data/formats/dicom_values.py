@@ -25,7 +25,7 @@ from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.data.formats.dicom_groups import element, item, items
 from pomona.data.formats.dicom_header import DOSE
-from pomona.data.image_file import scaled, scaled_type
+from pomona.data.images.image_file import scaled, scaled_type
 
 # relations of values to what was measured, which are no units: such values may be inverted
 RELATIVE = ("", "LIN", "LOG", "DISP", "stored numbers", "US")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
-from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, decoding, plain, within
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_arrays import sample_type
+from pomona.data.images.image_file import ImageFile, decoding, plain, within
 from pomona.data.images.packages import package
 from pomona.data.images.slice_stack import TO_RAS
 from pomona.data.images.volume import volume

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
-from pomona.data.image_file import ImageFile, decoding, scaled, scaled_type, within
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_file import ImageFile, decoding, scaled, scaled_type, within
 from pomona.data.images.packages import package
 from pomona.data.images.volume import volume
 

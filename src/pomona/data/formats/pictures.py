@@ -18,9 +18,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data.image_arrays import WINDOW
-from pomona.data.image_file import ImageFile, Size, decoding, plain, within
 from pomona.data.images import other_formats
+from pomona.data.images.image_arrays import WINDOW
+from pomona.data.images.image_file import ImageFile, Size, decoding, plain, within
 
 SUFFIXES = {
     *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp"),

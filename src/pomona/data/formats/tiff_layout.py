@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import scaled
+from pomona.data.images.image_arrays import sample_type
+from pomona.data.images.image_file import scaled
 
 
 @dataclass(frozen=True)

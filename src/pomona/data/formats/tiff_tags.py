@@ -10,7 +10,7 @@ import numpy as np
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.formats import pictures
 from pomona.data.formats.tiff_layout import Layout
-from pomona.data.image_file import decoding
+from pomona.data.images.image_file import decoding
 from pomona.data.images.packages import package
 
 ALPHA = {1, 2}  # of the tag ExtraSamples

@@ -5,7 +5,7 @@ from pathlib import Path
 from pomona.data.formats import dicom, itk, nifti
 from pomona.data.formats.dicom_header import SUFFIXES as DICOM
 from pomona.data.formats.dicom_header import is_dicom
-from pomona.data.image_file import ImageFile
+from pomona.data.images.image_file import ImageFile
 
 SUFFIXES = (*nifti.ENDS, *itk.SUFFIXES, *sorted(DICOM))
 # data of a header in a file of its own, which is the one to name

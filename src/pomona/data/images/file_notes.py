@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pomona.core.errors import listed
-from pomona.data.image_file import ImageFile
 from pomona.data.images.grid import ORIENTATION
+from pomona.data.images.image_file import ImageFile
 
 MOST_SPACINGS = 64
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")

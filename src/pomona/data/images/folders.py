@@ -15,14 +15,14 @@ import numpy as np
 
 from pomona.core import files
 from pomona.core.errors import ConfigError, DataError, listed, near
-from pomona.data import image_arrays, image_stack, targets
+from pomona.data import targets
 from pomona.data.array_file import file, reading
 from pomona.data.axes import Pictures, PublicImages
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.formats import volumes
 from pomona.data.formats.dicom_header import is_dicom
-from pomona.data.images import folder_levels, other_formats, patients
+from pomona.data.images import folder_levels, image_arrays, image_stack, other_formats, patients
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 PARTS = {"train": TRAIN, "val": VALIDATION, "test": TEST}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data.image_file import ImageFile, plain
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_file import ImageFile, plain
 
 UNORIENTED = (
     "the header does not say how the volume lies in the patient (left and right, front and back): "

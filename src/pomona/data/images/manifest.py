@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, DataError, near, refuse
-from pomona.data import cell_values, image_arrays, image_stack, mask, targets
+from pomona.data import cell_values, targets
 from pomona.data.array_file import file
 from pomona.data.axes import ImageList
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
-from pomona.data.images import patients
+from pomona.data.images import image_arrays, image_stack, mask, patients
 from pomona.data.settings import CsvForm
 from pomona.data.tables import cells as table_cells
 from pomona.data.tables import source

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError, PomonaError
-from pomona.data.image_arrays import DTYPES, plane_resized
+from pomona.data.images.image_arrays import DTYPES, plane_resized
 
 if TYPE_CHECKING:
     from pomona.data.images.grid import Grid

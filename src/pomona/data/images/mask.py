@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError
 from pomona.data.axes import ImageList
 from pomona.data.formats import dicom_segmentation, pictures, tiff
-from pomona.data.image_arrays import nearest
-from pomona.data.image_file import Size
-from pomona.data.image_stack import PICTURES, Allocate, MaskReader, Masks, Opened, each, opened
 from pomona.data.images import file_notes
 from pomona.data.images.grid import Grid
+from pomona.data.images.image_arrays import nearest
+from pomona.data.images.image_file import Size
+from pomona.data.images.image_stack import (
+    PICTURES,
+    Allocate,
+    MaskReader,
+    Masks,
+    Opened,
+    each,
+    opened,
+)
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers

@@ -17,10 +17,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
 from pomona.data.formats import pictures, tiff, volumes
-from pomona.data.image_arrays import sample_type
-from pomona.data.image_file import ImageFile, Size, Window, decoding
 from pomona.data.images import file_notes, other_formats
 from pomona.data.images.file_notes import Spacing
+from pomona.data.images.image_arrays import sample_type
+from pomona.data.images.image_file import ImageFile, Size, Window, decoding
 from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
 
 SMALL_FILE = 1 << 16  # bytes
