@@ -15,7 +15,7 @@ from pomona.data.formats.frame import is_frame
 from pomona.data.images import image_arrays
 from pomona.data.memory import from_arrays, from_clients, from_frame
 from pomona.data.quality import content_notes
-from pomona.data.quality.repeated_rows import without_repeats
+from pomona.data.quality.duplicates import without_repeats
 from pomona.data.section import data_settings
 from pomona.data.settings import (
     ClientFiles,

@@ -1,35 +1,33 @@
 """What looks wrong in a data set's content, counted and noted before round 1.
 
-Every check is a pure function from the data, and the partition where splits matter, to notes of one
-line: what, where, and what to do. They look at one owner's data or at that of all, as the data set
-has them: a silo checks its own alone.
+Every check is a pure function from the cells, with their clients and labels, to notes of one line:
+what, where, and what to do. They look at one owner's data or at that of all, as the data set has
+them: a silo checks its own alone. Equal rows are checked once the splits are known
+(``repeated_rows``).
 """
 
 from pomona.data.dataset import Dataset
-from pomona.data.quality import (
-    client_codes,
-    damaged_text,
-    dates,
-    idle_columns,
-    label_copies,
-    markers,
-    units,
-)
+from pomona.data.quality import answers, columns, dates, labels, markers, units
 from pomona.data.quality.cells import Cells
+
+CHECKS = (
+    answers.damaged_letters,
+    answers.shared_groups,
+    answers.classes,
+    answers.categories,
+    answers.codes,
+    labels.copies,
+    columns.identifiers,
+    columns.constant,
+    columns.empty,
+    markers.in_features,
+    markers.in_labels,
+    units.notes,
+    dates.notes,
+)
 
 
 def content_notes(dataset: Dataset) -> list[str]:
     """Return notes on a data set as read: the cells of a table before gaps are filled."""
-    cells = Cells.of(dataset) if dataset.kind == "table" else None
-    lines = [*damaged_text.notes(dataset), *client_codes.shared_groups(dataset)]
-    lines += client_codes.notes(dataset, cells)
-    if cells is None or not len(cells):
-        return [*lines, *markers.in_labels(dataset)]
-    return [
-        *lines,
-        *label_copies.notes(dataset, cells),
-        *idle_columns.notes(cells),
-        *markers.notes(dataset, cells),
-        *(units.notes(cells)),
-        *dates.notes(cells),
-    ]
+    cells = Cells.of(dataset)
+    return [line for check in CHECKS for line in check(cells)]

@@ -3,109 +3,90 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import listed
 from pomona.data.dataset import Dataset
-from pomona.data.preprocessing import Floats, RawTable, TableColumn
+from pomona.data.preprocessing import RawTable
 from pomona.data.validation import blocks
 
 Rows = NDArray[np.int64]
+Values = NDArray[np.float64]
 SAMPLE = 1000  # rows of a client that are enough for medians and spreads
 LINES_SHOWN = 4  # of columns with the same problem that are described one by one
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of a table as read, with the client of each row.
+    """The cells of a data set as read, with the client of each row.
 
     Attributes:
-        columns: how each column was read.
-        x: (N, C) numbers, days of dates, or indices of categories; NaN for a gap.
-        values: the categories of each column.
+        dataset: their data set.
+        raw: the table of N rows and C columns; of images and texts, C is 0.
         names: of the clients; empty for rows without owners.
         client: (N,) the client of each row.
-        zoned: as in ``RawTable``.
-        has_names: whether the columns have names that settings can use.
     """
 
-    columns: tuple[TableColumn, ...]
-    x: NDArray[np.generic]
-    values: tuple[tuple[str, ...], ...]
+    dataset: Dataset
+    raw: RawTable
     names: tuple[str, ...]
     client: Rows
-    zoned: tuple[NDArray[np.bool_], ...]
-    has_names: bool
 
     @classmethod
     def of(cls, dataset: Dataset) -> "Cells":
         """Return the cells of a table: as read if they are still there, else its features."""
-        numbered = tuple(map(str, range(dataset.x.shape[1])))
-        raw = dataset.raw or RawTable.plain(dataset.columns or numbered, dataset.x)
+        x = dataset.x if dataset.kind == "table" else np.zeros((len(dataset), 0))
+        names = dataset.columns if dataset.kind == "table" else ()
+        raw = dataset.raw or RawTable.plain(names or tuple(map(str, range(x.shape[1]))), x)
         owners = dataset.owners
         client = np.zeros(len(raw.x), np.int64) if owners is None else owners.client
-        names = owners.names if owners else ()
-        return cls(raw.columns, raw.x, raw.values, names, client, raw.zoned, bool(dataset.columns))
+        return cls(dataset, raw, owners.names if owners else (), client)
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.raw.x)
 
     @cached_property
     def by_client(self) -> tuple[Rows, ...]:
         """The rows of each client; all rows if there are no clients."""
-        if not self.names:
-            return (np.arange(len(self)),)
         order = np.argsort(self.client, kind="stable")
-        boundaries = np.searchsorted(self.client[order], np.arange(1, len(self.names)))
-        return tuple(np.split(order, boundaries))
+        return tuple(np.split(order, np.searchsorted(self.client[order], range(1, self.sites))))
+
+    @property
+    def sites(self) -> int:
+        """The number of clients; 1 if there are none."""
+        return max(1, len(self.names))
 
     @cached_property
-    def samples(self) -> tuple[NDArray[np.float64], ...]:
+    def samples(self) -> tuple[Values, ...]:
         """(n, C) at most ``SAMPLE`` rows of each client, evenly spaced."""
-        return tuple(
-            np.asarray(self.x[spread(rows, SAMPLE)], np.float64) for rows in self.by_client
-        )
+        return tuple(np.asarray(self.raw.x[spread(rows, SAMPLE)], float) for rows in self.by_client)
 
     @cached_property
-    def extremes(self) -> "Extremes":
-        """How many values each column has at each client, the lowest and the highest."""
-        return Extremes.of(self)
-
-    def numbers(self) -> Iterator[tuple[int, str]]:
-        """Iterate over columns of numbers: index and name."""
-        return ((k, c.name) for k, c in enumerate(self.columns) if c.kind == "number")
-
-    def column(self, k: int) -> NDArray[np.float64]:
-        """Return the cells (N,) of a column."""
-        return np.asarray(self.x[:, k], np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Extremes:
-    """By client and column, (n, C): number of values, the lowest and the highest (NaN if none)."""
-
-    counts: NDArray[np.int64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, cells: Cells) -> "Extremes":
-        """Return the extremes of a table; for categories those of their indices."""
-        shape = len(cells.by_client), len(cells.columns)
-        counts, low, high = (
-            np.zeros(shape, np.int64),
-            np.full(shape, np.nan),
-            np.full(shape, np.nan),
-        )
-        for i, rows in enumerate(cells.by_client):
+    def extremes(self) -> tuple[Rows, Values, Values]:
+        """By client and column, (n, C): number of values, the lowest and the highest (NaN if
+        none); for categories those of their indices.
+        """
+        shape = self.sites, len(self.raw.columns)
+        counts, low, high = np.zeros(shape, int), np.full(shape, np.nan), np.full(shape, np.nan)
+        for i, rows in enumerate(self.by_client):
             for _, block in blocks(rows, max(1, 2**20 // max(1, shape[1]))):
-                x = cells.x[block]
+                x = self.raw.x[block]
                 low[i] = np.fmin(low[i], np.fmin.reduce(x, axis=0))
                 high[i] = np.fmax(high[i], np.fmax.reduce(x, axis=0))
                 counts[i] += len(x) - np.isnan(x).sum(axis=0)
-        return cls(counts, low, high)
+        return counts, low, high
+
+    def columns(self, *types: str) -> Iterator[tuple[int, str]]:
+        """Iterate over the columns of these types, of all types by default: index and name."""
+        pairs = enumerate(self.raw.columns)
+        return ((k, c.name) for k, c in pairs if not types or c.kind in types)
+
+    def column(self, k: int) -> Values:
+        """Return the cells (N,) of a column."""
+        return np.asarray(self.raw.x[:, k], np.float64)
 
 
 def spread(rows: Rows, limit: int) -> Rows:
@@ -115,10 +96,9 @@ def spread(rows: Rows, limit: int) -> Rows:
     return rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
 
 
-def without_gaps(values: Floats) -> NDArray[np.float64]:
+def without_gaps(values: NDArray[Any]) -> Values:
     """Return the values without gaps."""
-    real = np.asarray(values, np.float64)
-    return real[~np.isnan(real)]
+    return np.asarray(values, np.float64)[~np.isnan(values)]
 
 
 def digits(value: float) -> str:
@@ -128,16 +108,12 @@ def digits(value: float) -> str:
 
 def capped(lines: Sequence[tuple[str, str]]) -> list[str]:
     """Return the lines of columns, given with their names; after the first few the names only."""
-    detailed = [line for _, line in lines[:LINES_SHOWN]]
     further = [name for name, _ in lines[LINES_SHOWN:]]
-    return (
-        [*detailed, f"the same in {len(further)} more columns: {listed(further)}"]
-        if further
-        else detailed
-    )
+    summary = [f"the same in {len(further)} more columns: {listed(further)}"] if further else []
+    return [line for _, line in lines[:LINES_SHOWN]] + summary
 
 
-def by_size(counts: Sequence[tuple[str, int]], limit: int = 4) -> str:
+def by_size(names: Sequence[str], counts: NDArray[Any], limit: int = 4) -> str:
     """Name clients with their counts, the largest first; empty without clients."""
-    ordered = sorted(counts, key=lambda pair: -pair[1])
-    return listed([f"{n} of {name}" for name, n in ordered if n and name], limit)
+    order = np.argsort(-counts, kind="stable") if names else ()
+    return listed([f"{int(counts[i])} of {names[i]}" for i in order if counts[i]], limit)

@@ -24,20 +24,16 @@ def inputs(dataset: Dataset) -> NDArray[np.generic]:
 
 
 def hashed(rows: NDArray[Any]) -> Rows:
-    """Return a hash of each row (N, ...): the same for equal values, in blocks of little memory."""
-    hashes = np.empty(len(rows), np.int64)
+    """Return a hash of each row (N, ...), the same for equal values: one zero, one NaN."""
+    hashes = np.zeros(len(rows), np.int64)
     for start, block in blocks(rows):
-        raw_bytes = _bytes(block)
-        values = raw_bytes.view(f"V{raw_bytes.shape[1]}").ravel().tolist() if raw_bytes.size else []
-        hashes[start : start + len(block)] = list(map(hash, values)) or 0
+        flat = np.ascontiguousarray(block).reshape(len(block), prod(block.shape[1:]))
+        if flat.dtype.kind == "f":
+            flat = np.where(np.isnan(flat), flat.dtype.type(np.nan), flat + flat.dtype.type(0))
+        if flat.size:
+            values = flat.view(f"V{flat.shape[1] * flat.itemsize}").ravel().tolist()
+            hashes[start : start + len(block)] = list(map(hash, values))
     return hashes
-
-
-def _bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return rows (n, ...) as their bytes (n, B), the same for equal values: one zero, one NaN."""
-    if rows.dtype.kind == "f":
-        rows = np.where(np.isnan(rows), rows.dtype.type(np.nan), rows + rows.dtype.type(0))
-    return np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +62,7 @@ class Repeats:
 
 
 def _numbered(hashes: Rows) -> Rows:
+    """Return a number for each distinct hash."""
     numbers: Rows = np.unique(hashes, return_inverse=True)[1].astype(np.int64)
     return numbers
 
@@ -92,24 +89,17 @@ def by_chance(x: NDArray[Any], numbers: Rows) -> bool:
     width = prod(x.shape[1:])
     if len(x) < 2 or not width:
         return False
-    rows = spread(np.arange(len(x)), max(2, min(MAX_ROWS, MAX_VALUES // max(1, width))))
-    flat = np.asarray(x[rows]).reshape(len(rows), -1)
-    varied = np.flatnonzero((flat != flat[:1]).any(axis=0))
-    _, distinct = np.unique(numbers[rows], return_index=True)
-    scale = (len(x) / len(rows)) ** 2
+    rows = spread(np.arange(len(x)), max(2, min(MAX_ROWS, MAX_VALUES // width)))
+    flat = np.asarray(x[rows]).reshape(len(rows), width)
+    distinct = np.unique(numbers[rows], return_index=True)[1]
+    any_two = max(1, len(distinct) * (len(distinct) - 1) // 2)
     expected = 0.0
-    for k in spread(varied, COLUMNS_MASKED):
+    for k in spread(np.flatnonzero((flat != flat[:1]).any(axis=0)), COLUMNS_MASKED):
         masked = flat.copy()
         masked[:, k] = 0
-        near_pairs = pairs(_numbered(hashed(masked))) - pairs(numbers[rows])
-        share = _agreeing(flat[distinct, k])
+        near_pairs = pairs(hashed(masked)) - pairs(numbers[rows])
+        share = pairs(hashed(flat[distinct, k, None])) / any_two
         if near_pairs > 0 and share < 1:
-            expected = max(expected, near_pairs * scale * share / (1 - share))
-    count = pairs(numbers)
-    return expected > 0 and float(gammainc(count, SLACK * expected)) > SURE
-
-
-def _agreeing(values: NDArray[Any]) -> float:
-    """Return the share of pairs of values (n,) that are equal."""
-    n = len(values)
-    return pairs(_numbered(hashed(values[:, None]))) / (n * (n - 1) / 2) if n > 1 else 0.0
+            expected = max(expected, near_pairs * share / (1 - share))
+    expected *= (len(x) / len(rows)) ** 2
+    return expected > 0 and float(gammainc(pairs(numbers), SLACK * expected)) > SURE

@@ -1,0 +1,158 @@
+"""Words and codes that clients write in their own ways, and letters that an encoding damaged."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pomona.core.errors import listed
+from pomona.data.cell_values import short
+from pomona.data.dataset import Dataset
+from pomona.data.quality.cells import Cells, Rows, digits, without_gaps
+
+CODECS = ("cp1252", "latin-1", "mac-roman", "cp850")
+REPLACEMENT = "\ufffd"
+ANSWERS = (
+    {"0", "no", "n", "false", "f", "nein", "non", "neg", "negative", "negativ", "absent"},
+    {"1", "yes", "y", "true", "t", "ja", "oui", "pos", "positive", "positiv", "present"},
+)
+MAX_CODES = 10  # categories of a column that may be codes
+ENOUGH_ROWS = 20  # rows of a client that show all of its codes
+SHARED = "if they are the same answers, write them alike at all clients"
+
+
+def damaged_letters(cells: Cells) -> list[str]:
+    """Warn about classes, columns, clients, categories and words whose letters are damaged."""
+    damaged = {
+        source: names
+        for source, all_names in _names(cells.dataset)
+        if (names := [name for name in dict.fromkeys(all_names) if is_damaged(name)])
+    }
+    if not damaged:
+        return []
+    phrases = "; ".join(
+        f"{key} {listed([*map(short, names)], 3)}" for key, names in damaged.items()
+    )
+    repaired = next(
+        filter(None, (intended(name) for names in damaged.values() for name in names)), ""
+    )
+    hint = f" (one is {short(repaired)}?)" if repaired else ""
+    return [
+        f"letters damaged by an encoding: {phrases}{hint}; save the file as UTF-8, or set "
+        "data.encoding to the encoding that it was written in"
+    ]
+
+
+def _names(dataset: Dataset) -> Iterator[tuple[str, Sequence[str]]]:
+    """Iterate over all names and words of a data set, with their source."""
+    yield "classes", dataset.classes
+    yield "columns", (*dataset.columns, *dataset.others, *dataset.labels)
+    yield "clients", dataset.owners.names if dataset.owners else ()
+    yield "values of the subgroup column", dataset.subgroups.names if dataset.subgroups else ()
+    yield "words", dataset.words
+    if dataset.raw:
+        for column, values in zip(dataset.raw.columns, dataset.raw.values, strict=True):
+            yield f"column {column.name}", values
+
+
+def is_damaged(name: str) -> bool:
+    """Return whether a name has a replacement character, or letters that are bytes of UTF-8."""
+    return not name.isascii() and (REPLACEMENT in name or bool(intended(name)))
+
+
+def intended(name: str) -> str:
+    """Return the name whose bytes of UTF-8 were read in another encoding; empty if there is none.
+
+    Words of texts were put into lower case.
+    """
+    for spelling in (name, name.upper()):
+        for codec in CODECS:
+            try:
+                repaired = spelling.encode(codec).decode("utf-8")
+            except UnicodeError:
+                continue
+            if repaired != spelling:
+                return repaired
+    return ""
+
+
+def shared_groups(cells: Cells) -> list[str]:
+    """Warn if a group identifier occurs at several clients."""
+    groups = cells.dataset.groups
+    if groups is None or len(cells.names) < 2:
+        return []
+    pairs: Rows = np.unique(np.stack([groups.number, cells.client]), axis=1)
+    count = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
+    line = (
+        f"{groups.column}: values that occur at several clients, and count as different patients "
+        f"at each: {count}; if they are the same people, some may be in training at one and in "
+        "test at another"
+    )
+    return [line] if count else []
+
+
+def classes(cells: Cells) -> list[str]:
+    """Warn about classes that clients do not share, or that are two spellings of one answer."""
+    dataset = cells.dataset
+    if dataset.targets != "classes":
+        return []
+    y = np.asarray(dataset.y, np.int64)
+    sets = [[dataset.classes[c] for c in np.unique(y[rows])] for rows in cells.by_client]
+    spellings = [
+        [name for c in np.unique(y) if (name := dataset.classes[c]).strip().casefold() in answers]
+        for answers in ANSWERS
+    ]
+    return _disjoint("classes", cells.names, sets) or [
+        f"classes that may be one answer: {listed(names)}; write them alike if they are"
+        for names in spellings
+        if len(names) > 1
+    ]
+
+
+def categories(cells: Cells) -> list[str]:
+    """Warn about categories of a feature that groups of clients do not share."""
+    lines = []
+    for k, name in cells.columns("category"):
+        values = cells.raw.values[k]
+        if len(values) <= MAX_CODES * len(cells.names):
+            codes = [np.unique(without_gaps(cells.raw.x[rows, k])) for rows in cells.by_client]
+            sets = [sorted(values[int(code)] for code in present) for present in codes]
+            if max(map(len, sets)) <= MAX_CODES:
+                lines += _disjoint(f"column {name}: categories", cells.names, sets)
+    return lines
+
+
+def codes(cells: Cells) -> list[str]:
+    """Warn about columns that have two whole numbers at each client, but not the same two."""
+    _, low, high = cells.extremes
+    lines = []
+    for k, name in cells.columns("number") if cells.names else ():
+        sites: dict[tuple[float, ...], str] = {}
+        for site, sample in zip(cells.names, cells.samples, strict=True):
+            if len(values := without_gaps(sample[:, k])) >= ENOUGH_ROWS:
+                sites.setdefault(tuple(np.unique(values).tolist()), site)
+        pairs = {values: site for values, site in sites.items() if len(values) == 2}
+        if len(pairs) < 2 or max(map(len, sites)) > 2:
+            continue
+        ends = np.fmin.reduce(low[:, k]), np.fmax.reduce(high[:, k])
+        if ends == (min(map(min, pairs)), max(map(max, pairs))):
+            phrases = [f"{', '.join(map(digits, pair))} at {site}" for pair, site in pairs.items()]
+            lines.append(
+                f"column {name}: two values at each client, but not the same: "
+                f"{'; '.join(phrases[:4])}; {SHARED}"
+            )
+    return lines
+
+
+def _disjoint(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]]) -> list[str]:
+    """Warn if there are clients with several names each that share none, also by way of others."""
+    groups: list[tuple[set[str], int]] = []  # names, and the client that has most of them
+    for client, names in enumerate(sets):
+        joined = [group for group in groups if group[0] & {*names}]
+        largest = max([client, *(i for _, i in joined)], key=lambda i: len(sets[i]))
+        groups = [group for group in groups if group not in joined]
+        groups.append(({*names}.union(*(group for group, _ in joined)), largest))
+    examples = sorted(i for _, i in groups if len(sets[i]) > 1)
+    if len(examples) < 2:
+        return []
+    phrases = [f"{', '.join(sets[i][:4])} at {clients[i]}" for i in examples]
+    return [f"{subject} that no two of these clients share: {'; '.join(phrases[:4])}; {SHARED}"]

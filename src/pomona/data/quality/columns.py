@@ -1,0 +1,105 @@
+"""Columns that say nothing about a patient: identifiers, constants, and columns without values."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import listed
+from pomona.data.quality.cells import Cells, capped, digits
+
+ENOUGH_ROWS = 30  # rows after which measured integers repeat
+EXPECTED_VALUES = 10  # at a client, from the share of values at the others
+MOSTLY_EMPTY = 0.02  # largest share of rows with a value, where a column has none to speak of
+DISTINCT = 0.95  # smallest share of distinct texts of an identifier
+
+
+def is_unique(column: NDArray[Any]) -> bool:
+    """Return whether all numbers are distinct integers; the first rows rule out most columns."""
+    return all(
+        bool(np.isfinite(rows).all() and (rows == np.rint(rows)).all())
+        and len(np.unique(rows)) == len(rows)
+        for rows in (np.asarray(column[:ENOUGH_ROWS], float), np.asarray(column, float))
+    )
+
+
+def _counts_rows(column: NDArray[Any]) -> bool:
+    """Return whether in many rows each number is the one before plus 1."""
+    return len(column) >= ENOUGH_ROWS and bool((np.diff(np.asarray(column, float)) == 1).all())
+
+
+def identifiers(cells: Cells) -> list[str]:
+    """Warn about columns that could identify rows: distinct integers, distinct texts, or a counter
+    that starts anew at each client.
+    """
+    if len(cells) < ENOUGH_ROWS or not cells.dataset.columns:
+        return []
+    x, numbers = cells.raw.x, [*cells.columns("number")]
+    unique = [repr(name) for k, name in numbers if is_unique(x[:, k])]
+    counters = [
+        name
+        for k, name in numbers
+        if repr(name) not in unique
+        and any(
+            _counts_rows(x[rows[:ENOUGH_ROWS], k]) and _counts_rows(x[rows, k])
+            for rows in cells.by_client
+        )
+    ]
+    texts = [
+        f"{name} ({len(cells.raw.values[k])} of {len(cells)})"
+        for k, name in cells.columns("category")
+        if len(cells.raw.values[k]) >= max(ENOUGH_ROWS, DISTINCT * len(cells))
+    ]
+    return [
+        f"{text}: {listed(names)}; if they are identifiers, leave them out by data.drop_columns"
+        for text, names in (
+            ("columns with a different whole number in every row", unique),
+            ("columns that count the rows of a client (1, 2, 3, ...)", counters),
+            ("columns of categories with another value in nearly every row", texts),
+        )
+        if names
+    ]
+
+
+def constant(cells: Cells) -> list[str]:
+    """Warn about columns with a single value in all rows that have one."""
+    if len(cells) < ENOUGH_ROWS:
+        return []
+    low, high = np.fmin.reduce(cells.extremes[1]), np.fmax.reduce(cells.extremes[2])
+    values = {
+        k: cells.raw.values[k][int(low[k])] if cells.raw.values[k] else digits(low[k])
+        for k in np.flatnonzero(low == high).tolist()
+    }
+    described = listed([f"{cells.raw.columns[k].name} ({text})" for k, text in values.items()])
+    line = (
+        f"columns with the same value in all rows: {described}; nothing can be learnt from them: "
+        "leave them out by data.drop_columns"
+    )
+    return [line] if values else []
+
+
+def empty(cells: Cells) -> list[str]:
+    """Warn about columns without a value in any row, or in hardly any row of some clients."""
+    counts, rows = cells.extremes[0], np.array([len(rows) for rows in cells.by_client])
+    without = [
+        (
+            name,
+            f"column {name}: no value in any of the {len(cells)} rows that are kept; leave it out "
+            "by data.drop_columns, or look which rows were left out",
+        )
+        for k, name in cells.columns()
+        if len(cells) and not counts[:, k].any()
+    ]
+    described = []
+    for k, name in cells.columns():
+        share = counts[:, k] / np.maximum(rows, 1)
+        usual = np.median(share[share > MOSTLY_EMPTY]) if (share > MOSTLY_EMPTY).any() else 0.0
+        sites = np.flatnonzero((usual * rows >= EXPECTED_VALUES) & (share <= MOSTLY_EMPTY))
+        if len(sites):
+            at = [f"{cells.names[i]} ({counts[i, k]} of {rows[i]})" for i in sites]
+            described.append(f"{name} at {listed(at, 3)}")
+    line = (
+        f"columns with no value, or hardly any, at some clients: {listed(described, 5)}; gaps that "
+        "are filled there say nothing: leave the columns out, or compare with a run without them"
+    )
+    return [*capped(without), *([line] if described else [])]
