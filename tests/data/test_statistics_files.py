@@ -105,14 +105,14 @@ def _stata_gaps(folder):
     frame = {"x": pd.Series([1, "a", 3, "z", "a", None], dtype=object)}
     cells, notes = read(dta(folder, frame, {}, missing_user_values={"x": ["a", "z"]}))
     assert cells == {"x": [1, None, 3, None, None, None]}
-    note(notes, "Stata", "x (.a: 2, .z: 1)")
+    note(notes, "x (.a: 2, .z: 1)")
 
 
 @CASES.line("S5")
 def _sas_gaps(folder):
     cells, notes = read(sas(folder, "tagged-na.sas7bdat"))
     assert cells == {"x": [1, 2, 3, 4, 5, None, None, None]}
-    note(notes, "SAS", "x (.A: 1, .H: 1, .Z: 1)")
+    note(notes, "x (.A: 1, .H: 1, .Z: 1)")
 
 
 @CASES.line("S6")
@@ -299,14 +299,14 @@ def _several_data_sets(folder):
 def _foreign(folder):
     path = folder / "a.xpt"
     path.write_bytes(b"**COMPRESSED** **COMPRESSED**".ljust(160))
-    refused(path, "CPORT")
+    refused(path, "SAS", "save it again")
     path = folder / "idl.sav"
     path.write_bytes(b"SR\0\4" + bytes(100))
-    refused(path, "IDL")
+    refused(path, "SPSS", "save it again")
     whole = sav(folder, {"a": [1.5] * 99}).read_bytes()
     path = folder / "cut.sav"
     path.write_bytes(whole[: -len(whole) // 4])
-    refused(path, "SPSS", "check the file")
+    refused(path, "SPSS", "save it again")
     path = folder / "a.sav.gz"
     path.write_bytes(gzip.compress(whole))
     refused(path, "unpack")

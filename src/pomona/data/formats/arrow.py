@@ -1,9 +1,16 @@
-"""Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know."""
+"""Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know.
 
+Arrays are built without ``pyarrow.array``, which would load pandas, where it is installed, in each
+child process that reads a file.
+"""
+
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyarrow import orc as arrow_orc
 from pyarrow import parquet as arrow_parquet
 
@@ -85,3 +92,19 @@ def common(array: Any) -> Any:
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return array.cast(pa.timestamp("us", kind.tz), safe=False)
     return array
+
+
+def text_array(cells: Iterable[str | None]) -> pa.Array:
+    """Return texts (n,) as Arrow; None is a gap."""
+    builder = pa.lib.StringBuilder()
+    builder.append_values(cells)
+    return builder.finish()
+
+
+def number_array(values: NDArray[Any], missing: NDArray[np.bool_]) -> pa.Array:
+    """Return numbers, dates or moments (n,) as Arrow, with gaps where they are missing."""
+    numpy_type = pa.from_numpy_dtype(values.dtype)
+    if pa.types.is_date32(numpy_type):
+        values = values.astype(np.int64).astype(np.int32)
+    buffers = [np.packbits(~missing, bitorder="little"), np.ascontiguousarray(values)]
+    return pa.Array.from_buffers(numpy_type, len(values), [*map(pa.py_buffer, buffers)])

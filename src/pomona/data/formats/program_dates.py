@@ -1,93 +1,91 @@
 """Dates and times of SAS, SPSS and Stata: numbers whose column format says what they count.
 
-The library knows some spellings of these formats and leaves all others as numbers, so the formats
-are read here, by their grammar.
+The library knows some of these formats and leaves all others as numbers.
 """
 
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pomona.data.formats.arrow_arrays import number_array
+from pomona.data.formats.arrow import number_array
 
 EARLIEST, LATEST = np.datetime64("0001-01-01", "us"), np.datetime64("9999-12-31T23:59:59", "us")
-SPSS_DATES = {"DATE", "ADATE", "EDATE", "SDATE", "JDATE", "QYR", "MOYR", "WKYR"}
-SPSS_MOMENTS = {"DATETIME", "YMDHMS"}
-SPSS_TIMES = {"TIME", "DTIME", "MTIME"}
-# each letter stands for a separator: blank, colon, dash, none, point, slash
-_SEPARATED = {f"{order}{mark}" for order in ("DDMMYY", "MMDDYY", "YYMMDD") for mark in "BCDNPS"}
-_PARTIAL = {f"{order}{mark}" for order in ("MMYY", "YYMM", "YYQ", "YYQR") for mark in "CDNPS"}
-SAS_DATES = (
-    {"DATE", "DDMMYY", "MMDDYY", "YYMMDD", "WEEKDATE", "WEEKDATX", "WORDDATE", "WORDDATX"}
-    | {"JULIAN", "JULDAY", "MONYY", "YYMON", "YEAR", "QTR", "QTRR", "MONTH", "MONNAME", "DAY"}
-    | {"DOWNAME", "WEEKDAY", "WEEKU", "WEEKV", "WEEKW", "MMYY", "YYMM", "YYQ", "YYQR", "NENGO"}
-    | {"E8601DA", "B8601DA", "IS8601DA", "NLDATE", "NLDATEW", "EURDFDD", "EURDFDE", "EURDFMY"}
-    | _SEPARATED
-    | _PARTIAL
+ORIGINS = {"SPSS": "1582-10-14", "SAS": "1960-01-01", "Stata": "1960-01-01"}
+_SAS_DATES = (
+    r"DATE|DAY|DOWNAME|MON(TH|NAME|YY)|NENGO|NLDATEW?|QTRR?|YEAR|YYMON|WEEK(DAT[EX]|DAY|[UVW])"
+    r"|WORDDAT[EX]|JUL(IAN|DAY)|(E|B|IS)8601DA|EURDF(D[DE]|MY)"
+    r"|(DDMMYY|MMDDYY|YYMMDD)[BCDNPS]?|(MMYY|YYMM|YYQR?)[CDNPS]?"
 )
-SAS_MOMENTS = {"DATETIME", "DATEAMPM", "MDYAMPM", "E8601DT", "B8601DT", "IS8601DT", "B8601DN"} | {
-    "E8601DN", "DTDATE", "DTMONYY", "DTWKDATX", "DTYEAR", "DTYYQC", "NLDATM", "EURDFDT"
-}  # fmt: skip
-SAS_TIMES = {"TIME", "HHMM", "HOUR", "MMSS", "TOD", "TIMEAMPM", "E8601TM", "B8601TM", "IS8601TM"}
-_STATA = re.compile(r"%-?(?:t([cCdwmqhybg])|d)(.*)")
-_STATA_CLOCK = re.compile(r"(?:[Hh]{2}|MM|mm|SS|ss|\.s+|[aA]\.?[mM]\.?|[:_.,!])+")
-STATA_MONTHS = {"M": 1, "Q": 3, "H": 6}
-# about 30 times the range of dates: far below an overflow of 64 bits
-LIMITS = {"D": 1e8, "W": 1e7, "M": 3e6, "Q": 1e6, "H": 5e5, "s": 8e12, "ms": 8e15}
-
-Content = Literal["date", "moment", "time"]
+_SAS_MOMENTS = (
+    r"DATETIME|DATEAMPM|MDYAMPM|(E|B|IS)8601D[TN]|DT(DATE|MONYY|WKDATX|YEAR|YYQC)|NLDATM|EURDFDT"
+)
+_WIDTH = r"\d*(\.\d*)?"
+# of each program: a pattern of formats, the unit of the numbers, and their content
+_FORMATS = {
+    "SPSS": (
+        (rf"([AES]?DATE|JDATE|QYR|MOYR|WKYR){_WIDTH}", "seconds", "date"),
+        (rf"(DATETIME|YMDHMS){_WIDTH}", "seconds", "moment"),
+        (rf"[DM]?TIME{_WIDTH}", "seconds", "time"),
+    ),
+    "SAS": (
+        (rf"({_SAS_DATES}){_WIDTH}", "days", "date"),
+        (rf"({_SAS_MOMENTS}){_WIDTH}", "seconds", "moment"),
+        (rf"(TIME|TIMEAMPM|HHMM|HOUR|MMSS|TOD|(E|B|IS)8601TM){_WIDTH}", "seconds", "time"),
+    ),
+    "Stata": (
+        (r"%-?t?d.*", "days", "date"),
+        (r"%-?tc.*", "milliseconds", "moment"),
+        (r"%-?tw.*", "weeks", "date"),
+        (r"%-?tm.*", "months", "date"),
+        (r"%-?tq.*", "quarters", "date"),
+        (r"%-?th.*", "half years", "date"),
+    ),
+}
+# numpy's unit, and how many of them a unit has
+_UNITS: dict[str, tuple[Literal["D", "M", "us"], int]] = {
+    "days": ("D", 1),
+    "months": ("M", 1),
+    "quarters": ("M", 3),
+    "half years": ("M", 6),
+    "seconds": ("us", 10**6),
+    "milliseconds": ("us", 10**3),
+}
+LIMITS = {"D": 1e8, "M": 3e6, "us": 8e18}  # outside the dates, but within 64 bits of microseconds
 
 
 class Calendar(NamedTuple):
-    """What the numbers of a column count.
+    """What the numbers of a column count: units since the date ``origin``."""
 
-    Attributes:
-        content: dates, dates with a time, or times and durations alone.
-        unit: "s", "ms" and "D"; "M", "Q" and "H" (half years) and "W" (Stata's 52 weeks a year).
-        origin: the date that is 0.
-    """
-
-    content: Content
     unit: str
+    content: str
     origin: str
 
 
 def calendar(program: str, pattern: str) -> Calendar | None:
-    """Return what a column of SAS, SPSS or Stata with this format counts; None for plain numbers.
+    """Return what a column with a format counts; None for plain numbers."""
+    for expression, unit, content in _FORMATS[program]:
+        if re.fullmatch(expression, pattern, re.IGNORECASE):
+            return Calendar(unit, content, ORIGINS[program])
+    return None
 
-    Stata's business calendars lie in files of their own, so their columns are plain numbers.
+
+def clock(values: NDArray[np.float64], period: Calendar) -> NDArray[np.float64] | None:
+    """Return a column of times and durations in seconds; None for dates.
+
+    Stata stores a time of day as a moment of the first day.
     """
-    if program == "Stata":
-        return _stata(pattern)
-    name = re.sub(r"\d*(\.\d*)?$", "", pattern.upper())
-    if program == "SPSS":
-        origin = "1582-10-14"
-        names: tuple[set[str], ...] = (SPSS_DATES, SPSS_MOMENTS, SPSS_TIMES)
-        units = "s", "s", "s"
-    else:
-        origin, names, units = "1960-01-01", (SAS_DATES, SAS_MOMENTS, SAS_TIMES), ("D", "s", "s")
-    contents: tuple[Content, ...] = ("date", "moment", "time")
-    for content, unit, names_of_content in zip(contents, units, names, strict=True):
-        if name in names_of_content:
-            return Calendar(content, unit, origin)
+    if period.content == "time":
+        return values
+    of_first_day = period.unit == "milliseconds" and np.nanmax(values, initial=-1) < 86_400_000
+    if of_first_day and np.nanmin(values, initial=0) >= 0 and not np.isnan(values).all():
+        return values / 1000
     return None
 
 
-def _stata(pattern: str) -> Calendar | None:
-    match = _STATA.fullmatch(pattern)
-    letter = (match[1] or "d") if match else ""
-    if letter in {"c", "C"}:
-        clock = match and _STATA_CLOCK.fullmatch(match[2])
-        return Calendar("time" if clock else "moment", "ms", "1960-01-01")
-    if letter and letter in "dwmqh":
-        return Calendar("date", letter.upper(), "1960-01-01")
-    return None
-
-
-def dated(values: NDArray[np.float64], period: Calendar) -> tuple[pa.Array, NDArray[np.bool_]]:
+def dates(values: NDArray[np.float64], period: Calendar) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Return a column's dates, and which values lie outside the years 1 to 9999 (they become gaps).
 
     Args:
@@ -95,7 +93,7 @@ def dated(values: NDArray[np.float64], period: Calendar) -> tuple[pa.Array, NDAr
         period: what they count.
     """
     missing = np.isnan(values)
-    moments = _moments(np.where(missing, 0, values), period)
+    moments = _moments(np.where(missing, 0, values), period).astype("datetime64[us]")
     outside = ~missing & ((moments < EARLIEST) | (moments > LATEST))
     moments = np.where(outside, EARLIEST, moments)
     dtype = "datetime64[D]" if period.content == "date" else "datetime64[us]"
@@ -103,31 +101,12 @@ def dated(values: NDArray[np.float64], period: Calendar) -> tuple[pa.Array, NDAr
 
 
 def _moments(values: NDArray[np.float64], period: Calendar) -> NDArray[np.datetime64]:
-    """Return moments (n,) in microseconds; for numbers beyond their range, one after ``LATEST``."""
-    beyond = ~(np.abs(values) < LIMITS[period.unit])
-    values = np.where(beyond, 0, values)
-    count = np.floor(values).astype(np.int64)
-    moments: NDArray[Any]
-    if period.unit in STATA_MONTHS:
-        moments = np.datetime64(period.origin, "M") + count * STATA_MONTHS[period.unit]
-    elif period.unit == "W":
-        years = np.datetime64(period.origin, "Y") + count // 52
-        moments = years.astype("datetime64[D]") + count % 52 * 7
-    elif period.unit == "D":
-        moments = np.datetime64(period.origin, "D") + count
-    else:
-        micro = 10**6 if period.unit == "s" else 10**3
-        fraction = np.rint((values - count) * micro).astype(np.int64)
-        moments = np.datetime64(period.origin, "us") + (count * micro + fraction)
-    return np.where(beyond, LATEST + np.timedelta64(1, "D"), moments.astype("datetime64[us]"))
-
-
-def is_clock(values: NDArray[np.float64], period: Calendar) -> bool:
-    """Return whether a column holds times alone: Stata shows dates without their day as well."""
-    of_first_day = (values >= 0) & (values < 86_400_000)
-    return period.unit != "ms" or bool(np.all(of_first_day | np.isnan(values)))
-
-
-def seconds(values: NDArray[np.float64], period: Calendar) -> NDArray[np.float64]:
-    """Return times of day and durations in seconds."""
-    return values / 1000 if period.unit == "ms" else values
+    """Return the moments of numbers (n,), in a unit of numpy."""
+    if period.unit == "weeks":  # Stata's years have 52
+        weeks = np.clip(np.floor(values), -LIMITS["M"], LIMITS["M"]).astype(np.int64)
+        years = np.datetime64(period.origin, "Y") + weeks // 52
+        return years.astype("datetime64[D]") + weeks % 52 * 7
+    unit, factor = _UNITS[period.unit]
+    counts = np.rint(values * factor) if unit == "us" else np.floor(values) * factor
+    counts = np.clip(counts, -LIMITS[unit], LIMITS[unit])
+    return np.datetime64(period.origin, unit) + counts.astype(np.int64)

@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 from pomona.core.errors import DataError, listed, near
 from pomona.core.files import opened
-from pomona.data.formats.arrow_arrays import text_array
+from pomona.data.formats.arrow import text_array
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.sheet_cells import filled, is_clock, seconds, text
 from pomona.data.formats.sheet_table import (
