@@ -73,7 +73,8 @@ def read(path: Path, settings: object) -> Columns:
 
 def _refuse_several_tables(path: Path) -> None:
     """Raise DataError for a transport file of several tables; the library reads
-    them as one."""
+    them as one.
+    """
     with opened(path) as file:
         content = file.read()
     names = [
