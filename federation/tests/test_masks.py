@@ -1,18 +1,23 @@
 """Masks of secure aggregation: they cancel in a whole sum, in no other, and hide what they cover."""
 
 import hmac
+import shutil
 import struct
+import subprocess
 from hashlib import sha256
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coalitions import smallest_sum, without_places
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import decoded, encoded, error
 from pomona.core.training_settings import SecureAggregation
-from pomona_federation.messages.masks import masked, new_secret, public
+from pomona_federation.messages.masks import masked, new_secret, public, require_keys
 
 CONTEXT = "ab" * 32
 LENGTH = 300
@@ -110,15 +115,80 @@ def test_a_secret_is_drawn_anew_and_fits_its_public_key():
     assert all(len(public(secret)) == 64 for secret in drawn_keys)
 
 
-@pytest.mark.parametrize("point", ["00" * 32, "01" + "00" * 31])
-def test_a_key_of_small_order_and_a_copy_of_ones_own_are_refused(point):
-    known = secrets(2)
-    first, second = known
-    zeros = np.zeros(4, np.uint32)
-    with pytest.raises(ProtocolError, match="is none"):
-        masked(zeros, known[first], first, {**shown(known), second: point}, CONTEXT)
-    with pytest.raises(ProtocolError, match="this silo's key"):
-        masked(zeros, known[first], first, dict.fromkeys(known, public(known[first])), CONTEXT)
+P = 2**255 - 19
+ORDER_8 = (
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+)
+# Wycheproof's public keys of small order (RFC 7748's curve and its twist), and numbers that are
+# other spellings of smaller ones: beyond the modulus, or with the top bit, which X25519 ignores.
+SMALL = [0, 1, *ORDER_8, P - 1]
+SPELLINGS = [P, P + 1, 2**255 - 1, *(2**255 + point for point in (*SMALL, 9))]
+
+
+@pytest.mark.parametrize("point", [*SMALL, *SPELLINGS])
+def test_keys_with_which_no_secret_can_be_agreed_on_are_refused_by_name(point):
+    key = point.to_bytes(32, "little").hex()
+    with pytest.raises(ProtocolError, match="the key of basel for the sum is not a usable"):
+        require_keys({"geneva": public("ab" * 32), "basel": key})
+    if point in SMALL:
+        assert not any(x25519(b"\x40" + bytes(31), point.to_bytes(32, "little")))
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), max_size=5, unique=True))
+def test_keys_of_any_secrets_are_usable(drawn_secrets):
+    require_keys({str(i): public(secret.hex()) for i, secret in enumerate(drawn_secrets)})
+
+
+def test_one_key_of_two_silos_is_refused_by_both_names():
+    key = public("ab" * 32)
+    with pytest.raises(ProtocolError, match="basel has the same key for the sum as geneva"):
+        require_keys({"geneva": key, "bern": public("cd" * 32), "basel": key})
+
+
+@pytest.mark.parametrize("n", [3, 5, 7])
+def test_peers_that_repeat_the_keys_of_others_do_not_cancel_their_masks(n):
+    """With equal masks on both sides of the middle silo its vector would be in the clear."""
+    known = secrets(n)
+    places = list(known)
+    middle = n // 2
+    keys = shown(known)
+    for k in range(middle):
+        keys[places[k]] = keys[places[n - 1 - k]]
+    zeros = np.zeros(LENGTH, np.uint32)
+    assert (masked(zeros, known[places[middle]], places[middle], keys, CONTEXT) != 0).mean() > 0.99
+
+
+# Coalitions.
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_server_with_some_silos_reads_the_sum_of_all_others_alone(n, count):
+    for colluders in combinations(range(n), min(count, n - 1)):
+        assert smallest_sum(n, colluders) == n - len(colluders)
+
+
+def test_the_search_for_coalitions_finds_the_copied_key_where_places_are_not_bound():
+    assert smallest_sum(3, (0,), without_places) == 1  # silo 1 lies between silos 0 and 2
+    assert smallest_sum(3, (1,), without_places) == 2
+    assert smallest_sum(5, (0, 1), without_places) == 1
+
+
+@pytest.mark.slow
+def test_a_symbolic_attacker_reads_no_change_but_where_a_part_of_the_protocol_is_left_out():
+    maude = shutil.which("maude") or pytest.skip("needs maude (a Debian package)")
+    model = Path(__file__).parents[2] / "docs" / "internals" / "secure_sum.maude"
+    run = subprocess.run(
+        [maude, "-no-banner", model],
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    _, *searches = run.stdout.split("search [1] in ")
+    attacked = {one.split()[0]: "Solution 1" in one for one in searches}
+    assert attacked == {"SAFE": False, "WITHOUT-PLACES": True, "WITHOUT-MODEL": True}
 
 
 # Other implementations.
@@ -179,7 +249,8 @@ def test_masks_are_the_key_stream_that_the_document_states():
     assert {i: key.hex() for i, key in keys.items()} == shown(known)
     shared = x25519(bytes.fromhex(one), keys[second])
     assert shared == x25519(bytes.fromhex(other), keys[first])
-    info = b"pomona secure aggregation mask\0" + b"".join(sorted(keys.values()))
+    ends = b"".join(struct.pack(">I", place) + keys[place] for place in sorted(keys))
+    info = b"pomona secure aggregation mask 2\0" + ends
     drawn_from = hmac.digest(bytes.fromhex(CONTEXT), shared, sha256)
     key = hmac.digest(drawn_from, info + b"\1", sha256)
     stream = np.frombuffer(chacha20(key, 3), np.uint32)

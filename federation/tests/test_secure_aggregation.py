@@ -222,7 +222,7 @@ def of_more_samples(_, answer, uplink):
 SPOILT = [
     (without_key, "without a key"),
     (with_unsigned_key, "signature is not silo-1's"),
-    (with_key_of_small_order, "key for the sum is none"),
+    (with_key_of_small_order, "for the sum is not a usable"),
     (of_more_samples, "other sample counts"),
 ]
 
@@ -235,6 +235,35 @@ def test_a_member_that_would_spoil_the_sum_is_left_out_of_it(change, said, world
     assert said in " ".join(str(e.get("reason")) for e in events(federation, "refused"))
     rest = [n for n in federation.names if n != "silo-1"]
     assert [e["silos"] for e in events(federation, "sum")][1] == rest
+    world.patch.undo()
+    assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
+
+
+def test_a_member_that_repeats_anothers_key_is_left_out_of_the_sum_and_named(world):
+    """As one that is with the server could: the others' parts would be refused by all."""
+    federation, keys = world.federation("fedavg", **RUN), {}
+
+    def of_silo_0(app, answer, uplink):
+        mask = MaskKey(
+            key=keys[2],
+            signature=app.silo.signer.sign("mask", mask_statement(answer, answer.silo, keys[2])),
+        )
+        return answer.model_copy(update={"mask": answer.mask and mask}), uplink
+
+    misbehaving(world.patch, "answer", of_silo_0)
+    answer = ClientApp.answer
+
+    def noted(app, task, *enclosed):
+        reply = answer(app, task, *enclosed)
+        if app.silo.file.name == "silo-0" and reply[0].mask:
+            keys[task.number] = reply[0].mask.key
+        return reply
+
+    world.patch.setattr(ClientApp, "answer", noted)
+    federation.run()
+    (refused,) = events(federation, "refused")
+    assert (refused["silo"], refused["round"]) == ("silo-1", 2)
+    assert "same key for the sum of round 2 as silo-0" in refused["reason"]
     world.patch.undo()
     assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
 
@@ -306,6 +335,19 @@ def test_a_silo_masks_for_one_sum_a_round_whatever_the_server_says_of_the_others
     server.part(later["silo-0"], others, "silo-0")
     with pytest.raises(ProtocolError, match="round 1 is to be summed"):
         server.part(tasks["silo-0"], keys, "silo-0")
+
+
+def test_a_silo_refuses_a_sum_in_which_one_silo_has_anothers_key(server):
+    """The server with silo-2, which signs silo-0's key: the masks of both, one added and one taken,
+    would cancel in silo-1's part.
+    """
+    tasks, keys = server.trained()
+    key = keys[0].key
+    signer = Silo(server.kit("silo-2")).signer
+    said = mask_statement(tasks["silo-2"], "silo-2", key)
+    keys[2] = MaskKey(key=key, signature=signer.sign("mask", said))
+    with pytest.raises(ProtocolError, match="silo-2 has the same key for the sum as silo-0"):
+        server.part(tasks["silo-1"], keys, "silo-1")
 
 
 def test_silos_that_were_sent_different_models_have_masks_that_do_not_cancel(server):

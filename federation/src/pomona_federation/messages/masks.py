@@ -1,10 +1,12 @@
 """Pairwise masks of secure aggregation (Bonawitz et al., CCS 2017, without shares).
 
 Every two silos in a sum agree on a secret by X25519, derive a ChaCha20 key from it by HKDF, bound
-to the sum's context and both public keys, and take its key stream as a vector of integers modulo
-2^b: the silo with the lower place adds it, the other subtracts it. In the sum over all silos masks
-cancel; to whoever lacks the private keys, the masked vector of a silo is uniform.
-``docs/internals/decisions.md`` has the threat model.
+to the sum's context and to both silos' places and public keys, and take its key stream as a vector
+of integers modulo 2^b: the silo with the lower place adds it, the other subtracts it. In the sum
+over all silos masks cancel; to whoever lacks the private keys, the masked vector of a silo is
+uniform. Places are bound so that no two peers of a silo share a stream, which would cancel in its
+vector alone, even where one peer repeats the other's key. ``docs/internals/decisions.md`` has the
+threat model.
 """
 
 from collections.abc import Mapping
@@ -20,8 +22,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import Words
 
-_PURPOSE = b"pomona secure aggregation mask\0"
+_PURPOSE = b"pomona secure aggregation mask 2\0"
 _NONCE = bytes(16)  # a key is used for one stream
+_MODULUS = 2**255 - 19  # of X25519's coordinates
+_ANY = "01" * 32  # a private key that finds points of small order as every other does
 
 
 def new_secret() -> str:
@@ -35,11 +39,25 @@ def public(secret: str) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def require_key(peer: str) -> None:
-    """Raise ProtocolError for a public key in hex with which no secret can be agreed on: a point of
-    small order.
+def require_keys(keys: Mapping[str, str]) -> None:
+    """Check the public keys in hex of silos in one sum, by name.
+
+    Raises:
+        ProtocolError: with a key no secret can be agreed on, since it is a point of small order; or
+            it is another spelling of a smaller number; or two silos have the same key.
     """
-    _shared(new_secret(), peer)
+    silos: dict[str, str] = {}
+    for silo, key in keys.items():
+        if int.from_bytes(bytes.fromhex(key), "little") >= _MODULUS or _shared(_ANY, key) is None:
+            raise ProtocolError(
+                f"the key of {silo} for the sum is not a usable X25519 key; have {silo} check its "
+                "version, and ask the server's operator"
+            )
+        if (earlier := silos.setdefault(key, silo)) != silo:
+            raise ProtocolError(
+                f"{silo} has the same key for the sum as {earlier}, so that it may not be its own; "
+                "ask the server's operator"
+            )
 
 
 def masked(values: Words, secret: str, place: int, keys: Mapping[int, str], context: str) -> Words:
@@ -49,18 +67,24 @@ def masked(values: Words, secret: str, place: int, keys: Mapping[int, str], cont
         values: the silo's integers modulo 2^b, of an unsigned type.
         secret: the silo's private key, in hex.
         place: the silo's.
-        keys: public keys in hex of all silos in the sum, by place; this one's among them.
+        keys: public keys in hex of all silos in the sum, by place, as ``require_keys`` has checked
+            them; this one's among them.
         context: SHA-256 in hex of what the sum is.
 
     Raises:
-        ProtocolError: a key of a peer is none, or this silo's own.
+        ProtocolError: with a key no secret can be agreed on.
     """
     total = values.copy()
     for peer in sorted(keys):
         if peer == place:
             continue
-        stream = _stream(_key(secret, keys[place], keys[peer], context), total.nbytes)
-        mask = np.frombuffer(stream, total.dtype)
+        secret_of_pair = _shared(secret, keys[peer])
+        if secret_of_pair is None:
+            raise ProtocolError(f"the key at place {peer} of the sum is not a usable X25519 key")
+        ends = sorted((i, bytes.fromhex(keys[i])) for i in (place, peer))
+        info = _PURPOSE + b"".join(i.to_bytes(4, "big") + key for i, key in ends)
+        key = HKDF(SHA256(), 32, bytes.fromhex(context), info).derive(secret_of_pair)
+        mask = np.frombuffer(_stream(key, total.nbytes), total.dtype)
         if place < peer:
             total += mask
         else:
@@ -68,21 +92,13 @@ def masked(values: Words, secret: str, place: int, keys: Mapping[int, str], cont
     return total
 
 
-def _key(secret: str, own: str, peer: str, context: str) -> bytes:
-    """The ChaCha20 key that two silos share in a sum."""
-    if own == peer:
-        raise ProtocolError("another silo is shown with this silo's key; ask the server's operator")
-    pair = b"".join(sorted((bytes.fromhex(own), bytes.fromhex(peer))))
-    info = _PURPOSE + pair
-    return HKDF(SHA256(), 32, bytes.fromhex(context), info).derive(_shared(secret, peer))
-
-
-def _shared(secret: str, peer: str) -> bytes:
+def _shared(secret: str, peer: str) -> bytes | None:
+    """Return the secret of two silos; None where it would be 0, by a point of small order."""
     private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secret))
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(peer)))
-    except ValueError:  # a point of small order: the secret would be 0
-        raise ProtocolError("a silo's key for the sum is none; ask the server's operator") from None
+    except ValueError:
+        return None
 
 
 def _stream(key: bytes, length: int) -> bytes:

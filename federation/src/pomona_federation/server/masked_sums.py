@@ -79,13 +79,13 @@ class MaskedSums:
         Empty without a sum; silos that are not in it are left out, but for faults of their own.
 
         Args:
-            arrivals: verified answers by place, without uplinks.
+            arrivals: verified answers by place, without uplinks, in the order of arrival.
             tasks: that they answer, with the silos' keys.
             request: to the silos.
             down: what they received.
         """
         self.absent, number = {}, request.round.number
-        ready = tuple(sorted(i for i in arrivals if tasks[i].mask))
+        ready = self._ready(number, arrivals, tasks)
         places = self._settled(number, ready)
         if not places:
             faulty = {i: a.reply.fault for i, a in arrivals.items() if a.reply.fault}
@@ -102,6 +102,26 @@ class MaskedSums:
         uplink = self._mean(total, places[0], request, down)
         apart = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
         return apart | {i: _summed(arrivals[i], uplink, sent[i].bytes_up) for i in places}
+
+    def _ready(
+        self, number: int, arrivals: Mapping[int, Arrival], tasks: Mapping[int, OutgoingTask]
+    ) -> tuple[int, ...]:
+        """The places of silos that have trained, without those that repeat the key of an earlier
+        arrival: all other silos would refuse the sum.
+        """
+        silos: dict[str, str] = {}
+        ready = []
+        for place in arrivals:
+            silo, mask = tasks[place].silo, tasks[place].mask
+            if not mask:
+                continue
+            if (earlier := silos.setdefault(mask.key, silo)) == silo:
+                ready.append(place)
+                continue
+            reason = f"it gave the same key for the sum of round {number} as {earlier}"
+            self.absent[silo] = reason
+            self.exchange.audit.write("refused", silo=silo, round=number, reason=reason)
+        return tuple(sorted(ready))
 
     def _mean(
         self, total: Words, place: int, request: ClientRequest, down: Downlink

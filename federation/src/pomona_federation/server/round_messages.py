@@ -13,7 +13,7 @@ from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
-from pomona_federation.messages.masks import require_key
+from pomona_federation.messages.masks import require_keys
 from pomona_federation.messages.message_bodies import (
     Answer,
     CertifiedKey,
@@ -218,7 +218,7 @@ class AnswerReader:
             raise ProtocolError("an answer without a key for the sum of the round")
         said = mask_statement(task, answer.silo, answer.mask.key)
         self.exchange.registry.require_signed(place, "mask", said, answer.mask.signature)
-        require_key(answer.mask.key)
+        require_keys({answer.silo: answer.mask.key})
         return answer.mask
 
     def _origin(

@@ -117,8 +117,7 @@ class MaskedPart:
             raise ProtocolError(
                 f"a sum over {len(keys)} silos, secure_aggregation.minimum is {self.terms.minimum}"
             )
-        others = {place: shown for place, shown in request.keys.items() if place != task.place}
-        provenance.require_mask_keys(task, others)
+        provenance.require_mask_keys(task, request.keys)
         roster = roster_of(task, self.silo.agreed.config)
         weight = weighed(roster, tuple(sorted(keys)))[task.place]
         moved: Numbers = np.frombuffer(kept[1], "<f4")

@@ -18,6 +18,7 @@ from pomona_federation import certificates, keys
 from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
+from pomona_federation.messages.masks import require_keys
 from pomona_federation.messages.message_bodies import (
     MaskKey,
     Renewal,
@@ -239,15 +240,18 @@ class Provenance:
         self._keys.note(task.renewals)
 
     def require_mask_keys(self, task: Task, shown: Mapping[int, MaskKey]) -> None:
-        """Raise ProtocolError for a key of a sum that its silo has not signed, by place; the task's
-        newcomers and renewals have been verified.
+        """Raise ProtocolError for a key of a sum that its silo has not signed, that cannot be used,
+        or that two silos have; by place. The task's newcomers and renewals have been verified.
         """
         peers = names(self.silo.agreed, task)
         if strangers := sorted(set(shown) - {i for i in peers if task.sizes[i]}):
             raise ProtocolError(
                 f"a sum with place {strangers[0]}, which has no member; ask the server's operator"
             )
+        require_keys({peers[place]: mask.key for place, mask in shown.items()})
         for place, mask in () if self.silo.agreed.federation.insecure else shown.items():
+            if place == task.place:  # its own, compared with its private key
+                continue
             said = mask_statement(task, peers[place], mask.key)
             if not signed(self._keys.newest(peers[place], task), "mask", said, mask.signature):
                 raise ProtocolError(
