@@ -116,7 +116,7 @@ def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
     with pytest.raises(DataError, match=r"segments 2 \(Segment B\), data.classes names 2 classes"):
         placed(path, ct, NAMES[:2])
     path = segmentation(tmp_path / "t.dcm", ct, truth(), ["Liver", "Spleen"])
-    with pytest.raises(DataError, match="segments Spleen, which data"):
+    with pytest.raises(DataError, match=r"segments 2 \(Spleen\), data.classes"):
         placed(path, ct)
 
 

@@ -94,7 +94,7 @@ def test_a_real_world_mapping_where_no_other_scale_is(tmp_path):
     assert "real-world values too (mm2/s)" in file.notes[0]
 
 
-def test_a_table_of_real_world_values(tmp_path):
+def test_a_table_of_real_world_values_is_noted(tmp_path):
     def change(dataset):
         listed = {
             "RealWorldValueFirstValueMapped": 1,
@@ -103,13 +103,20 @@ def test_a_table_of_real_world_values(tmp_path):
         }
         dataset.RealWorldValueMappingSequence = [mapping("g/ml", **listed)]
 
-    path = changed(tmp_path / "r.dcm", change)
-    np.testing.assert_allclose(value(path)[1], (STORED - 1.0) ** 0.5, rtol=1e-6)
+    file, got = value(changed(tmp_path / "r.dcm", change))
+    np.testing.assert_array_equal(got, STORED)
+    assert "real-world values too (g/ml), not applied" in file.notes[0]
+    assert file.unit == ""
+
+
+def test_a_modality_lut_of_signed_numbers(tmp_path):
+    """The table has a value for each of 16 bits, and its first is that of -32768."""
+    stored = np.array([[-32768, -1], [0, 32767]], np.int16)
+    path = write_dicom(tmp_path / "l.dcm", stored)
     dataset = pydicom.dcmread(path)
-    dataset.PixelData = np.zeros_like(STORED).tobytes()
+    table(16, np.arange(2**16)[::-1], first=-(2**15))(dataset)
     dataset.save_as(path)
-    with pytest.raises(DataError, match="beyond its table of real-world values"):
-        value(path)
+    np.testing.assert_array_equal(value(path)[1], 32767 - stored.astype(int))
 
 
 @pytest.mark.parametrize("name", ["FloatPixelData", "DoubleFloatPixelData"])
@@ -152,6 +159,8 @@ NOTED = {
     "overlay": (lambda d: d.add_new(0x60003000, "OW", bytes(2)), "overlays"),
     "burned in": (lambda d: setattr(d, "BurnedInAnnotation", "YES"), "burned into"),
     "shape": (lambda d: setattr(d, "PresentationLUTShape", "INVERSE"), "Presentation LUT Shape"),
+    "window": (lambda d: [setattr(d, "WindowCenter", 40), setattr(d, "WindowWidth", 400)], "VOI LUT"),
+    "VOI LUT": (lambda d: setattr(d, "VOILUTSequence", [item(LUTExplanation="a")]), "VOI LUT"),
     "presentation": (lambda d: setattr(d, "PresentationLUTSequence", [item(LUTLabel="a")]), "Presentation"),
     "PET": (lambda d: [setattr(d, "Modality", "PT"), setattr(d, "Units", "BQML")], "not converted to SUV"),
     "Philips": (

@@ -3,11 +3,12 @@
 Values are those of the modality (``dicom_values``); slices become a volume by ``slice_stack``.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,55 +16,48 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import DataError, listed
 from pomona.data.array_file import reading
-from pomona.data.formats.dicom_groups import element, frames, item, numbers
 from pomona.data.formats.dicom_header import (
     DOSE,
-    SEGMENTATIONS,
     SUFFIXES,
+    frame_count,
+    frame_header,
+    has_image,
     header,
     is_dicom,
+    numbers,
     object_name,
     pixels,
     require_image,
-    without_pixels,
 )
-from pomona.data.formats.dicom_values import padding, values
+from pomona.data.formats.dicom_values import scale
+from pomona.data.images.grid import volume
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ImageFile, decoding, plain, within
 from pomona.data.images.slice_stack import Slice, block
-from pomona.data.images.volume import volume
 
 MOST_FILES = 10_000
-# elements that tell images at one position apart, and the functional groups that may hold them
-TELLING = {
-    "EchoTime": "",
-    "EffectiveEchoTime": "MREchoSequence",
-    "TemporalPositionIdentifier": "",
-    "TemporalPositionIndex": "FrameContentSequence",
-    "StackID": "FrameContentSequence",
-    "DiffusionBValue": "MRDiffusionSequence",
-    "InversionTime": "",
-    "TriggerTime": "",
-    "FrameType": "MRImageFrameTypeSequence",
-    "ImageType": "",
-    "AcquisitionNumber": "",
-    "AcquisitionTime": "",
-}
+# elements that tell images at one position apart
+DISTINGUISHING = (
+    "EchoTime",
+    "EffectiveEchoTime",
+    "TemporalPositionIdentifier",
+    "TemporalPositionIndex",
+    "StackID",
+    "DiffusionBValue",
+    "InversionTime",
+    "TriggerTime",
+    "FrameType",
+    "ImageType",
+    "AcquisitionNumber",
+    "AcquisitionTime",
+)
 
 
-@dataclass(frozen=True)
-class Frames:
-    """What a file's header says: the form of its frames, and where each lies.
-
-    Attributes:
-        image: the file as one image, with the facts that all frames have in common.
-        slices: of its frames.
-        expected: images of the series by its header, or 0.
-    """
+class Frames(NamedTuple):
+    """What a file's header says: the form that all frames have in common, and where each lies."""
 
     image: ImageFile
-    slices: tuple[Slice, ...]
-    expected: int
+    slices: list[Slice]
 
 
 def opened(path: Path) -> ImageFile:
@@ -75,16 +69,8 @@ def opened(path: Path) -> ImageFile:
         ConfigError: pydicom, or a decoder, is not installed.
     """
     with decoding(path):
-        dataset = header(path)
-        if dataset.get("SOPClassUID") in SEGMENTATIONS:
-            raise DataError(
-                f"{path} is a DICOM {object_name(dataset)}, a mask without an image; name it in "
-                "the column mask"
-            )
-        file = _frames(path, dataset)
-        if len(file.slices) == 1:
-            return file.image
-        return _volume(path, [file])
+        file = _frames(path, header(path))
+        return file.image if len(file.slices) == 1 else _volume(path, [file], [])
 
 
 def series(folder: Path) -> ImageFile:
@@ -99,44 +85,31 @@ def series(folder: Path) -> ImageFile:
         ConfigError: pydicom, or a decoder, is not installed.
     """
     paths, notes = _files(folder)
-    files, objects = [], list[str]()
+    files, objects, expected = [], list[str](), 0
     for path in paths:
         with decoding(path):
             dataset = header(path)
-            if name := without_pixels(dataset):
-                objects.append(f"{path.name}, a DICOM {name}")
-            elif dataset.get("SOPClassUID") in SEGMENTATIONS:
-                objects.append(f"{path.name}, a DICOM Segmentation: name it as a mask")
-            else:
-                files.append(_frames(path, dataset))
+            if not has_image(dataset):
+                objects.append(f"{path.name}, a DICOM {object_name(dataset)}")
+                continue
+            files.append(_frames(path, dataset))
+            expected = max(expected, int(dataset.get("ImagesInAcquisition") or 0))
     if not files:
-        raise DataError(
-            f"{folder} holds no DICOM images, but {listed(objects, 3)}; give the images"
-            if objects
-            else f"{folder} holds 0 DICOM files; a series has from 1 to {MOST_FILES}"
-            f"{_inner(folder)}"
-        )
+        folders = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        remedy = f"name one of the folders in it ({listed(folders, 3)})" if folders else "add them"
+        content = f" ({listed(objects, 3)})" if objects else ""
+        raise DataError(f"{folder} holds 0 DICOM files with an image{content}; {remedy}")
     if objects:
         notes.append(f"{len(objects)} files without an image are left out ({listed(objects, 3)})")
-    expected = max(file.expected for file in files)
-    if len(files) < expected:
-        notes.append(f"{len(files)} files, but the header counts {expected} images of the series")
-    units = sorted({file.image.unit for file in files if file.image.unit})
-    if len(units) > 1:
-        notes.append(f"values of several units in one series ({listed(units, 3)})")
+    count = sum(len(file.slices) for file in files)
+    if count < expected:
+        notes.append(f"{count} files, but the header counts {expected} images of the series")
     return _volume(folder, files, notes)
 
 
-def _inner(folder: Path) -> str:
-    """Return a remedy for a folder that holds folders, as those of patients and studies."""
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    return f"; name one of the folders in it ({listed(names, 3)})" if names else ""
-
-
 def _files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the DICOM files of a folder, whatever they are called, and remarks on others.
-
-    Raises DataError for a file that should be DICOM by its name and is not, and for too many.
+    """Return the DICOM files of a folder, and those that should be by their names (without a
+    suffix, with a UID at the end, or of DICOM); and a remark on others.
     """
     with reading(folder):
         paths = sorted(
@@ -146,148 +119,115 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
         )
     if len(paths) > MOST_FILES:
         raise DataError(f"{folder} holds {len(paths)} files; a series has from 1 to {MOST_FILES}")
-    strangers = []
-    for path in paths:
-        # names without a suffix, with a UID at the end, or of DICOM are those of slices
-        expected = path.suffix.lower() in {*SUFFIXES, ""} or path.suffix[1:].isdigit()
-        if not expected and not is_dicom(path):
-            strangers.append(path)
-    kept = [path for path in paths if path not in strangers]
-    if not strangers:
-        return kept, []
-    names = listed([path.name for path in strangers], 3)
-    are = "file is" if len(strangers) == 1 else "files are"
-    return kept, [f"{len(strangers)} {are} not DICOM ({names}), and left out"]
+    expected = {
+        path
+        for path in paths
+        if path.suffix.lower() in {*SUFFIXES, ""} or path.suffix[1:].isdigit() or is_dicom(path)
+    }
+    rest = [path.name for path in paths if path not in expected]
+    are = "file is" if len(rest) == 1 else "files are"
+    notes = [f"{len(rest)} {are} not DICOM ({listed(rest, 3)}), and left out"] if rest else []
+    return sorted(expected), notes
 
 
 def _frames(path: Path, dataset: Any) -> Frames:
     """Return the form of a file's frames. Raises DataError or ConfigError."""
     require_image(path, dataset)
-    count = frames(dataset)
-    scales = [values(path, dataset, frame) for frame in range(count)]
-    samples = int(dataset.get("SamplesPerPixel", 1))
-    shape = (int(dataset.Rows), int(dataset.Columns), samples)
+    count = frame_count(dataset)
+    headers = [frame_header(path, dataset, frame) for frame in range(count)]
+    scales = [scale(path, flat) for flat in headers]
+    shape = (int(dataset.Rows), int(dataset.Columns), int(dataset.get("SamplesPerPixel", 1)))
     within(path, (count, *shape))
-    dtype = sample_type(scale.dtype for scale in scales)
-    notes = dict.fromkeys(note for scale in scales for note in scale.notes)
-    units = sorted({scale.unit for scale in scales if scale.unit})
+    dtype = sample_type(one.dtype for one in scales)
     image = replace(
         plain(path, shape, dtype, lambda: _planes(path, dtype)[0]),
-        unit=" and ".join(units),
-        step=max(scale.step for scale in scales),
+        unit=" and ".join(sorted({one.unit for one in scales if one.unit})),
+        step=max(one.step for one in scales),
         patient=bounds.plain(str(dataset.get("PatientID") or "").strip(), 80),
-        padding=padding(dataset, scales[0]),
-        notes=tuple(notes),
+        padding=scales[0].padding(dataset),
+        notes=tuple(dict.fromkeys(note for one in scales for note in one.notes)),
     )
-    expected = dataset.get("ImagesInAcquisition") if count == 1 else None
-    return Frames(image, _slices(path, dataset, count), int(expected or 0))
-
-
-def _slices(path: Path, dataset: Any, count: int) -> tuple[Slice, ...]:
-    """Return where each frame of a file lies. Raises DataError for frames without positions."""
-    get = partial(element, dataset)
-    number = dataset.get("InstanceNumber")
-    slices = []
-    for frame in range(count):
-        position = get(frame, "ImagePositionPatient", "PlanePositionSequence")
-        thickness = get(frame, "SpacingBetweenSlices", "PixelMeasuresSequence") or get(
-            frame, "SliceThickness", "PixelMeasuresSequence"
-        )
-        slices.append(
-            Slice(
-                path.name if count == 1 else f"{path.name} frame {frame + 1}",
-                (int(dataset.Rows), int(dataset.Columns)),
-                numbers(position, 3),
-                numbers(get(frame, "ImageOrientationPatient", "PlaneOrientationSequence"), 6),
-                numbers(get(frame, "PixelSpacing", "PixelMeasuresSequence"), 2),
-                abs(float(thickness)) if thickness else None,
-                None if number is None or count > 1 else int(number),
-                str(dataset.get("SeriesInstanceUID", "")),
-                "LOCALIZER" in (dataset.get("ImageType") or ()),
-                _telling(dataset, frame),
-            )
-        )
-    if count == 1:
-        return tuple(slices)
-    offsets = dataset.get("GridFrameOffsetVector")
-    if dataset.get("SOPClassUID") == DOSE and offsets and slices[0].orientation:
-        return _offset(slices, [float(offset) for offset in offsets])
-    own = [item(dataset, frame, "PlanePositionSequence") for frame in range(count)]
-    if any(position is None for position in own):
+    slices = [
+        frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)
+        for frame, flat in enumerate(headers)
+    ]
+    placed = dataset.get("SOPClassUID") == DOSE or all(
+        "PlanePositionSequence" in h for h in headers
+    )
+    if count > 1 and not placed:
         raise DataError(
             f"{path} holds {count} frames without positions (a film, or views); save each frame as "
             "PNG, or a volume as NIfTI"
         )
-    return tuple(slices)
+    return Frames(image, slices)
 
 
-def _offset(slices: Sequence[Slice], offsets: Sequence[float]) -> tuple[Slice, ...]:
-    """Return the planes of a dose, from their offsets to the first (PS3.3 C.8.8.3.2)."""
-    first = slices[0]
-    if first.position is None or first.orientation is None or len(offsets) != len(slices):
-        return tuple(slices)
-    normal = np.cross(first.orientation[:3], first.orientation[3:])
-    return tuple(
-        replace(one, position=tuple(np.array(first.position) + (offset - offsets[0]) * normal))
-        for one, offset in zip(slices, offsets, strict=True)
+def frame_slice(name: str, flat: Any, frame: int) -> Slice:
+    """Return where a frame lies, from its flat header."""
+    position = numbers(flat, "ImagePositionPatient", 3)
+    orientation = numbers(flat, "ImageOrientationPatient", 6)
+    spacing = numbers(flat, "PixelSpacing", 2)
+    if frame and flat.get("SOPClassUID") == DOSE and position and orientation:  # PS3.3 C.8.8.3.2
+        offset = float(flat.GridFrameOffsetVector[frame]) - float(flat.GridFrameOffsetVector[0])
+        position = tuple(position + offset * np.cross(orientation[:3], orientation[3:]))
+    number = flat.get("InstanceNumber")
+    return Slice(
+        name=name,
+        size=(int(flat.Rows), int(flat.Columns)),
+        position=position,
+        orientation=orientation,
+        spacing=spacing if min(spacing, default=0) > 0 else (),
+        thickness=abs(float(flat.get("SpacingBetweenSlices") or flat.get("SliceThickness") or 0)),
+        number=None if number is None else int(number),
+        series=str(flat.get("SeriesInstanceUID", "")),
+        localizer="LOCALIZER" in (flat.get("ImageType") or ()),
+        attributes={
+            element: bounds.plain(str(flat.get(element)), 40)
+            for element in DISTINGUISHING
+            if element in flat
+        },
     )
 
 
-def _telling(dataset: Any, frame: int) -> dict[str, str]:
-    """Return what may tell a frame from others at its position."""
-    found = {
-        name: element(dataset, frame, name, sequence) if sequence else dataset.get(name)
-        for name, sequence in TELLING.items()
-    }
-    return {name: bounds.plain(str(v), 40) for name, v in found.items() if v is not None}
-
-
-def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str] = ()) -> ImageFile:
+def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageFile:
     """Return files of one series as a volume. Raises DataError if their slices form no block."""
-    slices = [one for file in files for one in file.slices]
-    order, grid, more = block(path, slices)
-    counts = [len(file.slices) for file in files]
-    # localizers have another form, and do not count
-    used = [files[k].image for k in np.unique(np.repeat(range(len(files)), counts)[order])]
-    dtype = sample_type(image.dtype for image in used)
-    channels = {image.shape[-1] for image in used}
-    if len(channels) > 1:
+    order, grid, more = block(path, [one for file in files for one in file.slices])
+    frames = [(file.image, frame) for file in files for frame in range(len(file.slices))]
+    ordered = [frames[k] for k in order]  # without localizers, which have another form
+    images = list(dict.fromkeys(image for image, _ in ordered))
+    dtype = sample_type(image.dtype for image in images)
+    first = images[0]
+    if any(image.shape != first.shape for image in images):
         raise DataError(f"{path}: some slices have colour, others not; keep one of them")
-    paths = [file.image.path for file in files]
-    first = used[0]
-    common = dict.fromkeys(note for image in used for note in image.notes)
-    read = partial(_voxels, paths, counts, order, first.shape, dtype)
+    units = sorted({image.unit for image in images if image.unit})
+    mixed = [f"values of several units in one series ({listed(units, 3)})"] if units[1:] else []
+    common = dict.fromkeys(note for image in images for note in image.notes)
     return volume(
         grid,
-        channels.pop(),
+        first.shape[-1],
         dtype,
-        read,
+        partial(_voxels, [(image.path, frame) for image, frame in ordered], first.shape, dtype),
         unit=first.unit,
-        step=max(image.step for image in used),
+        step=max(image.step for image in images),
         patient=first.patient,
         padding=first.padding,
-        notes=(*more, *notes, *common),
+        notes=(*more, *notes, *mixed, *common),
     )
 
 
 def _voxels(
-    paths: Sequence[Path],
-    counts: Sequence[int],
-    order: Sequence[int],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
+    frames: Sequence[tuple[Path, int]], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Decode slices into a block (columns, rows, slices, C)."""
+    """Decode frames into a block (columns, rows, slices, C)."""
     rows, columns, channels = shape
-    out = np.empty((columns, rows, len(order), channels), dtype)
-    layer = {number: k for k, number in enumerate(order)}
-    start = 0
-    for path, count in zip(paths, counts, strict=True):
-        used = [frame for frame in range(count) if start + frame in layer]
-        planes = _planes(path, dtype) if used else ()
-        for frame in used:
-            out[:, :, layer[start + frame]] = planes[frame].swapaxes(0, 1)
-        start += count
+    out = np.empty((columns, rows, len(frames), channels), dtype)
+    layers: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+    for layer, (path, frame) in enumerate(frames):
+        layers[path].append((layer, frame))
+    for path, places in layers.items():
+        planes = _planes(path, dtype)
+        for layer, frame in places:
+            out[:, :, layer] = planes[frame].swapaxes(0, 1)
     return out
 
 
@@ -297,5 +237,6 @@ def _planes(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     raw = pixels(path, dataset)
     out = np.empty((*raw.shape[:3], raw.shape[3] if raw.ndim > 3 else 1), dtype)
     for frame, plane in enumerate(raw):
-        out[frame] = values(path, dataset, frame).of(plane, path).reshape(out.shape[1:])
+        values = scale(path, frame_header(path, dataset, frame)).values(plane, path)
+        out[frame] = values.reshape(out.shape[1:])
     return out

@@ -6,10 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
-from pomona.data.images.image_file import decoding
+from pomona.data.images.image_file import NoPixelsError, decoding
 from pomona.data.images.packages import package
 
 SUFFIXES = {".dcm", ".dicom", ".ima"}
@@ -44,11 +46,10 @@ def header(path: Path, whole: bool = False) -> Any:
     pydicom = package("pydicom", path)
     file(path)
     with decoding(path):
-        bare = not is_dicom(path)
-        dataset = pydicom.dcmread(path, stop_before_pixels=not whole, force=not bare)
+        dataset = pydicom.dcmread(path, stop_before_pixels=not whole, force=is_dicom(path))
         if not dataset:
             raise ValueError("it has no elements")
-        if not hasattr(dataset.file_meta, "TransferSyntaxUID"):
+        if "TransferSyntaxUID" not in dataset.file_meta:
             implicit = dataset.original_encoding[0]
             dataset.file_meta.TransferSyntaxUID = (
                 pydicom.uid.ImplicitVRLittleEndian
@@ -58,9 +59,38 @@ def header(path: Path, whole: bool = False) -> Any:
         return dataset
 
 
-def without_pixels(dataset: Any) -> str | None:
-    """Return what a file without an image is (report, plan, contours), or None if it has one."""
-    return None if "Rows" in dataset and "Columns" in dataset else object_name(dataset)
+def frame_count(dataset: Any) -> int:
+    """Return the number of frames."""
+    return int(dataset.get("NumberOfFrames") or 1)
+
+
+def frame_header(path: Path, dataset: Any, frame: int) -> Any:
+    """Return the elements of a frame as one flat data set: those of its own functional groups, else
+    of those that all frames share, else of the file.
+    """
+    elements = dict(dataset.items())
+    shared = list(dataset.get("SharedFunctionalGroupsSequence") or ())[:1]
+    frames = list(dataset.get("PerFrameFunctionalGroupsSequence") or ())[frame : frame + 1]
+    for group in (*shared, *frames):
+        for sequence in group:
+            elements[sequence.tag] = sequence
+            for item in list(sequence.value or ())[:1]:
+                elements.update(item.items())
+    flat = package("pydicom", path).Dataset(elements)
+    flat.file_meta = dataset.file_meta
+    return flat
+
+
+def numbers(dataset: Any, name: str, count: int) -> tuple[float, ...]:
+    """Return the ``count`` finite numbers of an element, or an empty tuple."""
+    values = tuple(map(float, dataset.get(name) or ()))
+    return values if len(values) == count and np.isfinite(values).all() else ()
+
+
+def has_image(dataset: Any) -> bool:
+    """Return whether a file holds an image: no report, plan, contours or segmentation."""
+    pixels = "Rows" in dataset and "Columns" in dataset
+    return pixels and dataset.get("SOPClassUID") not in SEGMENTATIONS
 
 
 def object_name(dataset: Any) -> str:
@@ -74,31 +104,25 @@ def require_image(path: Path, dataset: Any) -> None:
     """Raise DataError for a file that has no image, or not one that is read here.
 
     Raises:
-        DataError: contours, reports, slides, video, or samples that are not read.
+        DataError: contours, reports, segmentations, slides, or samples that are not read.
         ConfigError: a library that decodes its pixels is missing.
     """
-    if name := without_pixels(dataset):
-        remedy = "leave it out"
-        if dataset.get("SOPClassUID") == CONTOURS:
-            remedy = (
-                "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer, plastimatch)"
-            )
-        raise DataError(f"{path} is a DICOM {name}, which has no pixels; {remedy}")
-    if dataset.get("SOPClassUID") == MICROSCOPY:
+    name, uid = object_name(dataset), dataset.get("SOPClassUID")
+    if uid in SEGMENTATIONS:
         raise DataError(
-            f"{path} is a slide in tiles (whole slide microscopy); save regions as TIFF"
+            f"{path} is a DICOM {name}, a mask without an image; name it in the column mask"
         )
+    if not has_image(dataset):
+        contours = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
+        remedy = contours if uid == CONTOURS else "leave it out"
+        raise NoPixelsError(f"{path} is a DICOM {name}, which has no pixels; {remedy}")
+    if uid == MICROSCOPY:
+        raise DataError(f"{path} is a slide in tiles; save regions as TIFF")
     if "MOSAIC" in (dataset.get("ImageType") or ()):
         raise DataError(
             f"{path} holds the slices of a volume as tiles of one picture (Siemens mosaic); "
             "convert it to NIfTI (dcm2niix)"
         )
-    _require_samples(path, dataset)
-    require_decoder(path, dataset.file_meta.TransferSyntaxUID)
-
-
-def _require_samples(path: Path, dataset: Any) -> None:
-    """Raise DataError for samples other than gray up to 32 bits and colour of 8."""
     samples = int(dataset.get("SamplesPerPixel", 1))
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))
@@ -108,6 +132,7 @@ def _require_samples(path: Path, dataset: Any) -> None:
             f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray "
             "of up to 32 bits is read, and colour of 8"
         )
+    require_decoder(path, dataset.file_meta.TransferSyntaxUID)
 
 
 def require_decoder(path: Path, syntax: Any) -> None:
@@ -116,13 +141,12 @@ def require_decoder(path: Path, syntax: Any) -> None:
     """
     try:
         decoder = package("pydicom.pixels", path).get_decoder(syntax)
-        if decoder.is_available:
-            return
-        missing = " ".join(decoder.missing_dependencies)
     except NotImplementedError:
-        missing = ""
-    if "gdcm" in missing:
-        raise missing_decoder(path, syntax)
+        raise _not_read(path, syntax) from None
+    if decoder.is_available:
+        return
+    if "gdcm" in " ".join(decoder.missing_dependencies):
+        raise _missing_decoder(path, syntax)
     raise _not_read(path, syntax)
 
 
@@ -134,8 +158,7 @@ def _not_read(path: Path, syntax: Any, detail: str = "") -> DataError:
     )
 
 
-def missing_decoder(path: Path, syntax: Any) -> ConfigError:
-    """Return the error for pixels that need a library that is not installed."""
+def _missing_decoder(path: Path, syntax: Any) -> ConfigError:
     return ConfigError(
         f"{path} is stored as {syntax.name}; {with_extra('decoders')} (python-gdcm, imagecodecs), "
         "or save it uncompressed (gdcmconv --raw)"
@@ -155,9 +178,8 @@ def pixels(path: Path, dataset: Any) -> Any:
             values = package("pydicom.pixels", path).pixel_array(dataset)
         except (RuntimeError, ValueError, NotImplementedError) as fault:
             if syntax.is_compressed and find_spec("gdcm") is None:
-                raise missing_decoder(path, syntax) from None
+                raise _missing_decoder(path, syntax) from None
             if "does not support" in str(fault):
-                bits = f" of {dataset.get('BitsStored')} bits"
-                raise _not_read(path, syntax, bits) from None
+                raise _not_read(path, syntax, f" of {dataset.get('BitsStored')} bits") from None
             raise
-        return values if int(dataset.get("NumberOfFrames", 1) or 1) > 1 else values[None]
+        return values if frame_count(dataset) > 1 else values[None]

@@ -2,7 +2,7 @@
 a label map, laid onto the grid of an image by the positions of their frames.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError, listed
-from pomona.data.formats.dicom_groups import element, item, numbers
+from pomona.data.formats.dicom import frame_slice
 from pomona.data.formats.dicom_header import (
     SEGMENTATIONS,
+    frame_header,
     header,
     is_dicom,
     pixels,
     require_decoder,
 )
-from pomona.data.images.grid import TOLERANCE, Grid
+from pomona.data.images.grid import LPS_TO_RAS, Grid
 from pomona.data.images.image_file import decoding
-from pomona.data.images.slice_stack import TO_RAS
+from pomona.data.images.slice_stack import Slice, plane_affine
 
 HALF = 0.5  # of the full value of a fractional segment: from here on a voxel is in it
 
@@ -61,25 +62,36 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
     with decoding(path):
         dataset = header(path, whole=True)
         require_decoder(path, dataset.file_meta.TransferSyntaxUID)
-        numbering, notes = _classes(path, dataset, names)
+        numbers, notes = _classes(path, dataset, names)
         out = np.zeros(grid.shape if grid else size, np.uint8)
-        planes, more = _whole(dataset, pixels(path, dataset))
+        planes = pixels(path, dataset)
+        if str(dataset.SegmentationType) == "FRACTIONAL":
+            planes = planes >= HALF * float(dataset.MaximumFractionalValue)
+            meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
+            notes.append(f"fractional segments ({meaning}): a voxel is in one from {HALF:g} on")
+        lookup = np.zeros(max(numbers, default=0) + 1, np.uint8)
+        lookup[list(numbers)] = list(numbers.values())
         for frame, plane in enumerate(planes):
-            voxels = _target(path, dataset, frame, plane.shape, grid, out)
-            if str(dataset.SegmentationType) == "LABELMAP":
-                _label(path, voxels, plane, numbering)
-                continue
-            segment = item(dataset, frame, "SegmentIdentificationSequence")
-            number = numbering[int(segment.ReferencedSegmentNumber)]
-            inside = plane > 0
-            if (inside & (voxels != 0) & (voxels != number)).any():
-                first = names[int(voxels[inside & (voxels != 0)][0])]
+            flat = frame_header(path, dataset, frame)
+            segments = plane
+            if str(dataset.SegmentationType) != "LABELMAP":
+                segments = (plane > 0) * int(flat.ReferencedSegmentNumber)
+            if missing := {*np.unique(segments).tolist()} - {0, *numbers}:
                 raise DataError(
-                    f"the mask {path}: segments {first} and {names[number]} overlap; give each "
-                    "voxel one class"
+                    f"the mask {path} holds segment {min(missing)}, which it does not describe"
                 )
-            voxels[inside] = number
-        return Mask(grid.turned(out) if grid else out, (*notes, *more))
+            spot = frame_slice(f"frame {frame + 1}", flat, frame)
+            classes, window = _placed(path, spot, lookup[segments], out.shape, grid)
+            voxels = out[window]
+            overlap = (classes > 0) & (voxels > 0) & (voxels != classes)
+            if overlap.any():
+                pair = {names[voxels[overlap][0]], names[classes[overlap][0]]}
+                raise DataError(
+                    f"the mask {path}: segments {' and '.join(sorted(pair, key=names.index))} "
+                    "overlap; give each voxel one class"
+                )
+            voxels[classes > 0] = classes[classes > 0]
+        return Mask(grid.turned(out) if grid else out, tuple(notes))
 
 
 def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
@@ -87,122 +99,61 @@ def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, 
     labels = {
         int(segment.SegmentNumber): bounds.plain(str(segment.get("SegmentLabel", "")), 60)
         for segment in dataset.SegmentSequence
+        if int(segment.SegmentNumber)  # a label map may describe its background as segment 0
     }
-    index = {_plain(name): k for k, name in enumerate(names)}
-    named = {n: index[_plain(label)] for n, label in labels.items() if _plain(label) in index}
-    strangers = [label or f"number {n}" for n, label in labels.items() if n not in named and n != 0]
-    if not strangers:  # a label map may describe its background as segment 0
-        return {0: 0, **named}, []
-    if any(n != 0 for n in named):
+    index = {_folded(name): k for k, name in enumerate(names)}
+    numbers = {n: index[_folded(label)] for n, label in labels.items() if _folded(label) in index}
+    notes = []
+    if not numbers:
+        numbers = {n: n for n in labels if n < len(names)}
+        pairs = [f"{labels[n] or n} is {names[n]}" for n in numbers]
+        notes = [f"segments are taken by number, as none is named like a class: {listed(pairs, 4)}"]
+    if rest := [f"{n} ({label})" for n, label in labels.items() if n not in numbers]:
         raise DataError(
-            f"the mask {path} has segments {listed(strangers, 4)}, which data.classes does not "
-            f"name ({listed(names, 6)}); name each segment there"
-        )
-    labels.pop(0, None)
-    beyond = [f"{n} ({label})" for n, label in labels.items() if n >= len(names)]
-    if beyond:
-        raise DataError(
-            f"the mask {path} has segments {listed(beyond, 4)}, data.classes names {len(names)} "
+            f"the mask {path} has segments {listed(rest, 4)}, data.classes names {len(names)} "
             f"classes ({listed(names, 6)}); name each segment there"
         )
-    shown = [f"{label or n} is {names[n]}" for n, label in labels.items()]
-    note = f"segments are taken by number, since none has the name of a class: {listed(shown, 4)}"
-    return {n: n for n in labels}, [note]
+    return numbers, notes
 
 
-def _plain(name: str) -> str:
+def _folded(name: str) -> str:
     return normalize("NFC", name).casefold().strip()
 
 
-def _whole(dataset: Any, planes: NDArray[Any]) -> tuple[NDArray[Any], list[str]]:
-    """Return fractional frames as 0 and 1, others as they are, and remarks."""
-    if str(dataset.SegmentationType) != "FRACTIONAL":
-        return planes, []
-    full = float(dataset.MaximumFractionalValue)
-    meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
-    note = f"fractional segments ({meaning}): a voxel is in one from {HALF:g} on"
-    return (planes >= HALF * full).astype(np.uint8), [note]
-
-
-def _label(
-    path: Path, voxels: NDArray[np.uint8], plane: NDArray[Any], numbering: Mapping[int, int]
-) -> None:
-    """Write the classes of a frame of a label map."""
-    for number in np.unique(plane):
-        if number and int(number) not in numbering:
-            raise DataError(f"the mask {path} holds segment {number}, which it does not describe")
-        voxels[plane == number] = numbering.get(int(number), 0)
-
-
-def _target(
+def _placed(
     path: Path,
-    dataset: Any,
-    frame: int,
-    size: tuple[int, ...],
+    spot: Slice,
+    classes: NDArray[np.uint8],
+    shape: tuple[int, ...],
     grid: Grid | None,
-    out: NDArray[np.uint8],
-) -> NDArray[np.uint8]:
-    """Return the voxels (rows, columns) of ``out`` at which a frame lies, as a view.
-
-    Raises DataError if it does not lie on the grid.
+) -> tuple[NDArray[np.uint8], tuple[slice, ...]]:
+    """Return the classes of a frame on the axes of an image of this shape, and where in it they
+    lie. Raises DataError if they do not lie on its grid.
     """
     if grid is None:
-        if size != out.shape:
+        if classes.shape != shape:
             raise DataError(
-                f"the mask {path} has frames of {size[1]} x {size[0]} pixels, its image "
-                f"{out.shape[1]} x {out.shape[0]}; give each pixel one class"
+                f"the mask {path} has frames of {classes.shape[1]} x {classes.shape[0]} pixels, "
+                f"its image {shape[1]} x {shape[0]}; give each pixel one class"
             )
-        return out
-    corner, across, down = _directions(path, dataset, frame, grid)
-    start, extent = np.rint(corner).astype(int), np.array(size) - 1
-    axes = [int(np.abs(direction).argmax()) for direction in (down, across)]
-    exact = np.zeros((2, 3))
-    for row, (axis, direction) in enumerate(zip(axes, (down, across), strict=True)):
-        exact[row, axis] = np.sign(direction[axis])
-    errors = [corner - start, *((np.stack([down, across]) - exact) * extent[:, None])]
-    if axes[0] == axes[1] or np.abs(errors).sum(axis=0).max() > TOLERANCE:
+        return classes, ()
+    if not (spot.position and spot.orientation and spot.spacing and grid.oriented):
         raise DataError(
-            f"the mask {path}: frame {frame + 1} does not lie on the voxels of {grid.path} (its "
-            f"corner is at voxel {_shown(corner)}, a pixel across is {_shown(across)} of a voxel, "
-            f"one down {_shown(down)}); save it on the grid of the image"
+            f"the mask {path} ({spot.name}) or its image {grid.path} does not say where it lies in "
+            "the patient; save the mask as NIfTI with the image's affine"
         )
-    end = start + (exact * extent[:, None]).sum(axis=0).astype(int)
-    low, high = np.minimum(start, end), np.maximum(start, end)
-    if (low < 0).any() or (high >= grid.shape).any():
+    plane = Grid.of(path, (*spot.size[::-1], 1), LPS_TO_RAS @ plane_affine(spot))
+    placed = plane.onto(grid, classes.T[:, :, np.newaxis])
+    if placed is None:
         raise DataError(
-            f"the mask {path}: frame {frame + 1} lies outside {grid.path} (voxels {_shown(low)} to "
-            f"{_shown(high)} of {_shown(np.array(grid.shape))}); take the mask of this image"
+            f"the mask {path}: {spot.name} does not lie on the voxels of {grid.path}; save it on "
+            "the grid of the image"
         )
-    window = out[tuple(slice(int(a), int(b) + 1) for a, b in zip(low, high, strict=True))]
-    layer = 3 - sum(axes)
-    plane = window.transpose(*axes, layer)[:, :, 0]
-    return plane[:: int(exact[0, axes[0]]), :: int(exact[1, axes[1]])]
-
-
-def _directions(path: Path, dataset: Any, frame: int, grid: Grid) -> tuple[NDArray[Any], ...]:
-    """Return, in voxels of the grid, a frame's first pixel and the steps across and down."""
-    position = numbers(element(dataset, frame, "ImagePositionPatient", "PlanePositionSequence"), 3)
-    turn = numbers(
-        element(dataset, frame, "ImageOrientationPatient", "PlaneOrientationSequence"), 6
-    )
-    spacing = numbers(element(dataset, frame, "PixelSpacing", "PixelMeasuresSequence"), 2)
-    if position is None or turn is None or spacing is None:
+    values, start = placed
+    end = np.add(start, values.shape)
+    if min(start) < 0 or (end > shape).any():
         raise DataError(
-            f"the mask {path}: frame {frame + 1} has no position, orientation or pixel spacing; "
-            "save the mask as NIfTI on the grid of its image"
+            f"the mask {path}: {spot.name} lies outside {grid.path} (voxels {start} to "
+            f"{tuple(map(int, end - 1))} of {shape}); take the mask of this image"
         )
-    if not grid.oriented:
-        raise DataError(
-            f"the mask {path} lies in the patient, its image {grid.path} does not say how; save "
-            "the mask as NIfTI with the image's affine"
-        )
-    affine = np.eye(4)
-    affine[:3, 0] = np.array(turn[:3]) * spacing[1]
-    affine[:3, 1] = np.array(turn[3:]) * spacing[0]
-    affine[:3, 3] = position
-    steps = np.linalg.inv(grid.matrix) @ TO_RAS @ affine
-    return steps[:3, 3], steps[:3, 0], steps[:3, 1]
-
-
-def _shown(values: NDArray[Any]) -> str:
-    return f"({', '.join(f'{value:.3g}' for value in values + 0.0)})"
+    return values, tuple(map(slice, start, end))

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
-from pomona.data.images.grid import Grid
+from pomona.data.images.grid import Grid, volume
 from pomona.data.images.image_file import ImageFile, decoding, scaled, scaled_type, within
 from pomona.data.images.packages import package
-from pomona.data.images.volume import volume
 
 PACKED = (".gz", ".bz2")
-SUFFIXES = (".nii", ".img", ".hdr", ".mgh")
-ENDS = (*SUFFIXES, *(s + p for s in SUFFIXES for p in PACKED), ".mgz")
+STEMS = (".nii", ".img", ".hdr", ".mgh")
+SUFFIXES = (*STEMS, *(stem + packed for stem in STEMS for packed in PACKED), ".mgz")
+IN_MM = {"meter": 1000, "micron": 0.001}
 
 
 def opened(path: Path) -> ImageFile:
@@ -30,64 +30,64 @@ def opened(path: Path) -> ImageFile:
         DataError: not such a volume, or numbers that are not read.
         ConfigError: nibabel is not installed.
     """
-    image = _header(path)
-    stored = image.get_data_dtype()
-    slope, shift = (float(v) for v in (image.dataobj.slope, image.dataobj.inter))
+    image = _image(path)
+    stored, shape = image.get_data_dtype(), tuple(map(int, image.shape))
+    slope, shift = float(image.dataobj.slope), float(image.dataobj.inter)
     if stored.kind not in "iuf" or not (isfinite(slope) and isfinite(shift)):
         raise DataError(
             f"{path} holds {stored} times {slope} plus {shift}; store whole or real numbers"
         )
-    dtype = np.dtype(np.float32)
+    if len(shape) not in {3, 4, 5} or shape[2] == 1 or (len(shape) == 5 and shape[3] != 1):
+        raise DataError(
+            f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF"
+        )
+    shape = (*shape[:3], prod(shape[3:]))
+    within(path, shape)
+    dtype, step = np.dtype(np.float32), 0.0
     if stored.kind != "f":
         limits = np.iinfo(stored)
         dtype = scaled_type(float(limits.min), float(limits.max), slope, shift)
-    i, j, k, channels = _axes(path, tuple(map(int, image.shape)))
-    affine, notes = _affine(image)
-    grid = Grid.of(path, (i, j, k), affine, _oriented(image))
-    read = partial(_values, path, (i, j, k, channels), slope, shift, dtype)
-    step = 0.0 if stored.kind == "f" or (slope, shift) == (1, 0) else abs(slope)
-    return volume(grid, channels, dtype, read, step=step, notes=notes)
+        step = 0.0 if (slope, shift) == (1, 0) else abs(slope)
+    affine, oriented, notes = _affine(image)
+    grid = Grid.of(path, shape[:3], affine, oriented)
+    read = partial(_values, path, shape, slope, shift, dtype)
+    return volume(grid, shape[3], dtype, read, step=step, notes=notes)
 
 
-def _header(path: Path) -> Any:
-    """Open a file with nibabel, without its values."""
+def _image(path: Path) -> Any:
+    """Open a file with nibabel, without its values. Raises DataError, also for one that is not
+    packed and ends before its last voxel.
+    """
     nibabel = package("nibabel", path)
     nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print warnings
     file(path)
-    kinds = (nibabel.Nifti1Pair, nibabel.AnalyzeImage, nibabel.MGHImage)  # and their subclasses
     with decoding(path):
         image = nibabel.load(path)
-        if not isinstance(image, kinds):
-            raise DataError(
-                f"cannot read the image {path} (it is not a NIfTI, Analyze or MGH file); replace "
-                "or remove it"
-            )
-        for role in {"header", "image"} & image.file_map.keys():  # of a pair
-            file(Path(image.file_map[role].filename or path))
-        _require_whole(path, image)
-    return image
+        # and their subclasses
+        if not isinstance(image, nibabel.Nifti1Pair | nibabel.AnalyzeImage | nibabel.MGHImage):
+            raise ValueError("it is not a NIfTI, Analyze or MGH file")
+        for holder in image.file_map.values():  # two files of a pair
+            if holder.filename and Path(holder.filename).suffix != ".mat":
+                file(Path(holder.filename))
+        values = Path(image.file_map["image"].filename)
+        size = prod(map(int, image.shape)) * image.get_data_dtype().itemsize
+        needed, stored = int(image.dataobj.offset) + size, values.stat().st_size
+        if not values.name.lower().endswith((*PACKED, ".mgz")) and stored < needed:
+            raise DataError(f"{path} promises {needed} bytes but has {stored}; fetch it again")
+        return image
 
 
-def _require_whole(path: Path, image: Any) -> None:
-    """Raise DataError for a file, if not packed, that ends before its last voxel."""
-    values = Path(image.file_map["image"].filename)
-    needed = (
-        int(image.dataobj.offset) + prod(map(int, image.shape)) * image.get_data_dtype().itemsize
-    )
-    if not values.name.lower().endswith((*PACKED, ".mgz")) and values.stat().st_size < needed:
-        raise DataError(
-            f"{path} promises {needed} bytes but has {values.stat().st_size}; fetch it again"
-        )
-
-
-def _affine(image: Any) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return the affine in mm, and remarks."""
-    header, affine, notes = image.header, np.array(image.affine), list[str]()
-    if "qform_code" not in header:
-        return affine, ()
+def _affine(image: Any) -> tuple[NDArray[np.float64], bool, list[str]]:
+    """Return the affine in mm, whether the header has one and nibabel does not assume it, and
+    remarks.
+    """
+    header, affine = image.header, np.array(image.affine)
+    if "qform_code" not in header:  # MGH; Analyze has neither
+        return affine, "goodRASFlag" in header and bool(header["goodRASFlag"] > 0), []
     unit = header.get_xyzt_units()[0]
-    affine[:3] *= {"meter": 1000, "micron": 0.001}.get(unit, 1)
-    if min(header["qform_code"], header["sform_code"]) > 0:
+    affine[:3] *= IN_MM.get(unit, 1)
+    codes, notes = (int(header["qform_code"]), int(header["sform_code"])), list[str]()
+    if min(codes) > 0:
         corner = [*image.shape[:3], 1]
         apart = np.abs((header.get_sform() - header.get_qform()) @ corner)[:3].max()
         if apart > 0.1 * min(header.get_zooms()[:3]):
@@ -95,39 +95,11 @@ def _affine(image: Any) -> tuple[NDArray[np.float64], tuple[str, ...]]:
                 f"sform and qform of the header differ by up to {apart:.3g} {unit}: the sform is "
                 "taken, other programs may take the qform"
             )
-    return affine, tuple(notes)
-
-
-def _oriented(image: Any) -> bool:
-    """Return whether a header says where its voxels lie, and nibabel does not assume it."""
-    header = image.header
-    if "goodRASFlag" in header:  # MGH
-        return bool(header["goodRASFlag"] > 0)
-    if "qform_code" in header:
-        return bool(header["qform_code"] > 0 or header["sform_code"] > 0)
-    return False  # Analyze
-
-
-def _axes(path: Path, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Return x, y, z and the channels of a file's shape.
-
-    Raises DataError unless it is a volume's.
-    """
-    channels = prod(shape[3:])
-    if (
-        len(shape) not in {3, 4, 5}
-        or (len(shape) == 5 and shape[3] != 1)
-        or (shape[:3] and shape[2:3] == (1,))
-    ):
-        raise DataError(
-            f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF"
-        )
-    within(path, (*shape[:3], channels))
-    return (*shape[:3], channels)  # type: ignore[return-value]
+    return affine, max(codes) > 0, notes
 
 
 def _values(
     path: Path, shape: tuple[int, ...], slope: float, shift: float, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    raw = np.asanyarray(_header(path).dataobj.get_unscaled()).reshape(shape)
+    raw = np.asanyarray(_image(path).dataobj.get_unscaled()).reshape(shape)
     return scaled(raw, slope, shift, dtype, path)

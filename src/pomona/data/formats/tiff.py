@@ -23,10 +23,9 @@ from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.formats import pictures, tiff_tags
 from pomona.data.formats.tiff_layout import Layout
-from pomona.data.images.grid import Grid
+from pomona.data.images.grid import UNORIENTED, Grid, volume
 from pomona.data.images.image_file import ImageFile, decoding, plain
 from pomona.data.images.packages import package
-from pomona.data.images.volume import UNORIENTED, volume
 
 SUFFIXES = {".tif", ".tiff", ".tf8", ".btf"}
 # tags by number, for Pillow

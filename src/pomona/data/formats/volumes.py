@@ -7,7 +7,7 @@ from pomona.data.formats.dicom_header import SUFFIXES as DICOM
 from pomona.data.formats.dicom_header import is_dicom
 from pomona.data.images.image_file import ImageFile
 
-SUFFIXES = (*nifti.ENDS, *itk.SUFFIXES, *sorted(DICOM))
+SUFFIXES = (*nifti.SUFFIXES, *itk.SUFFIXES, *sorted(DICOM))
 # data of a header in a file of its own, which is the one to name
 COMPANIONS = {".hdr": ".img", ".raw": ".mhd", ".zraw": ".mhd"}
 
@@ -31,7 +31,7 @@ def opened(path: Path, picture: bool = False) -> ImageFile | None:
     name = path.name.lower()
     if path.is_dir():
         return dicom.series(path)
-    if name.endswith(nifti.ENDS):
+    if name.endswith(nifti.SUFFIXES):
         return nifti.opened(path)
     if name.endswith(itk.SUFFIXES):
         return itk.opened(path)

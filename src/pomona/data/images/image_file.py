@@ -24,6 +24,10 @@ Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
 
 
+class NoPixelsError(DataError):
+    """A file of an image format that holds no image, as a report among DICOM slices."""
+
+
 @dataclass(frozen=True)
 class ImageFile:
     """An image or volume that has not been decoded yet.

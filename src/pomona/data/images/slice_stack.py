@@ -1,7 +1,7 @@
 """Slices as a volume: their order and grid, and everything that keeps them from being a block."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
-from pomona.data.images.grid import Grid
+from pomona.data.images.grid import LPS_TO_RAS, Grid
 
 GAP = 1.5  # a gap of more than this many usual slice distances means that a slice is missing
 UNEVEN = 0.02  # of the usual distance: more is not rounding
 TILT = 0.2  # degrees: less is rounding
 SHIFT = 0.25  # of a pixel: a slice further from the line of the others is shifted against them
-SAME_DIRECTION, SAME_SPACING = 2e-3, 2e-3
-TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's coordinates grow to the left and to the back
+ROUNDING = 2e-3  # of the largest number of a spacing or a direction
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,21 @@ class Slice:
         number: by which slices without positions are ordered.
         series: UID of its series.
         localizer: whether it is an overview that shows where the slices lie.
-        attributes: what tells slices at one position apart: echoes, time points, files.
+        attributes: what tells slices at one position apart, as echoes and time points.
+
+    A position, orientation or spacing that the header does not have is empty.
     """
 
     name: str
-    size: tuple[int, int]
-    position: Sequence[float] | None
-    orientation: tuple[float, ...] | None
-    spacing: tuple[float, ...] | None
-    thickness: float | None = None
-    number: int | None = None
-    series: str = ""
-    localizer: bool = False
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    size: tuple[int, ...]
+    position: tuple[float, ...]
+    orientation: tuple[float, ...]
+    spacing: tuple[float, ...]
+    thickness: float
+    number: int | None
+    series: str
+    localizer: bool
+    attributes: dict[str, str]
 
 
 class Block(NamedTuple):
@@ -71,82 +72,97 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
             other, missing slices, or no order.
     """
     kept = [k for k, one in enumerate(slices) if not one.localizer] or [*range(len(slices))]
-    used = [slices[k] for k in kept]
     notes = []
     if len(kept) < len(slices):
         overviews = [one.name for one in slices if one.localizer]
         notes.append(f"{len(overviews)} localizers are left out ({listed(overviews, 2)})")
-    _require_alike(path, used)
-    coordinates, unit = _coordinates(path, used)
-    order = sorted(range(len(used)), key=coordinates.__getitem__)
-    ordered = [used[k] for k in order]
-    steps = np.diff([coordinates[k] for k in order])
-    usual = 1.0 if unit != "mm" else float(np.median(steps)) if len(steps) else 0.0
-    _require_distances(path, ordered, steps, usual, unit)
-    if unit == "mm":
-        notes += _uneven(steps, usual)
-    grid, more = _grid(path, ordered, unit == "mm")
-    return Block([kept[k] for k in order], grid, (*notes, *more))
+    _require_alike(path, [slices[k] for k in kept])
+    placed = all(slices[k].position and slices[k].orientation for k in kept)
+    heights = _heights(path, [slices[k] for k in kept], placed)
+    order = [kept[k] for k in np.argsort(heights, kind="stable")]
+    ordered = [slices[k] for k in order]
+    steps = np.diff(np.sort(heights))
+    usual = float(np.median(steps)) if placed and len(steps) else 1.0
+    _require_distances(path, ordered, steps, usual, "mm" if placed else "by InstanceNumber")
+    if placed and np.abs(steps - usual).max(initial=0) > max(UNEVEN * usual, 0.01):
+        notes.append(
+            f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
+            f"{usual:.4g} mm, nothing is resampled here"
+        )
+    if not ordered[0].spacing:
+        notes.append("PixelSpacing is missing; 1 mm is assumed")
+    grid, more = _grid(path, ordered, placed)
+    return Block(order, grid, (*notes, *more))
+
+
+def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, list[str]]:
+    """Return the grid of slices in order, and remarks."""
+    first = ordered[0]
+    shape = (*first.size[::-1], len(ordered))
+    if not placed:
+        affine = plane_affine(replace(first, position=(), orientation=()))
+        return Grid.of(path, shape, affine, oriented=False), []
+    affine, notes = plane_affine(first), list[str]()
+    if len(ordered) > 1:
+        positions = np.array([one.position for one in ordered])
+        affine[:3, 2] = (positions[-1] - positions[0]) / (len(ordered) - 1)
+        notes = _tilted(affine)
+        _require_straight(path, ordered, positions, affine)
+    return Grid.of(path, shape, LPS_TO_RAS @ affine), notes
+
+
+def plane_affine(plane: Slice) -> NDArray[np.float64]:
+    """Return the affine (4, 4) from columns, rows and layers of a slice to mm in DICOM's
+    coordinates, with the next layer at its thickness.
+    """
+    across, down = np.reshape(plane.orientation or (1, 0, 0, 0, 1, 0), (2, 3))
+    between_rows, between_columns = plane.spacing or (1.0, 1.0)
+    affine = np.eye(4)
+    affine[:3, 0] = across * between_columns
+    affine[:3, 1] = down * between_rows
+    affine[:3, 2] = np.cross(across, down) * (plane.thickness or 1.0)
+    affine[:3, 3] = plane.position or (0, 0, 0)
+    return affine
 
 
 def _require_alike(path: Path, slices: Sequence[Slice]) -> None:
     """Raise DataError unless all slices are of one series, size, orientation and spacing."""
     first = slices[0]
-    series = list(dict.fromkeys(one.series for one in slices))
-    alike: tuple[tuple[str, Callable[[Slice], bool]], ...] = (
-        ("series", lambda one: one.series == first.series),
-        ("size", lambda one: one.size == first.size),
-        ("orientation", lambda one: _near(one.orientation, first.orientation, SAME_DIRECTION)),
-        (
-            "spacing (PixelSpacing)",
-            lambda one: _near(
-                one.spacing, first.spacing, SAME_SPACING * min(first.spacing or (1,))
-            ),
-        ),
-    )
-    for name, same in alike:
-        if other := next((one for one in slices if not same(one)), None):
-            count = f" of {len(series)} series" if len(series) > 1 else ""
-            detail = f" ({_shown(other)} and {_shown(first)})" if name[:2] == "or" else ""
-            raise DataError(
-                f"{path}: {other.name} differs from {first.name} in {name}{detail}; put each "
-                f"series{count} into its own folder"
-            )
+    series = len({one.series for one in slices})
+    for name in ("series", "size", "orientation", "spacing"):
+        expected = getattr(first, name)
+        for one in slices:
+            if _differs(getattr(one, name), expected):
+                count = f" of {series} series" if series > 1 else ""
+                values = "" if name == "series" else f" ({getattr(one, name)} and {expected})"
+                raise DataError(
+                    f"{path}: {one.name} differs from {first.name} in {name}{values}; put each "
+                    f"series{count} into its own folder"
+                )
 
 
-def _near(one: Sequence[float] | None, other: Sequence[float] | None, tolerance: float) -> bool:
-    if one is None or other is None:
-        return one is other
-    return bool(np.abs(np.subtract(one, other)).max() <= tolerance)
+def _differs(values: Any, expected: Any) -> bool:
+    """Return whether numbers differ by more than rounding, or texts at all."""
+    if values == expected or isinstance(values, str) or len(values) != len(expected):
+        return bool(values != expected)
+    return bool(np.abs(np.subtract(values, expected)).max() > ROUNDING * np.abs(expected).max())
 
 
-def _shown(one: Slice) -> str:
-    return "none" if one.orientation is None else "\\".join(f"{v:.3g}" for v in one.orientation)
-
-
-def _coordinates(path: Path, slices: Sequence[Slice]) -> tuple[list[float], str]:
-    """Return the coordinate of each slice along the normal of their plane, or its number; and the
-    unit.
+def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.float64]:
+    """Return the position of each slice along the normal of their plane, or its number.
 
     Raises DataError for slices without both.
     """
-    orientation = slices[0].orientation
-    positions = [one.position for one in slices if one.position is not None]
-    if orientation is not None and len(positions) == len(slices):
-        normal = _normal(orientation)
-        return [float(np.dot(normal, position)) for position in positions], "mm"
-    numbers = [float(one.number) for one in slices if one.number is not None]
-    if len(numbers) < len(slices):
-        if len(slices) == 1:
-            return [0.0], "by InstanceNumber"
+    if placed:
+        orientation = slices[0].orientation
+        normal = np.cross(orientation[:3], orientation[3:])
+        return np.array([one.position for one in slices]) @ normal
+    numbers = [one.number for one in slices]
+    if None in numbers and len(slices) > 1:
         raise DataError(
             f"{path}: slices without ImagePositionPatient and InstanceNumber have no order; add one"
         )
-    return numbers, "by InstanceNumber"
-
-
-def _normal(orientation: Sequence[float]) -> NDArray[np.float64]:
-    return np.cross(orientation[:3], orientation[3:])
+    return np.array([number or 0 for number in numbers], np.float64)
 
 
 def _require_distances(
@@ -154,97 +170,58 @@ def _require_distances(
 ) -> None:
     """Raise DataError for slices at one position, and for gaps."""
     least = 1e-3 * max(float(np.max(steps, initial=0)), 1e-3)
-    doubles = int((steps <= least).sum())
-    for step, (before, after) in zip(steps, pairwise(ordered), strict=True):
+    pairs = list(zip(steps, pairwise(ordered), strict=True))
+    for step, (before, after) in pairs:
         if step <= least:
-            raise DataError(
-                f"{path}: {before.name} and {after.name} are at the same place; "
-                f"{_apart(before, after, len(ordered), doubles)}"
+            differences = [
+                f"{name} {value} and {after.attributes.get(name)}"
+                for name, value in before.attributes.items()
+                if value != after.attributes.get(name)
+            ]
+            positions = len(ordered) - int((steps <= least).sum())
+            remedy = (
+                f"they differ in {listed(differences, 3)} ({len(ordered)} slices at {positions} "
+                "positions); put each volume (echo, time point) into its own folder"
+                if differences
+                else "keep one of them"
             )
-    for step, (before, after) in zip(steps, pairwise(ordered), strict=True):
+            raise DataError(
+                f"{path}: {before.name} and {after.name} are at the same place; {remedy}"
+            )
+    for step, (before, after) in pairs:
         if step > GAP * usual:
             raise DataError(
                 f"{path}: slices are missing between {before.name} and {after.name}: {step:.4g} "
-                f"{unit}, elsewhere {usual:.4g}; fetch the series again, or resample it to one "
-                "distance"
+                f"{unit}, elsewhere {usual:.4g}; fetch the series again, or resample it"
             )
 
 
-def _apart(before: Slice, after: Slice, count: int, doubles: int) -> str:
-    """Return what tells two slices at one position apart, and what to do."""
-    different = [
-        f"{name} {before.attributes[name]} and {after.attributes.get(name)}"
-        for name in before.attributes
-        if before.attributes[name] != after.attributes.get(name)
-    ]
-    if not different:
-        return "keep one of them"
-    return (
-        f"they differ in {listed(different, 3)} ({count} slices at {count - doubles} positions); "
-        "put each volume (echo, time point) into its own folder"
-    )
-
-
-def _uneven(steps: NDArray[Any], usual: float) -> list[str]:
-    """Warn if slices are not equally far apart."""
-    if not len(steps) or np.abs(steps - usual).max() <= max(UNEVEN * usual, 0.01):
+def _tilted(affine: NDArray[np.float64]) -> list[str]:
+    """Return a note if slices are not stacked at a right angle."""
+    line, normal = affine[:3, 2], np.cross(affine[:3, 0], affine[:3, 1])
+    share = abs(line @ normal) / (np.linalg.norm(line) * np.linalg.norm(normal))
+    angle = np.degrees(np.arccos(min(1.0, share)))
+    if angle <= TILT:
         return []
     return [
-        (
-            f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
-            f"{usual:.4g} mm, nothing is resampled here"
-        )
+        f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked aslant, as stored; "
+        "resample them to a right-angled block, or keep all scans alike"
     ]
-
-
-def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, list[str]]:
-    """Return the grid of slices in order, and remarks."""
-    first, last, count = ordered[0], ordered[-1], len(ordered)
-    notes = []
-    spacing = first.spacing
-    if spacing is None or min(spacing) <= 0:
-        spacing = (1.0, 1.0)
-        notes.append("PixelSpacing is missing; 1 mm is assumed")
-    thickness = first.thickness or 1.0
-    shape = (first.size[1], first.size[0], count)
-    if not placed or first.orientation is None:
-        affine = np.diag([spacing[1], spacing[0], thickness, 1.0])
-        return Grid.of(path, shape, affine, oriented=False), notes
-    normal = _normal(first.orientation)
-    line = normal * thickness
-    if count > 1:
-        line = (np.array(last.position) - np.array(first.position)) / (count - 1)
-        notes += _tilted(line, normal)
-        _require_straight(path, ordered, line, SHIFT * min(spacing))
-    affine = np.eye(4)
-    affine[:3, 0] = np.array(first.orientation[:3]) * spacing[1]
-    affine[:3, 1] = np.array(first.orientation[3:]) * spacing[0]
-    affine[:3, 2] = line
-    affine[:3, 3] = first.position
-    return Grid.of(path, shape, TO_RAS @ affine), notes
-
-
-def _tilted(line: NDArray[Any], normal: NDArray[Any]) -> Iterator[str]:
-    """Warn if slices are not stacked at a right angle."""
-    share = abs(line @ normal) / (np.linalg.norm(line) * np.linalg.norm(normal))
-    angle = float(np.degrees(np.arccos(min(1.0, share))))
-    if angle > TILT:
-        yield (
-            f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked aslant, as stored; "
-            "resample them to a right-angled block, or keep all scans alike"
-        )
 
 
 def _require_straight(
-    path: Path, ordered: Sequence[Slice], line: NDArray[Any], most: float
+    path: Path,
+    ordered: Sequence[Slice],
+    positions: NDArray[np.float64],
+    affine: NDArray[np.float64],
 ) -> None:
-    """Raise DataError if a slice lies beside the line through the first and the last."""
-    direction = line / np.linalg.norm(line)
-    for one in ordered:
-        offset = np.array(one.position) - np.array(ordered[0].position)
-        aside = float(np.linalg.norm(offset - (offset @ direction) * direction))
-        if aside > max(most, 0.05):
-            raise DataError(
-                f"{path}: {one.name} is shifted by {aside:.3g} mm against the line of the other "
-                "slices; they form no block: resample them, or fetch the series again"
-            )
+    """Raise DataError if a slice does not lie on the line through the first and the last."""
+    direction = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
+    offsets = positions - positions[0]
+    aside = np.linalg.norm(offsets - np.outer(offsets @ direction, direction), axis=1)
+    pixel = min(ordered[0].spacing or (1.0,))
+    if aside.max() > max(SHIFT * pixel, 0.05):
+        raise DataError(
+            f"{path}: {ordered[aside.argmax()].name} is shifted by {aside.max():.3g} mm against "
+            "the line of the other slices; resample them, or fetch the series again"
+        )
