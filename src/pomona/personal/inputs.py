@@ -91,10 +91,11 @@ def read(
         case ".txt" if about.kind == "text":
             with reading(path):
                 texts = content(file(path), LONG)
+            codec = csv.encoding(texts, about.form)
             try:
-                whole = StringIO(texts.decode(csv.encoding(texts, about.form)), None)
+                whole = StringIO(texts.decode(codec), None)
             except UnicodeError as fault:
-                raise DataError(f"{path}: {csv.misread(fault, about.form)}") from None
+                raise DataError(f"{path}: {csv.misread(fault, codec)}") from None
             return Samples(encoded([line.rstrip("\n") for line in whole], about))
         case _ if table:
             return _records(path, about, beside)

@@ -14,17 +14,16 @@ suffix and whose object is a ``Format``.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from pomona.core.errors import ConfigError, DataError, with_extra
+from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file
-from pomona.data.formats.columns import Columns
-from pomona.data.formats.folder import Reader
+from pomona.data.formats.columns import Columns, Reader
 from pomona.data.formats.transfer import Work, read_columns
 from pomona.data.settings import (
     CsvFile,
@@ -56,41 +55,26 @@ class Format:
 
 
 CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFile)
-_STATISTICS = partial(
-    Format,
-    reader="pomona.data.formats.statistics_files:read",
-    library="pyreadstat",
-    extra="clinical",
-    settings=StatisticsFormat,
-)
-_SPREADSHEET = Format(
-    "spreadsheet",
-    "pomona.data.formats.spreadsheets:read",
-    "python_calamine",
-    "clinical",
-    SpreadsheetFormat,
-)
-_FORMATS: Mapping[str, Format] = {
-    **dict.fromkeys((".csv", ".data", ".tsv", ".txt"), CSV),
-    **dict.fromkeys((".parquet", ".pq"), Format("Parquet", "pomona.data.formats.arrow:parquet")),
-    **dict.fromkeys(
-        (".arrow", ".feather", ".ipc"), Format("Arrow", "pomona.data.formats.arrow:ipc")
-    ),
-    ".orc": Format("ORC", "pomona.data.formats.arrow:orc"),
-    **dict.fromkeys((".sas7bdat", ".xpt"), _STATISTICS("SAS")),
-    **dict.fromkeys((".por", ".sav", ".zsav"), _STATISTICS("SPSS")),
-    ".dta": _STATISTICS("Stata"),
-    **dict.fromkeys((".ods", ".xls", ".xlsb", ".xlsm", ".xlsx"), _SPREADSHEET),
+_STATISTICS = ("pomona.data.formats.statistics_files:read", "pyreadstat", "clinical")
+_SHEETS = ("pomona.data.formats.spreadsheets:read", "python_calamine", "clinical")
+_FORMATS: Mapping[Format, Sequence[str]] = {
+    CSV: (".csv", ".data", ".tsv", ".txt"),
+    Format("Parquet", "pomona.data.formats.arrow:parquet"): (".parquet", ".pq"),
+    Format("Arrow", "pomona.data.formats.arrow:ipc"): (".arrow", ".feather", ".ipc"),
+    Format("ORC", "pomona.data.formats.arrow:orc"): (".orc",),
+    Format("SAS", *_STATISTICS, StatisticsFormat): (".sas7bdat", ".xpt"),
+    Format("SPSS", *_STATISTICS, StatisticsFormat): (".por", ".sav", ".zsav"),
+    Format("Stata", *_STATISTICS, StatisticsFormat): (".dta",),
+    Format("spreadsheet", *_SHEETS, SpreadsheetFormat): (".ods", ".xls", ".xlsb", ".xlsm", ".xlsx"),
 }
 
 
 @cache
 def formats() -> Mapping[str, Format]:
     """Return all formats by suffix, with those of other packages."""
-    outside = {
-        entry.name: cast("Format", entry.load()) for entry in entry_points(group=ENTRY_POINTS)
-    }
-    return {**outside, **_FORMATS}
+    outside = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
+    inside = {ending: form for form, endings in _FORMATS.items() for ending in endings}
+    return {**outside, **inside}
 
 
 def suffix(path: Path) -> str:
@@ -107,11 +91,12 @@ def part_files(folder: Path) -> list[Path]:
     """Return the table files in a folder and its folders, in order; hidden ones are left out, and
     those with an underscore, which programs write beside their data.
     """
-    every = (path for path in sorted(folder.rglob("*")) if format_of(path) and path.is_file())
     return [
         path
-        for path in every
-        if not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
+        for path in sorted(folder.rglob("*"))
+        if format_of(path)
+        and path.is_file()
+        and not any(name.startswith((".", "_")) for name in path.relative_to(folder).parts)
     ]
 
 
@@ -148,22 +133,44 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
     A file whose suffix is unknown is read as CSV.
 
     Raises:
-        ConfigError: the library of a format is missing.
+        ConfigError: the library of a format is missing, or a setting is for other formats.
         DataError: a file is missing, cannot be read, or is not of its format.
     """
-    work = []
+    work, used = [], []
     for path in paths:
         files = part_files(path) if path.is_dir() else [path]
-        known = [format_of(each) or CSV for each in files]
-        readers = [_reader(each, form) for each, form in zip(files, known, strict=True)]
-        if not readers:
-            raise DataError(f"{path} has no tables; set data.path to a file")
-        work.append(Work(path, known[0].title, [*zip(map(file, files), readers, strict=True)]))
+        by_format = {format_of(each) or CSV: each for each in files}
+        if len(by_format) != 1:
+            raise DataError(
+                f"{path} has tables of {len(by_format)} formats "
+                f"({listed([each.name for each in by_format.values()])}); keep those of one, or "
+                "set data.path to a file"
+            )
+        form = next(iter(by_format))
+        if form.library and not find_spec(form.library):
+            raise ConfigError(
+                f"{path}: {form.title} needs {form.library}; {with_extra(form.extra)}"
+            )
+        reader = cast("Reader", load(form.reader))
+        work.append(Work(path, [*map(file, files)], reader, form.title))
+        used.append(form)
+    _refuse_idle_settings(work, used, settings)
     return read_columns(work, settings)
 
 
-def _reader(path: Path, form: Format) -> Reader:
-    """Return a format's read function. Raises ConfigError if its library is missing."""
-    if form.library and not find_spec(form.library):
-        raise ConfigError(f"{path}: {form.title} needs {form.library}; {with_extra(form.extra)}")
-    return cast("Reader", load(form.reader))
+def _refuse_idle_settings(work: Sequence[Work], used: Sequence[Format], settings: object) -> None:
+    """Raise ConfigError for settings of other formats than the files have: those of a folder are
+    known only now.
+    """
+    read_keys = {key for form in used if form.settings for key in form.settings.model_fields}
+    for form in formats().values():
+        if form.settings and isinstance(settings, form.settings):
+            keys = form.settings.model_fields.keys() - DataSettings.model_fields.keys() - read_keys
+            idle = sorted(
+                k for k in keys if getattr(settings, k) != form.settings.model_fields[k].default
+            )
+            if idle:
+                raise ConfigError(
+                    f"data.{idle[0]} is for {form.title}, {work[0].path} has {work[0].title}; "
+                    f"remove it, or set data.format = '{work[0].title.lower()}' for its settings"
+                )

@@ -1,16 +1,8 @@
-"""Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know.
+"""Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know."""
 
-Arrays are built without ``pyarrow.array``, which would load pandas, where it is installed, in each
-child process that reads a file.
-"""
-
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyarrow import orc as arrow_orc
 from pyarrow import parquet as arrow_parquet
 
@@ -20,6 +12,7 @@ from pomona.data.formats.columns import Columns
 from pomona.data.formats.transfer import spooled
 
 ROWS = 1 << 14  # read at once
+BYTES = {"binary", "large_binary", "fixed_size_binary", "binary_view"}
 
 
 def parquet(path: Path, settings: object) -> Columns:
@@ -63,48 +56,30 @@ def metadata(path: Path, key: str) -> bytes:
     return value
 
 
-def columns_of(table: Any, **known: Any) -> Columns:
-    """Return the columns of a ``pyarrow.Table``; ``known``: further attributes."""
-    return Columns(tuple(table.column_names), tuple(map(common, table.columns)), **known)
+def columns_of(table: pa.Table) -> Columns:
+    """Return the columns of a table in types that later steps know."""
+    return Columns(tuple(table.column_names), tuple(map(common, table.columns)))
 
 
-def common(array: Any) -> Any:
+def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column in a type that later steps know.
 
     Texts that a writer stored as bytes become texts, if every cell is valid UTF-8; so do views.
     """
-    kind = array.type
-    if isinstance(kind, pa.BaseExtensionType):
-        return common(
-            pa.chunked_array([chunk.storage for chunk in array.chunks], kind.storage_type)
-        )
-    if pa.types.is_string_view(kind):
+    arrow_type = array.type
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        chunks = [chunk.storage for chunk in array.chunks]
+        return common(pa.chunked_array(chunks, arrow_type.storage_type))
+    if pa.types.is_dictionary(arrow_type):
+        return common(array.cast(arrow_type.value_type))
+    if pa.types.is_string_view(arrow_type):
         return array.cast(pa.large_string())
-    if pa.types.is_dictionary(kind):
-        return common(array.cast(kind.value_type))
-    if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
-        return common(array.cast(pa.large_binary()))
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_timestamp(arrow_type) and arrow_type.unit == "ns":
+        return array.cast(pa.timestamp("us", arrow_type.tz), safe=False)
+    if str(arrow_type).partition("[")[0] in BYTES:
+        array = array.cast(pa.large_binary())
         try:
             return array.cast(pa.large_string())
         except pa.ArrowInvalid:
             return array
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return array.cast(pa.timestamp("us", kind.tz), safe=False)
     return array
-
-
-def text_array(cells: Iterable[str | None]) -> pa.Array:
-    """Return texts (n,) as Arrow; None is a gap."""
-    builder = pa.lib.StringBuilder()
-    builder.append_values(cells)
-    return builder.finish()
-
-
-def number_array(values: NDArray[Any], missing: NDArray[np.bool_]) -> pa.Array:
-    """Return numbers, dates or moments (n,) as Arrow, with gaps where they are missing."""
-    numpy_type = pa.from_numpy_dtype(values.dtype)
-    if pa.types.is_date32(numpy_type):
-        values = values.astype(np.int64).astype(np.int32)
-    buffers = [np.packbits(~missing, bitorder="little"), np.ascontiguousarray(values)]
-    return pa.Array.from_buffers(numpy_type, len(values), [*map(pa.py_buffer, buffers)])

@@ -1,10 +1,20 @@
-"""What every table format gives: Arrow columns with their names, before anything is interpreted."""
+"""What every table format gives: Arrow columns with their names, before anything is interpreted.
 
-from collections.abc import Sequence
+Arrays are built without ``pyarrow.array``, which would load pandas, where it is installed, in each
+child process that reads a file.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
+from pathlib import Path
 from typing import Any
 from unicodedata import normalize
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from pomona.core.errors import listed
 
@@ -59,33 +69,48 @@ class Columns:
         """Return the columns with NFC names, in which each further column of a name has a number
         behind it, as programs write them that put one column into each form: ``Complete? (2)``.
         """
-        if not self.named:
-            return self
         names = [normalize("NFC", name.strip()) for name in self.names]
-        taken, counts, each = set(names), dict[str, int](), list[str]()
+        if not self.named or len(set(names)) == len(names):
+            return replace(self, names=tuple(names))
+        counts, distinct = Counter[str](), list[str]()
         for name in names:
-            new, counts[name] = name, counts.get(name, 0) + 1
-            while counts[name] > 1 and (new := f"{name} ({counts[name]})") in taken:
+            counts[name] += 1
+            numbered = f"{name} ({counts[name]})" if counts[name] > 1 else name
+            while counts[name] > 1 and numbered in {*names, *distinct}:
                 counts[name] += 1
-            taken.add(new)
-            each.append(new)
+                numbered = f"{name} ({counts[name]})"
+            distinct.append(numbered)
         repeated = [name for name, count in counts.items() if count > 1]
+        example = next(name for name, old in zip(distinct, names, strict=True) if name != old)
         note = (
             f"{source}: several columns are named {listed(repeated, 8)}; from the second on "
-            f"they have a number behind the name: {each[_second(names)]!r}"
-            if repeated
-            else ""
+            f"they have a number behind the name: {example!r}"
         )
-        return replace(self, names=tuple(each), notes=(*self.notes, *filter(None, [note])))
-
-
-def _second(names: Sequence[str]) -> int:
-    """Return the index of the first name that was there before."""
-    return next(k for k, name in enumerate(names) if name in names[:k])
+        return replace(self, names=tuple(distinct), notes=(*self.notes, note))
 
 
 def cell_text(value: Any) -> str:
     """Format a value as in CSV: empty for null and NaN, ISO for dates, True and False."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
-    return value.isoformat() if isinstance(value, date | datetime) else str(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def text_array(cells: Iterable[str | None]) -> pa.Array:
+    """Return texts (n,) as Arrow; None is a gap."""
+    builder = pa.lib.StringBuilder()
+    builder.append_values(cells)
+    return builder.finish()
+
+
+def number_array(values: NDArray[Any], missing: NDArray[np.bool_]) -> pa.Array:
+    """Return numbers, dates or moments (n,) as Arrow, with gaps where they are missing."""
+    numpy_type = pa.from_numpy_dtype(values.dtype)
+    if pa.types.is_date32(numpy_type):
+        values = values.astype(np.int64).astype(np.int32)
+    buffers = [np.packbits(~missing, bitorder="little"), np.ascontiguousarray(values)]
+    return pa.Array.from_buffers(numpy_type, len(values), [*map(pa.py_buffer, buffers)])
+
+
+Reader = Callable[[Path, object], Columns]
+"""Reads a file with the settings of its data."""

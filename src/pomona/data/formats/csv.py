@@ -9,11 +9,11 @@ import codecs
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +36,7 @@ DIVIDERS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """What the start of a CSV file says about the rest.
 
     Attributes:
@@ -54,22 +53,19 @@ class Start:
 
 
 class CountedLines:
-    """A stream that counts the lines of what is read from it."""
+    """A stream that counts the line breaks of what is read from it."""
+
+    closed = False
 
     def __init__(self, raw: IO[bytes]) -> None:
-        self.raw, self.breaks, self.end, self.closed = raw, 0, b"", False
+        self.raw, self.breaks, self.last = raw, 0, b""
 
     def read(self, count: int) -> bytes:
         """Return the next bytes."""
         content = self.raw.read(count)
         self.breaks += content.count(b"\n")
-        self.end = content.rstrip(b"\0")[-1:] or self.end
+        self.last = content or self.last
         return content
-
-    @property
-    def lines(self) -> int:
-        """The number of lines so far."""
-        return self.breaks + (self.end not in {b"\n", b""})
 
 
 def read(path: Path, settings: object) -> Columns:
@@ -79,23 +75,23 @@ def read(path: Path, settings: object) -> Columns:
         DataError: it is not CSV, is empty or too large, or has lines of the wrong width, which are
             all named.
     """
-    form = csv_form(settings)
+    start = sniff(path, _form(settings))
+    width = len(start.first)
+    if not width:
+        raise DataError(f"{path} is empty; at least one row is needed")
+    if width > MOST_COLUMNS:
+        raise DataError(
+            f"{path} has {width} columns, at most {MOST_COLUMNS} are read; leave some out"
+        )
+    short = _header_is_short(start, settings)
     try:
-        start = sniff(path, form)
-        if not start.first:
-            raise DataError(f"{path} is empty; at least one row is needed")
-        if len(start.first) > MOST_COLUMNS:
-            raise DataError(
-                f"{path} has {len(start.first)} columns, at most {MOST_COLUMNS} are read; leave "
-                "some out"
-            )
-        short = _header_is_short(start, settings)
-        table, ragged, lines = _parsed(path, start, len(start.first) + short)
-        if ragged > short or len(table) + ragged + start.skipped != lines:
-            _check_records(path, start, short and ragged == short)
-    except (csv.Error, UnicodeError, pa.ArrowInvalid) as fault:
-        raise DataError(f"{path}{_after_line(path, form)}: {misread(fault, form)}") from fault
-    unset = form.separator is None and start.separator != ","
+        table, ragged, line_count = _parsed(path, start, width + short)
+    except (UnicodeError, pa.ArrowInvalid) as fault:
+        _check_records(path, start, short)  # names the line
+        raise DataError(f"{path}: {misread(fault, start.encoding)}") from fault
+    if ragged > short or len(table) + ragged + start.skipped != line_count:
+        _check_records(path, start, short and ragged == short)
+    unset = _form(settings).separator is None and start.separator != ","
     notes = (f"{path}: cells are divided by {start.separator!r}",) if unset else ()
     columns = Columns(
         tuple(table.column_names),
@@ -110,31 +106,30 @@ def read(path: Path, settings: object) -> Columns:
 
 def lines(path: Path, settings: object) -> NDArray[np.int64]:
     """Return the line in which each record of a file ends, that of its header included."""
-    return np.array([line for line, _ in _records(path, sniff(path, csv_form(settings)))], np.int64)
+    start = sniff(path, _form(settings))
+    return np.array([line for line, _ in _records(path, start)], np.int64)
 
 
-def csv_form(settings: object) -> CsvForm:
+def _form(settings: object) -> CsvForm:
     """Return the settings about CSV files; the defaults where there are none."""
     return settings if isinstance(settings, CsvForm) else CsvForm()
 
 
 def sniff(path: Path, form: CsvForm) -> Start:
-    """Return what the start of a file says. Raises csv.Error, UnicodeError, and DataError for a
-    file of another format.
-    """
+    """Return what the start of a file says. Raises DataError for a file of another format."""
     with reading(path), opened(path) as raw:
         begin = raw.read(SIGNATURE)
         refuse_foreign(path, begin, "CSV")
-        known = encoding(begin, form)
+        codec = encoding(begin, form)
         raw.seek(0)
-        text = TextIOWrapper(raw, known, "replace", newline="")
-        top = [text.readline(LONGEST_LINE) for _ in range(3)]
+        text = TextIOWrapper(raw, codec, "replace", newline="")
+        top = [text.readline(LONGEST_LINE) for _ in range(2)]
     marked = _SEPARATOR_LINE.fullmatch(top[0])
     mark = MARKS[form.separator] if form.separator else marked and marked[1]
-    start = Start(known, mark or _separator(*top[:2]), int(marked is not None))
+    start = Start(codec, mark or _separator(*top), int(marked is not None))
     records = islice(_records(path, start, "replace"), 2)
-    cells = [*(each for _, each in records), list[str](), list[str]()]
-    return replace(start, first=cells[0], second=cells[1])
+    first, second, *_ = *(cells for _, cells in records), [], []
+    return start._replace(first=first, second=second)
 
 
 def encoding(start: bytes, form: CsvForm) -> str:
@@ -142,8 +137,8 @@ def encoding(start: bytes, form: CsvForm) -> str:
     order mark.
     """
     marked = start[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    known = form.encoding or ("utf-16" if marked else "utf-8")
-    return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(known, known)
+    codec = form.encoding or ("utf-16" if marked else "utf-8")
+    return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(codec, codec)
 
 
 def _separator(first: str, second: str) -> str:
@@ -170,14 +165,23 @@ def _divides(mark: str, first: str, second: str) -> bool:
 
 
 def _records(path: Path, start: Start, errors: str = "strict") -> Iterator[tuple[int, list[str]]]:
-    """Yield the line in which each record ends, and its cells; as Python reads them."""
+    """Yield the line in which each record ends, and its cells; as Python reads them.
+
+    Raises DataError for bytes that are not text, and for quotes that are not closed.
+    """
+    line = start.skipped
     with reading(path), opened(path) as raw:
         text = TextIOWrapper(raw, start.encoding, errors, newline="")
         for _ in range(start.skipped):
             text.readline(LONGEST_LINE)
         records = csv.reader(text, strict=True, delimiter=start.separator)
-        for cells in filter(None, records):
-            yield records.line_num + start.skipped, cells
+        try:
+            for cells in filter(None, records):
+                line = records.line_num + start.skipped
+                yield line, cells
+        except (csv.Error, UnicodeError) as fault:
+            after = f", after line {line}" if line else ""
+            raise DataError(f"{path}{after}: {misread(fault, start.encoding)}") from fault
 
 
 def _header_is_short(start: Start, settings: object) -> bool:
@@ -199,25 +203,24 @@ def _parsed(path: Path, start: Start, width: int) -> tuple[pa.Table, int, int]:
         ragged += 1
         return "skip"
 
+    read_options = arrow_csv.ReadOptions(
+        use_threads=False,
+        block_size=BLOCK,
+        skip_rows=start.skipped,
+        column_names=names,
+        encoding=start.encoding.removesuffix("-sig"),
+    )
+    parse_options = arrow_csv.ParseOptions(
+        delimiter=start.separator, newlines_in_values=True, invalid_row_handler=skip
+    )
+    types = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
     with reading(path), opened(path) as raw:
         counted = CountedLines(raw)
-        batches = arrow_csv.open_csv(
-            pa.PythonFile(counted, "r"),
-            arrow_csv.ReadOptions(
-                column_names=names,
-                skip_rows=start.skipped,
-                use_threads=False,
-                block_size=BLOCK,
-                encoding=start.encoding.removesuffix("-sig"),
-            ),
-            arrow_csv.ParseOptions(
-                delimiter=start.separator, newlines_in_values=True, invalid_row_handler=skip
-            ),
-            arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-            ),
-        )
-        return spooled(path, batches.schema, batches), ragged, counted.lines
+        stream = pa.PythonFile(counted, "r")
+        batches = arrow_csv.open_csv(stream, read_options, parse_options, types)
+        table = spooled(path, batches.schema, batches)
+    open_end = not counted.last.rstrip(b"\0").endswith(b"\n")
+    return table, ragged, counted.breaks + open_end
 
 
 def _check_records(path: Path, start: Start, short: bool) -> None:
@@ -228,8 +231,7 @@ def _check_records(path: Path, start: Start, short: bool) -> None:
     for number, (line, cells) in enumerate(_records(path, start)):
         if len(cells) != width + (short and number > 0):
             problems.append(f"line {line}: {len(cells)} cells, not {width}; complete the line")
-    hint = divided(start.first)
-    refuse(path, problems, [hint] if hint else [])
+    refuse(path, problems, [*filter(None, [divided(start.first)])])
 
 
 def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Columns:
@@ -240,10 +242,7 @@ def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Co
     """
     first, last = columns.arrays[0], columns.arrays[-1]
     if compute.all(compute.equal(last, "")).as_py():
-        arrays, note = (
-            columns.arrays[:-1],
-            "lines end with a separator, so that a last column is empty",
-        )
+        arrays, note = columns.arrays[:-1], "lines end with a separator: an empty last column"
     elif compute.count_distinct(first).as_py() == len(first):
         arrays, note = columns.arrays[1:], "the first column has no name (row names, as R writes?)"
     else:
@@ -255,39 +254,16 @@ def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Co
     return replace(columns, names=tuple(names), arrays=arrays, first_row=2, named=True, notes=notes)
 
 
-def _after_line(path: Path, form: CsvForm) -> str:
-    """Return the last line before the one that cannot be read; empty if that is not known."""
-    last = 0
-    try:
-        for line, _ in _records(path, sniff(path, form)):
-            last = line
-    except (csv.Error, UnicodeError):
-        return f", after line {last}" if last else ""
-    return ""
-
-
-def misread(fault: Exception, form: CsvForm) -> str:
+def misread(fault: Exception, codec: str) -> str:
     """Describe why a text cannot be read, and the setting that may help."""
     reason = str(fault).partition("\n")[0]
-    if "field limit" in reason or "straddling" in reason:
-        return (
-            f"a cell of more than {csv.field_size_limit()} characters, the limit; shorten it, or "
-            "close its quote"
-        )
-    if not (isinstance(fault, UnicodeError) or "UTF8" in reason):
-        return (
-            f"not CSV ({reason}); correct it, or say how it is written by data.separator and "
-            "data.encoding"
-        )
-    if form.encoding:
-        return (
-            f"not data.encoding = {form.encoding} ({reason}); set the encoding in which it was "
-            "saved"
-        )
-    return (
-        f"bytes that are not UTF-8 or UTF-16 ({reason}); set data.encoding = 'cp1252' or "
-        "another, or save it as UTF-8"
-    )
+    if "field limit" in reason:
+        limit = csv.field_size_limit()
+        return f"a cell of more than {limit} characters; shorten it, or close its quote"
+    if isinstance(fault, UnicodeError) or "UTF8" in reason:
+        name = codec.removesuffix("-sig").upper()
+        return f"bytes that are not {name} ({reason}); set data.encoding, such as 'cp1252'"
+    return f"not CSV ({reason}); correct it, or set data.separator and data.encoding"
 
 
 def divided(names: Sequence[str]) -> str:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from unicodedata import normalize
 
 import pyarrow as pa
 
 from pomona.core.errors import DataError
 from pomona.data.formats.arrow import common
-from pomona.data.formats.columns import Columns, cell_text
+from pomona.data.formats.columns import Columns, cell_text, text_array
 
 ARROW = ("__arrow_c_stream__", "__arrow_c_array__")
 
@@ -30,11 +30,13 @@ class Frame:
         table: of pandas or pyarrow.
         name: for messages.
         added: cells of further columns, by their names.
+        parent: the name of several frames.
     """
 
     table: Any
     name: str
     added: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    parent: ClassVar[str] = "frames"
 
     @classmethod
     def of(cls, table: Any, name: str, added: Mapping[str, Sequence[str]] | None = None) -> "Frame":
@@ -53,11 +55,6 @@ class Frame:
         return len(self.table)
 
     @property
-    def parent(self) -> str:
-        """The name of several frames."""
-        return "frames"
-
-    @property
     def names(self) -> list[str]:
         """The names of the table's columns as those of files are read, without those added."""
         arrow = hasattr(self.table, "column_names")
@@ -67,36 +64,28 @@ class Frame:
     @cached_property
     def columns(self) -> Columns:
         """The columns, by name; rows count from 0. Raises DataError for one that Arrow refuses."""
-        pandas = hasattr(self.table, "iloc")
+        table = self.table
         try:
-            each = (
-                [_pandas_array(self.table.iloc[:, k]) for k in range(self.table.shape[1])]
-                if pandas
-                else self.table.columns
-            )
-            arrays = [common(array) for array in each]
+            if hasattr(table, "iloc"):
+                arrays = [_pandas_array(table.iloc[:, k]) for k in range(table.shape[1])]
+            else:
+                arrays = [common(array) for array in table.columns]
         except (pa.ArrowException, TypeError, ValueError) as fault:
             reason = str(fault).partition("\n")[0]
             raise DataError(f"{self.name}: {reason}; leave the column out") from None
-        arrays += [pa.chunked_array([pa.array(c, pa.string())]) for c in self.added.values()]
-        return Columns((*self.names, *self.added), tuple(arrays), first_row=0)
+        added = [pa.chunked_array([text_array(cells)]) for cells in self.added.values()]
+        return Columns((*self.names, *self.added), (*arrays, *added), first_row=0)
 
     def cells(self) -> list[list[str]]:
         """Return the cells of each column as texts; gaps are empty."""
-        return [texts(array) for array in self.columns.arrays]
+        return [column_cells(array) for array in self.columns.arrays]
 
 
 def column_cells(column: Any) -> list[str]:
     """Return the cells of a column of pandas, polars or Arrow as texts; gaps are empty."""
-    if hasattr(column, "isna"):
-        return texts(common(_pandas_array(column)))
-    values = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
-    return [cell_text(value) for value in values]
-
-
-def texts(array: Any) -> list[str]:
-    """Return the cells of a ``pyarrow.ChunkedArray`` as texts; gaps are empty."""
-    return [cell_text(value) for value in array.to_pylist()]
+    values = _pandas_array(column) if hasattr(column, "isna") else column
+    cells = values.to_pylist() if hasattr(values, "to_pylist") else values.to_list()
+    return [cell_text(cell) for cell in cells]
 
 
 def _pandas_array(column: Any) -> Any:
@@ -105,6 +94,7 @@ def _pandas_array(column: Any) -> Any:
         array = pa.array(column, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         gaps = column.isna()
-        cells = [None if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)]
-        return pa.chunked_array([pa.array(cells, pa.large_string())])
-    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+        array = text_array(
+            None if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)
+        )
+    return common(array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array]))

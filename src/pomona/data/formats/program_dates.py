@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pomona.data.formats.arrow import number_array
+from pomona.data.formats.columns import number_array
 
 EARLIEST, LATEST = np.datetime64("0001-01-01", "us"), np.datetime64("9999-12-31T23:59:59", "us")
 ORIGINS = {"SPSS": "1582-10-14", "SAS": "1960-01-01", "Stata": "1960-01-01"}

@@ -15,8 +15,7 @@ from unicodedata import normalize
 
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import opened
-from pomona.data.formats.arrow import text_array
-from pomona.data.formats.columns import Columns
+from pomona.data.formats.columns import Columns, text_array
 from pomona.data.formats.workbook_marks import Marks, read_marks
 from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
 from pomona.core.files import opened
-from pomona.data.formats.arrow import number_array, text_array
-from pomona.data.formats.columns import Columns
+from pomona.data.formats.columns import Columns, number_array, text_array
 from pomona.data.formats.program_dates import Calendar, calendar, clock, dates
 from pomona.data.settings import StatisticsForm
 

@@ -1,30 +1,38 @@
-"""Columns from the child process that reads files: as a stream of Arrow in a temporary file."""
+"""Tables read in a child process, whose columns come as a stream of Arrow in a temporary file.
+
+A table may be several files of one folder, as Spark, DuckDB and polars write them. A folder
+``site=Nord`` gives its rows a column ``site`` with the text ``Nord`` (Hive's partitions).
+"""
 
 import mmap
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 
-from pomona.core.errors import DataError
-from pomona.data.formats.columns import MOST_ROWS, Columns
-from pomona.data.formats.folder import Reader, read_folder
+from pomona.core.errors import DataError, listed
+from pomona.core.table import reads_as_number
+from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array
 from pomona.data.reader_process import Reply, read_in_child
 
 MOST_BYTES = 1 << 36  # of all columns of a file as Arrow; a few kilobytes may unpack to any number
+GAP = "__HIVE_DEFAULT_PARTITION__"
 FACTS = ("names", "row_word", "first_row", "named", "free_commas", "notes")
 
 
 class Work(NamedTuple):
-    """A table to read: its path, the title of its format, and its files, each with its reader."""
+    """A table to read: its path, its files, and the reader and title of their format."""
 
     path: Path
+    files: Sequence[Path]
+    reader: Reader
     title: str
-    files: Sequence[tuple[Path, Reader]]
 
 
 def read_columns(work: Sequence[Work], settings: object) -> list[Columns]:
@@ -34,7 +42,7 @@ def read_columns(work: Sequence[Work], settings: object) -> list[Columns]:
 
     Raises as ``read_in_child`` does, and DataError as the readers do.
     """
-    size = sum(file.stat().st_size for table in work for file, _ in table.files)
+    size = sum(file.stat().st_size for table in work for file in table.files)
     source = work[0].path if len(work) == 1 else f"{work[0].path} and {len(work) - 1} more"
     with tempfile.TemporaryFile() as answer:
         reply = read_in_child(partial(_read, work, settings, answer.fileno()), source, size)
@@ -42,10 +50,8 @@ def read_columns(work: Sequence[Work], settings: object) -> list[Columns]:
     columns, start = [], 0
     for facts, length in reply.facts:
         table = pa.ipc.open_stream(content.slice(start, length)).read_all()
-        known: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in facts.items()
-        }
-        columns.append(Columns(arrays=tuple(table.columns), **known))
+        facts |= {"names": tuple(facts["names"]), "notes": tuple(facts["notes"])}
+        columns.append(Columns(arrays=tuple(table.columns), **facts))
         start += length
     return columns
 
@@ -77,25 +83,81 @@ def _read(work: Sequence[Work], settings: object, answer: int) -> Reply:
     """Read each table and append its columns to the answer; returns facts and lengths."""
     facts = []
     with os.fdopen(os.dup(answer), "wb") as out:
-        for path, title, files in work:
+        for each in work:
             start = out.tell()
             try:
-                columns = (
-                    read_folder(path, settings, files)
-                    if path.is_dir()
-                    else files[0][1](path, settings)
-                )
+                columns = _table(each, settings)
                 numbers = [str(k) for k in range(len(columns.arrays))]
                 table = pa.table(list(columns.arrays), names=numbers)
                 table.validate(full=True)
-            except MemoryError:
+            except MemoryError:  # some of Arrow's are ArrowException, too
                 raise
-            except (pa.ArrowException, OSError, ValueError) as fault:
+            except (pa.ArrowException, OSError, ValueError, LookupError, SyntaxError) as fault:
                 reason = str(fault).strip().partition("\n")[0]
                 raise DataError(
-                    f"{path}: not a readable {title} file ({reason}); save it again"
+                    f"{each.path}: not a readable {each.title} file ({reason}); save it again"
                 ) from fault
             with pa.ipc.new_stream(out, table.schema) as stream:
                 stream.write_table(table)
             facts.append(({name: getattr(columns, name) for name in FACTS}, out.tell() - start))
     return Reply(facts)
+
+
+def _table(work: Work, settings: object) -> Columns:
+    """Return the columns of a file, or of all files of a folder, which are matched by name.
+
+    Raises DataError for files with different columns.
+    """
+    path, files = work.path, work.files
+    if not path.is_dir():
+        return work.reader(path, settings)
+    tables = [_with_keys(path, file, work.reader(file, settings)) for file in files]
+    first = tables[0]
+    tables[1:] = [_below(first, table) for table in tables[1:]]
+    for file, table in zip(files, tables, strict=True):
+        if different := {*first.names} ^ {*table.names}:
+            raise DataError(
+                f"{file} and {files[0]} have different columns (only one has "
+                f"{listed(sorted(different), 4)}); give both the same, or set data.path to one file"
+            )
+    joined = pa.concat_tables(
+        [pa.table(list(table.arrays), names=list(table.names)) for table in tables],
+        promote_options="permissive",
+    )
+    keys = [name for name, _ in _keys(path, files[0])]
+    origin = f", and its folders give {listed(keys)}" if keys else ""
+    note = f"{path}: {len(files)} files are read as one table{origin}"
+    notes = (note, *(note for table in tables for note in table.notes))
+    return replace(first, arrays=tuple(joined.columns), row_word="row", notes=notes)
+
+
+def _keys(path: Path, file: Path) -> list[tuple[str, str]]:
+    """Return the names and values that the folders between ``path`` and a file have."""
+    folders = file.relative_to(path).parts[:-1]
+    pairs = (folder.partition("=") for folder in folders if "=" in folder)
+    return [(unquote(name), unquote(value)) for name, _, value in pairs]
+
+
+def _with_keys(path: Path, file: Path, columns: Columns) -> Columns:
+    """Return the columns of a file with those of its folders; unnamed ones get a first row too."""
+    names, arrays = list(columns.names), list(columns.arrays)
+    for name, value in _keys(path, file):
+        if name not in names:
+            cells = [None if value == GAP else value] * len(columns)
+            if not columns.named:
+                cells[:1] = [name]
+            names.append(name if columns.named else str(len(names)))
+            arrays.append(pa.chunked_array([text_array(cells)]))
+    return replace(columns, names=tuple(names), arrays=tuple(arrays))
+
+
+def _below(first: Columns, table: Columns) -> Columns:
+    """Return a further file without a first row that has the first file's names, in its order."""
+    if table.named or not len(table) or not len(first):
+        return table
+    header, cells = first.first_cells(), table.first_cells()
+    names = len({*header}) == len(header) and not any(map(reads_as_number, header))
+    if cells != header and not (names and sorted(cells) == sorted(header)):
+        return table
+    order = [cells.index(name) for name in header] if names else range(len(cells))
+    return replace(table, arrays=tuple(table.arrays[k].slice(1) for k in order))
