@@ -163,13 +163,6 @@ NOTED = {
     "VOI LUT": (lambda d: setattr(d, "VOILUTSequence", [item(LUTExplanation="a")]), "VOI LUT"),
     "presentation": (lambda d: setattr(d, "PresentationLUTSequence", [item(LUTLabel="a")]), "Presentation"),
     "PET": (lambda d: [setattr(d, "Modality", "PT"), setattr(d, "Units", "BQML")], "not converted to SUV"),
-    "Philips": (
-        lambda d: [
-            setattr(d, "Modality", "MR"), setattr(d, "Manufacturer", "Philips Healthcare"),
-            d.private_block(0x2005, "Philips MR Imaging DD 001", create=True).add_new(0x0E, "FL", 0.25),
-        ],
-        "slope 0.25",
-    ),
 }  # fmt: skip
 
 

@@ -156,12 +156,12 @@ def moved(affine, matrix=None, by=(0, 0, 0)):
 
 COS, SIN = np.cos(np.deg2rad(2)), np.sin(np.deg2rad(2))
 DIFFERENT = {
-    "identity": (np.eye(4), ("identity", "3 x 2 x 2 and 1 x 1 x 1 mm")),
-    "shifted by half a voxel": (moved(CT, by=(1, 0, 0)), ("first voxels", "(-11, -9, 0) and (-10, -9, 0)")),
-    "a slice higher": (moved(CT, by=(0, 0, 3)), ("first voxels",)),
-    "mirrored": (moved(CT, np.diag([-1.0, 1, 1])), ("stored axes LPS and RPS",)),
+    "identity": (np.eye(4), ("of 1 x 1 x 1 mm", "of 3 x 2 x 2 mm")),
+    "shifted by half a voxel": (moved(CT, by=(1, 0, 0)), ("(-11, -9, 0)", "(-10, -9, 0)")),
+    "a slice higher": (moved(CT, by=(0, 0, 3)), ("from (-11, -9, 0)", "from (-11, -9, 3)")),
+    "mirrored": (moved(CT, np.diag([-1.0, 1, 1])), ("on axes LPS", "on axes RPS")),
     "rotated": (moved(CT, np.array([[COS, -SIN, 0], [SIN, COS, 0], [0, 0, 1]])), ("turned by 2 degrees",)),
-    "other voxels": (CT * [1.05, 1, 1, 1], ("3 x 2 x 2 and 3 x 2 x 2.1 mm",)),
+    "other voxels": (CT * [1.05, 1, 1, 1], ("of 3 x 2 x 2.1 mm",)),
 }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_a_mask_on_another_grid_is_refused(tmp_path, case):
 def test_a_mask_of_another_size_is_refused(tmp_path):
     image = nifti(tmp_path / "i.nii.gz", patient())
     mask = nifti(tmp_path / "m.nii.gz", np.zeros((6, 10, 11), np.uint8))
-    with pytest.raises(DataError, match="6 x 10 x 12 of the image and 6 x 10 x 11 of the mask"):
+    with pytest.raises(DataError, match="6 x 10 x 11 voxels.* 6 x 10 x 12 voxels"):
         pair(tmp_path, image, mask)
 
 

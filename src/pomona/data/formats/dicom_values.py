@@ -10,12 +10,11 @@ standard has for them (functional groups are flattened by ``frame_header``).
 | float and double pixels (C.7.6.24) | used, double rounded to float |
 | Rescale Type, Units, Decay Correction, Pixel Intensity Relationship | the unit of the values |
 | MONOCHROME1 | inverted, unless the values have a physical unit |
-| VOI LUT and window, Presentation LUT, private scales of Philips, overlays, burned-in text | noted |
+| VOI LUT and window, Presentation LUT, overlays, burned-in text | noted |
 """  # noqa: E501
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,12 @@ from pomona.data.images.packages import package
 # relations of values to what was measured, which are no units: such values may be inverted
 RELATIVE = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 OVERLAYS = [(group, 0x3000) for group in range(0x6000, 0x6020, 2)]
-NOT_APPLIED = {
-    "PresentationLUTSequence": "the Presentation LUT is for display and not applied",
-    "MaskSubtractionSequence": "the mask image of the angiography is not subtracted",
+DISPLAY = {
+    "WindowCenter": "window (VOI LUT)",
+    "VOILUTSequence": "VOI LUT",
+    "PresentationLUTSequence": "Presentation LUT",
+    "MaskSubtractionSequence": "mask subtraction",
 }
-VOI = (
-    "the header's window (VOI LUT) is for display and not applied: values are those of the "
-    "modality (after slope and intercept, or Modality LUT); data.window applies one to all"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class Scale:
         dtype: that holds all of them.
         unit: of the values, or empty.
         slope, shift: value = slope * stored + shift; (1, 0) if there is a table.
-        table: returns the values of stored numbers that a table lists.
+        table: the header, if its Modality LUT lists the values.
         inverted: value + inverted value, if they are inverted.
         notes: remarks.
     """
@@ -58,14 +55,16 @@ class Scale:
     unit: str
     slope: float = 1.0
     shift: float = 0.0
-    table: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    table: Any = None
     inverted: float | None = None
     notes: tuple[str, ...] = ()
 
     def values(self, stored: NDArray[Any], path: Path) -> NDArray[Any]:
         """Convert stored numbers. Raises DataError for numbers beyond the dtype."""
         if self.table is not None:
-            values = self.table(stored.astype(np.int64))  # pydicom subtracts in the stored dtype
+            # pydicom subtracts in the stored dtype, where it may overflow
+            lookup = package("pydicom.pixels", path).apply_modality_lut
+            values = lookup(stored.astype(np.int64), self.table)
         else:
             values = scaled(stored, self.slope, self.shift, self.dtype, path)
         if self.inverted is not None:
@@ -91,63 +90,52 @@ def scale(path: Path, header: Any) -> Scale:
     Raises DataError for a slope or intercept that are of no use.
     """
     notes = list(_notes(header))
-    unit = _unit(header)
+    slope, shift, unit = _linear(header)
     if "BitsStored" not in header:  # float or double pixels
         if int(header.BitsAllocated) == 64:
             notes.append("real numbers of 64 bits are rounded to 32")
         return Scale(np.dtype(np.float32), unit, notes=tuple(notes))
-    slope, shift, table = 1.0, 0.0, None
-    if header.get("ModalityLUTSequence"):
-        lookup = package("pydicom.pixels", path).apply_modality_lut
-        table = partial(lookup, ds=header)
-        dtype = np.dtype(f"uint{header.ModalityLUTSequence[0].LUTDescriptor[2]}")
-        ends = [0, np.iinfo(dtype).max]
-    else:
-        slope, shift = _slope(path, header)
-        bits = int(header.BitsStored)
-        lowest = -(2 ** (bits - 1)) if int(header.PixelRepresentation) else 0
-        dtype = scaled_type(lowest, lowest + 2**bits - 1, slope, shift)
-        ends = [end * slope + shift for end in (lowest, lowest + 2**bits - 1)]
-    inverted = None
-    if header.get("PhotometricInterpretation") == "MONOCHROME1":
-        action = f"kept, since they are {unit}"
-        if unit.split(",")[0] in RELATIVE:
-            inverted = float(sum(ends))
-            action = (
-                f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"
-            )
-        notes.append(f"MONOCHROME1 (low values are shown white): {action}")
-    return Scale(dtype, unit, slope, shift, table, inverted, tuple(notes))
-
-
-def _slope(path: Path, header: Any) -> tuple[float, float]:
-    """Return slope and intercept of the stored numbers. Raises DataError if they are of no use."""
-    slope, shift = header.get("RescaleSlope"), header.get("RescaleIntercept")
-    if mapping := _mapping(header):
-        slope, shift = mapping.RealWorldValueSlope, mapping.RealWorldValueIntercept
-    elif header.get("SOPClassUID") == DOSE:
-        slope, shift = header.get("DoseGridScaling"), None
-    slope, shift = float(1 if slope is None else slope), float(0 if shift is None else shift)
     if not np.isfinite([slope, shift]).all() or not slope:
         raise DataError(
             f"{path} has RescaleSlope {slope} and RescaleIntercept {shift}; correct them"
         )
-    return slope, shift
+    if table := header.get("ModalityLUTSequence"):
+        dtype = np.dtype(f"uint{table[0].LUTDescriptor[2]}")
+        ends = 0.0, float(np.iinfo(dtype).max)
+    else:
+        lowest = -(2 ** (int(header.BitsStored) - 1)) if int(header.PixelRepresentation) else 0
+        highest = lowest + 2 ** int(header.BitsStored) - 1
+        dtype = scaled_type(lowest, highest, slope, shift)
+        ends = lowest * slope + shift, highest * slope + shift
+    inverted = None
+    if header.get("PhotometricInterpretation") == "MONOCHROME1":
+        action = f"kept, since they are {unit}"
+        if unit.split(",")[0] in RELATIVE:
+            inverted = sum(ends)
+            action = (
+                f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"
+            )
+        notes.append(f"MONOCHROME1 (low values are shown white): {action}")
+    return Scale(dtype, unit, slope, shift, header if table else None, inverted, tuple(notes))
 
 
-def _mapping(header: Any) -> Any:
-    """Return the linear real-world mapping that is the only scale of a frame, or None."""
+def _linear(header: Any) -> tuple[float, float, str]:
+    """Return slope, intercept and unit of a frame; 1 and 0 if it has no slope, or a table."""
+    slope, shift, unit = header.get("RescaleSlope"), header.get("RescaleIntercept"), _unit(header)
     mappings = header.get("RealWorldValueMappingSequence") or ()
-    rescaled = (header.get("RescaleSlope"), header.get("RescaleIntercept"))
-    scaled_already = rescaled not in {(None, None), (1, 0)} or header.get("ModalityLUTSequence")
-    linear = len(mappings) == 1 and "RealWorldValueSlope" in mappings[0]
-    return mappings[0] if linear and not scaled_already else None
+    if header.get("ModalityLUTSequence"):
+        slope, shift = 1, 0
+    elif header.get("SOPClassUID") == DOSE:
+        slope = header.get("DoseGridScaling")
+    elif len(mappings) == 1 and (slope, shift) in {(None, None), (1, 0)}:
+        if "RealWorldValueSlope" in mappings[0]:  # else a table, which is noted
+            slope, shift = mappings[0].RealWorldValueSlope, mappings[0].RealWorldValueIntercept
+            unit = _code(mappings[0])
+    return float(1 if slope is None else slope), float(0 if shift is None else shift), unit
 
 
 def _unit(header: Any) -> str:
     """Return the unit of a frame's values, as far as the header names it."""
-    if mapping := _mapping(header):
-        return _code(mapping)
     table = header.get("ModalityLUTSequence")
     scale_type = table[0].get("ModalityLUTType") if table else header.get("RescaleType")
     units = (header.get("Units"), header.get("DoseUnits"), scale_type)
@@ -171,40 +159,31 @@ def _code(mapping: Any) -> str:
 
 def _notes(header: Any) -> Iterator[str]:
     """Yield remarks on what the header says about the values and is not applied."""
-    yield from (note for name, note in NOT_APPLIED.items() if header.get(name))
-    if header.get("WindowCenter") is not None or header.get("VOILUTSequence"):
-        yield VOI
-    shape, colours = header.get("PresentationLUTShape"), header.get("PhotometricInterpretation")
-    if shape == "INVERSE" and colours == "MONOCHROME2":
-        yield "Presentation LUT Shape INVERSE is for display and not applied"
-    if any(
-        tag.group in range(0x6000, 0x6020, 2) and tag.elem == 0x3000 for tag in dict(header.items())
+    display = [title for name, title in DISPLAY.items() if header.get(name) is not None]
+    if header.get("PresentationLUTShape") == "INVERSE" and (
+        header.get("PhotometricInterpretation") == "MONOCHROME2"
     ):
+        display.append("Presentation LUT Shape INVERSE")
+    if display:
+        yield (
+            f"the header's {', '.join(display)} is for display and not applied: values are those "
+            "of the modality (after slope and intercept, or Modality LUT); data.window applies one "
+            "window to all"
+        )
+    if any(tag in header for tag in OVERLAYS):
         yield "overlays (graphics over the image) are not read"
     if header.get("BurnedInAnnotation") == "YES":
         yield "text is burned into the pixels (BurnedInAnnotation); a model may read it"
-    if (mappings := header.get("RealWorldValueMappingSequence")) and not _mapping(header):
-        slopes = [
-            (m.get("RealWorldValueSlope"), m.get("RealWorldValueIntercept")) for m in mappings
-        ]
-        if slopes != [(header.get("RescaleSlope", 0), header.get("RescaleIntercept"))]:
-            units = " and ".join(_code(mapping) or "a unit without a name" for mapping in mappings)
-            yield (
-                f"the header maps the numbers to real-world values too ({units}), not applied: "
-                "they are as the modality scales them"
-            )
-    yield from _scanner_notes(header)
-
-
-def _scanner_notes(header: Any) -> Iterator[str]:
-    """Yield remarks on scales that differ between scanners or scans."""
-    modality, units = header.get("Modality"), header.get("Units")
-    private = header.get((0x2005, 0x100E))
-    if modality == "MR" and "philips" in str(header.get("Manufacturer", "")).lower() and private:
+    if header.get("Modality") == "PT" and header.get("Units") in {"BQML", "CNTS"}:
+        yield f"PET in {header.Units} depends on dose and weight; it is not converted to SUV"
+    applied = _linear(header)[:2]
+    unused = [
+        _code(mapping) or "a unit without a name"
+        for mapping in header.get("RealWorldValueMappingSequence") or ()
+        if (mapping.get("RealWorldValueSlope"), mapping.get("RealWorldValueIntercept")) != applied
+    ]
+    if unused:
         yield (
-            "Philips scales MR for display, and keeps the scale of the measured signal in private "
-            f"elements (slope {bounds.plain(str(private.value), 20)} here), not applied: values of "
-            "series differ"
+            f"the header maps the numbers to real-world values too ({' and '.join(unused)}), not "
+            "applied: they are as the modality scales them"
         )
-    if modality == "PT" and units in {"BQML", "CNTS"}:
-        yield f"PET in {units} depends on dose and weight; it is not converted to SUV"

@@ -7,32 +7,38 @@ from pomona.core.errors import DataError
 from pomona.data import formats
 
 SIGNATURE = 64  # bytes that suffice
-_STARTS = (
-    (rb"PAR1", "a Parquet file", ".parquet"),
-    (rb"ARROW1", "an Arrow file", ".arrow"),
-    (rb"ORC", "an ORC file", ".orc"),
-    (rb"\$FL[23]", "an SPSS file", ".sav"),
-    (rb"ASCII SPSS PORT FILE", "an SPSS portable file", ".por"),
-    (rb"<stata_dta>|[\x66-\x73][\x01\x02]\x01\x00", "a Stata file", ".dta"),
-    (rb"HEADER RECORD", "a SAS transport file", ".xpt"),
-    (rb"\x00{12}\xc2\xea\x81\x60", "a SAS file", ".sas7bdat"),
-    (rb"PK\x03\x04", "a zip archive, as workbooks are", ".xlsx"),
-    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a workbook of Excel 97", ".xls"),
-    (rb"RD[AX][23]\n|X\n\x00\x00\x00", "a file of R", ""),
-    (rb"\x89HDF\r\n", "an HDF5 file", ""),
-    (rb"SQLite format 3", "an SQLite database", ""),
-    (rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf", "compressed", ""),
-    (rb"%PDF", "a PDF", ""),
-    (rb"(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)", "XML or HTML", ""),
-    (rb"\s*[{\[]\s*[{\"]", "JSON", ""),
+TABLES = {
+    rb"PAR1": ".parquet",
+    rb"ARROW1": ".arrow",
+    rb"ORC": ".orc",
+    rb"\$FL[23]": ".sav",
+    rb"ASCII SPSS PORT FILE": ".por",
+    rb"<stata_dta>|[\x66-\x73][\x01\x02]\x01\x00": ".dta",
+    rb"HEADER RECORD": ".xpt",
+    rb"\x00{12}\xc2\xea\x81\x60": ".sas7bdat",
+    rb"PK\x03\x04": ".xlsx",
+    rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ".xls",
+}
+# gzip, bzip2, xz, zstd, 7z; R, HDF5, SQLite, PDF; markup; JSON
+UNREAD = re.compile(
+    rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf|RD[AX][23]\n|\x89HDF|SQLite format|%PDF"
+    rb"|(\xef\xbb\xbf)?\s*<(\?xml|!doctype|html|table)|\s*[{\[]\s*[{\"]",
+    re.IGNORECASE,
 )
 
 
 def refuse_foreign(path: Path, start: bytes, title: str) -> None:
     """Raise DataError if a file that is read as ``title`` starts as one of another format does."""
-    for pattern, content, suffix in _STARTS:
-        if re.match(pattern, start, re.IGNORECASE):
-            form = formats.formats().get(suffix)
-            extra = f" (with the extra {form.extra})" if form and form.extra else ""
-            remedy = f"give it the suffix {suffix}{extra}, or save it" if form else "save it"
-            raise DataError(f"{path} is {content}, not {title}; {remedy} as CSV or Parquet")
+    for pattern, suffix in TABLES.items():
+        if re.match(pattern, start):
+            form = formats.formats()[suffix]
+            extra = f" (with the extra {form.extra})" if form.extra else ""
+            raise DataError(
+                f"{path} is a {form.title} file, not {title}; give it the suffix {suffix}{extra}, "
+                "or save it as CSV or Parquet"
+            )
+    if UNREAD.match(start):
+        raise DataError(
+            f"{path} is compressed, HTML, JSON, or of another program, not {title}; save it as CSV "
+            "or Parquet"
+        )

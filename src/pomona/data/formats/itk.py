@@ -15,14 +15,7 @@ from pomona.data.images.grid import LPS_TO_RAS, Grid, volume
 from pomona.data.images.image_file import ImageFile, decoding, plain, scaled, scaled_type, within
 from pomona.data.images.packages import package
 
-# the reader of each, which is not chosen by the content
-READERS = {
-    ".nrrd": "NrrdImageIO",
-    ".nhdr": "NrrdImageIO",
-    ".mha": "MetaImageIO",
-    ".mhd": "MetaImageIO",
-}
-SUFFIXES = tuple(READERS)
+SUFFIXES = (".nrrd", ".nhdr", ".mha", ".mhd")
 MOST_HEADER = 1 << 20  # bytes
 DATA_FILE = re.compile(
     rb"^(?:data ?file|ElementDataFile)\s*[:=]\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE
@@ -88,7 +81,8 @@ def _reader(path: Path) -> Any:
     simpleitk = package("SimpleITK", path)
     simpleitk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
     reader = simpleitk.ImageFileReader()
-    reader.SetImageIO(READERS[path.suffix.lower()])
+    # chosen by the suffix, never by the content
+    reader.SetImageIO("MetaImageIO" if path.suffix.lower().startswith(".m") else "NrrdImageIO")
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()

@@ -146,8 +146,22 @@ class Grid:
                 return image.turned(values)
         raise DataError(
             f"the grids of the mask {self.path} and its image {image.path} differ: "
-            f"{_difference(image, self)}; save the mask on the grid of the image"
+            f"{self._described()} and {image._described()}{self._angle(image)}; save the mask on "
+            "the grid of the image"
         )
+
+    def _described(self) -> str:
+        sides, spacing = _times(self.turned_shape), _times(self.spacing)
+        corner = ", ".join(f"{value + 0:.4g}" for value in self.turned_matrix[:3, 3].round(3))
+        return (
+            f"{sides} voxels (z, y, x) of {spacing} mm from ({corner}) on axes {self.stored_axes}"
+        )
+
+    def _angle(self, image: "Grid") -> str:
+        """Return by how much the axes of two grids are turned against each other, if at all."""
+        axes = [grid.turned_matrix[:3, :3] / grid.spacing for grid in (self, image)]
+        angle = np.degrees(np.arccos((axes[0] * axes[1]).sum(axis=0).clip(-1, 1))).max()
+        return f", turned by {angle:.3g} degrees" if angle > 0.05 else ""
 
 
 def volume(
@@ -170,37 +184,5 @@ def volume(
     return replace(image, grid=grid, notes=notes, **attributes)
 
 
-def _difference(image: Grid, mask: Grid) -> str:
-    """Return how two grids differ."""
-    if image.turned_shape != mask.turned_shape:
-        return (
-            f"sizes (z, y, x) {_times(image.turned_shape)} of the image and "
-            f"{_times(mask.turned_shape)} of the mask"
-        )
-    a, b = image.turned_matrix, mask.turned_matrix
-    directions = (m[:3, :3] / np.linalg.norm(m[:3, :3], axis=0) for m in (a, b))
-    angle = np.degrees(np.arccos(np.prod([*directions], axis=0).sum(axis=0).clip(-1, 1))).max()
-    differences = {
-        f"voxels (z, y, x) of {_times(image.spacing)} and {_times(mask.spacing)} mm": (
-            not np.allclose(image.spacing, mask.spacing, rtol=1e-3)
-        ),
-        f"axes turned by {angle:.3g} degrees": angle > 0.05,
-        f"first voxels (x, y, z) at {_point(a)} and {_point(b)} mm": (
-            np.linalg.norm((a - b)[:3, 3]) > TOLERANCE * min(image.spacing)
-        ),
-        f"stored axes {image.stored_axes} and {mask.stored_axes}": (
-            image.stored_axes != mask.stored_axes
-        ),
-        "one affine is the identity (np.eye), as a file without affine has": any(
-            (grid.matrix == np.eye(4)).all() for grid in (image, mask)
-        ),
-    }
-    return ", ".join(text for text, differ in differences.items() if differ) or "their affines"
-
-
 def _times(values: Iterable[float]) -> str:
     return " x ".join(f"{value:.4g}" for value in values)
-
-
-def _point(matrix: NDArray[np.float64]) -> str:
-    return f"({', '.join(f'{value + 0:.4g}' for value in matrix[:3, 3].round(3))})"
