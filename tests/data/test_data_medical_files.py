@@ -234,7 +234,7 @@ def _without(name):
 BAD_SERIES = {
     "a missing slice": (
         _without("s001.dcm"),
-        r"slices are missing between s004.dcm and s003.dcm: 5 mm, elsewhere 2.5",
+        r"slices are missing between s004.dcm and s003.dcm: distance 5, elsewhere 2.5",
     ),
     "none": (lambda folder: [path.unlink() for path in folder.iterdir()], "holds 0 DICOM files"),
     "a damaged slice": (
@@ -243,7 +243,7 @@ BAD_SERIES = {
     ),
     "twice": (
         lambda folder: (folder / "t.dcm").write_bytes((folder / "s000.dcm").read_bytes()),
-        "at the same place",
+        "at the same position",
     ),
     "another series": (
         lambda folder: write_dicom(

@@ -125,9 +125,9 @@ def second_echo(folder):
 
 
 BAD = {
-    "two series": (rename_series, "differs from 000.dcm in series; put each series of 2 series"),
-    "two echoes": (second_echo, r"EchoTime .* \(12 slices at 6 positions\); put each volume"),
-    "a missing slice": (lambda f: (f / "002.dcm").unlink(), "missing between 001.dcm and 003.dcm: 6 mm"),
+    "two series": (rename_series, r"differs from 000.dcm in series .* 2 series\); put each series"),
+    "two echoes": (second_echo, r"EchoTime .* \(12 slices at 6 positions\); .* put each volume"),
+    "a missing slice": (lambda f: (f / "002.dcm").unlink(), "missing between 001.dcm and 003.dcm: distance 6"),
     "another spacing": (lambda f: edit(f / "002.dcm", PixelSpacing=[2.1, 2.1]), "in spacing"),
     "another orientation": (
         lambda f: edit(f / "002.dcm", ImageOrientationPatient=[0, 1, 0, -1, 0, 0]), "in orientation",

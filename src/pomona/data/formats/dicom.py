@@ -16,19 +16,7 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import DataError, listed
 from pomona.data.array_file import reading
-from pomona.data.formats.dicom_header import (
-    DOSE,
-    SUFFIXES,
-    frame_count,
-    frame_header,
-    has_image,
-    header,
-    is_dicom,
-    numbers,
-    object_name,
-    pixels,
-    require_image,
-)
+from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom_values import scale
 from pomona.data.images.grid import volume
 from pomona.data.images.image_arrays import sample_type
@@ -44,12 +32,9 @@ DISTINGUISHING = (
     "TemporalPositionIndex",
     "StackID",
     "DiffusionBValue",
-    "InversionTime",
-    "TriggerTime",
     "FrameType",
     "ImageType",
     "AcquisitionNumber",
-    "AcquisitionTime",
 )
 
 
@@ -69,7 +54,7 @@ def opened(path: Path) -> ImageFile:
         ConfigError: pydicom, or a decoder, is not installed.
     """
     with decoding(path):
-        file = _frames(path, header(path))
+        file = _frames(path, dicom_header.read(path))
         return file.image if len(file.slices) == 1 else _volume(path, [file], [])
 
 
@@ -88,9 +73,9 @@ def series(folder: Path) -> ImageFile:
     files, objects, expected = [], list[str](), 0
     for path in paths:
         with decoding(path):
-            dataset = header(path)
-            if not has_image(dataset):
-                objects.append(f"{path.name}, a DICOM {object_name(dataset)}")
+            dataset = dicom_header.read(path)
+            if not dicom_header.has_image(dataset):
+                objects.append(f"{path.name}, a DICOM {dicom_header.object_name(dataset)}")
                 continue
             files.append(_frames(path, dataset))
             expected = max(expected, int(dataset.get("ImagesInAcquisition") or 0))
@@ -122,7 +107,9 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
     expected = {
         path
         for path in paths
-        if path.suffix.lower() in {*SUFFIXES, ""} or path.suffix[1:].isdigit() or is_dicom(path)
+        if path.suffix.lower() in {*dicom_header.SUFFIXES, ""}
+        or path.suffix[1:].isdigit()
+        or dicom_header.is_dicom(path)
     }
     rest = [path.name for path in paths if path not in expected]
     are = "file is" if len(rest) == 1 else "files are"
@@ -132,9 +119,9 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
 
 def _frames(path: Path, dataset: Any) -> Frames:
     """Return the form of a file's frames. Raises DataError or ConfigError."""
-    require_image(path, dataset)
-    count = frame_count(dataset)
-    headers = [frame_header(path, dataset, frame) for frame in range(count)]
+    dicom_header.require_image(path, dataset)
+    count = dicom_header.frame_count(dataset)
+    headers = [dicom_header.frame_header(path, dataset, frame) for frame in range(count)]
     scales = [scale(path, flat) for flat in headers]
     shape = (int(dataset.Rows), int(dataset.Columns), int(dataset.get("SamplesPerPixel", 1)))
     within(path, (count, *shape))
@@ -151,7 +138,7 @@ def _frames(path: Path, dataset: Any) -> Frames:
         frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)
         for frame, flat in enumerate(headers)
     ]
-    placed = dataset.get("SOPClassUID") == DOSE or all(
+    placed = dataset.get("SOPClassUID") == dicom_header.DOSE or all(
         "PlanePositionSequence" in h for h in headers
     )
     if count > 1 and not placed:
@@ -164,10 +151,12 @@ def _frames(path: Path, dataset: Any) -> Frames:
 
 def frame_slice(name: str, flat: Any, frame: int) -> Slice:
     """Return where a frame lies, from its flat header."""
-    position = numbers(flat, "ImagePositionPatient", 3)
-    orientation = numbers(flat, "ImageOrientationPatient", 6)
-    spacing = numbers(flat, "PixelSpacing", 2)
-    if frame and flat.get("SOPClassUID") == DOSE and position and orientation:  # PS3.3 C.8.8.3.2
+    position = dicom_header.numbers(flat, "ImagePositionPatient", 3)
+    orientation = dicom_header.numbers(flat, "ImageOrientationPatient", 6)
+    spacing = dicom_header.numbers(flat, "PixelSpacing", 2)
+    if (
+        frame and flat.get("SOPClassUID") == dicom_header.DOSE and position and orientation
+    ):  # PS3.3 C.8.8.3.2
         offset = float(flat.GridFrameOffsetVector[frame]) - float(flat.GridFrameOffsetVector[0])
         position = tuple(position + offset * np.cross(orientation[:3], orientation[3:]))
     number = flat.get("InstanceNumber")
@@ -233,10 +222,10 @@ def _voxels(
 
 def _planes(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Decode all frames of a file: (frames, H, W, C) of values."""
-    dataset = header(path, whole=True)
-    raw = pixels(path, dataset)
+    dataset = dicom_header.read(path, whole=True)
+    raw = dicom_header.pixels(path, dataset)
     out = np.empty((*raw.shape[:3], raw.shape[3] if raw.ndim > 3 else 1), dtype)
     for frame, plane in enumerate(raw):
-        values = scale(path, frame_header(path, dataset, frame)).values(plane, path)
+        values = scale(path, dicom_header.frame_header(path, dataset, frame)).values(plane, path)
         out[frame] = values.reshape(out.shape[1:])
     return out

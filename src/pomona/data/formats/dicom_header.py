@@ -36,7 +36,7 @@ def is_dicom(path: Path) -> bool:
     return start[MAGIC_AT:] == MAGIC or (bare and len(start) > MAGIC_AT)
 
 
-def header(path: Path, whole: bool = False) -> Any:
+def read(path: Path, whole: bool = False) -> Any:
     """Read a file as pydicom's data set: all of it, or its elements before the pixels.
 
     Raises:

@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError, listed
+from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom import frame_slice
-from pomona.data.formats.dicom_header import (
-    SEGMENTATIONS,
-    frame_header,
-    header,
-    is_dicom,
-    pixels,
-    require_decoder,
-)
 from pomona.data.images.grid import LPS_TO_RAS, Grid
 from pomona.data.images.image_file import decoding
 from pomona.data.images.slice_stack import Slice, plane_affine
@@ -37,7 +30,11 @@ class Mask(NamedTuple):
 
 def is_segmentation(path: Path) -> bool:
     """Return whether a file is a DICOM segmentation."""
-    return path.is_file() and is_dicom(path) and header(path).get("SOPClassUID") in SEGMENTATIONS
+    return (
+        path.is_file()
+        and dicom_header.is_dicom(path)
+        and dicom_header.read(path).get("SOPClassUID") in dicom_header.SEGMENTATIONS
+    )
 
 
 def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[str]) -> Mask:
@@ -60,11 +57,11 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
         ConfigError: a decoder is not installed.
     """
     with decoding(path):
-        dataset = header(path, whole=True)
-        require_decoder(path, dataset.file_meta.TransferSyntaxUID)
+        dataset = dicom_header.read(path, whole=True)
+        dicom_header.require_decoder(path, dataset.file_meta.TransferSyntaxUID)
         numbers, notes = _classes(path, dataset, names)
         out = np.zeros(grid.shape if grid else size, np.uint8)
-        planes = pixels(path, dataset)
+        planes = dicom_header.pixels(path, dataset)
         if str(dataset.SegmentationType) == "FRACTIONAL":
             planes = planes >= HALF * float(dataset.MaximumFractionalValue)
             meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
@@ -72,7 +69,7 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
         lookup = np.zeros(max(numbers, default=0) + 1, np.uint8)
         lookup[list(numbers)] = list(numbers.values())
         for frame, plane in enumerate(planes):
-            flat = frame_header(path, dataset, frame)
+            flat = dicom_header.frame_header(path, dataset, frame)
             segments = plane
             if str(dataset.SegmentationType) != "LABELMAP":
                 segments = (plane > 0) * int(flat.ReferencedSegmentNumber)

@@ -123,14 +123,14 @@ def _linear(header: Any) -> tuple[float, float, str]:
     """Return slope, intercept and unit of a frame; 1 and 0 if it has no slope, or a table."""
     slope, shift, unit = header.get("RescaleSlope"), header.get("RescaleIntercept"), _unit(header)
     mappings = header.get("RealWorldValueMappingSequence") or ()
+    unscaled = (slope, shift) in {(None, None), (1, 0)}
     if header.get("ModalityLUTSequence"):
         slope, shift = 1, 0
     elif header.get("SOPClassUID") == DOSE:
         slope = header.get("DoseGridScaling")
-    elif len(mappings) == 1 and (slope, shift) in {(None, None), (1, 0)}:
-        if "RealWorldValueSlope" in mappings[0]:  # else a table, which is noted
-            slope, shift = mappings[0].RealWorldValueSlope, mappings[0].RealWorldValueIntercept
-            unit = _code(mappings[0])
+    elif unscaled and len(mappings) == 1 and "RealWorldValueSlope" in mappings[0]:
+        slope, shift = mappings[0].RealWorldValueSlope, mappings[0].RealWorldValueIntercept
+        unit = _code(mappings[0])
     return float(1 if slope is None else slope), float(0 if shift is None else shift), unit
 
 

@@ -81,28 +81,21 @@ class Grid:
     @cached_property
     def _turn(self) -> NDArray[np.float64]:
         """For each stored axis, its number among z, y, x, and -1 if it runs against that."""
-        turn: NDArray[np.float64] = self._nibabel.io_orientation(self.matrix)
-        turn[:, 0] = 2 - turn[:, 0]
-        return turn
+        return np.asarray(self._nibabel.io_orientation(self.matrix)) * [-1, 1] + [2, 0]
 
     def turned(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Turn voxels (i, j, k, ...) on the stored axes to (z, y, x, ...)."""
-        turned: NDArray[Any] = self._nibabel.apply_orientation(voxels, self._turn)
-        return turned
+        return np.asarray(self._nibabel.apply_orientation(voxels, self._turn))
 
     def stored(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Turn voxels (z, y, x, ...) back to the stored axes (i, j, k, ...)."""
         back = self._nibabel.ornt_transform([[0, 1], [1, 1], [2, 1]], self._turn)
-        stored: NDArray[Any] = self._nibabel.apply_orientation(voxels, back)
-        return stored
+        return np.asarray(self._nibabel.apply_orientation(voxels, back))
 
     @cached_property
     def turned_matrix(self) -> NDArray[np.float64]:
         """The affine (4, 4) from indices (z, y, x) of the turned voxels to mm (x, y, z)."""
-        matrix: NDArray[np.float64] = self.matrix @ self._nibabel.inv_ornt_aff(
-            self._turn, self.shape
-        )
-        return matrix
+        return self.matrix @ np.asarray(self._nibabel.inv_ornt_aff(self._turn, self.shape))
 
     @property
     def turned_shape(self) -> tuple[int, int, int]:

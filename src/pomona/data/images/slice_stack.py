@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,32 +82,20 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     ordered = [slices[k] for k in order]
     steps = np.diff(np.sort(heights))
     usual = float(np.median(steps)) if placed and len(steps) else 1.0
-    _require_distances(path, ordered, steps, usual, "mm" if placed else "by InstanceNumber")
-    if placed and np.abs(steps - usual).max(initial=0) > max(UNEVEN * usual, 0.01):
+    _require_distances(path, ordered, steps, usual)
+    if not ordered[0].spacing:
+        notes.append("PixelSpacing is missing; 1 mm is assumed")
+    if not placed:
+        shape = (*ordered[0].size[::-1], len(ordered))
+        affine = plane_affine(replace(ordered[0], position=(), orientation=()))
+        return Block(order, Grid.of(path, shape, affine, oriented=False), tuple(notes))
+    if np.abs(steps - usual).max(initial=0) > max(UNEVEN * usual, 0.01):
         notes.append(
             f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
             f"{usual:.4g} mm, nothing is resampled here"
         )
-    if not ordered[0].spacing:
-        notes.append("PixelSpacing is missing; 1 mm is assumed")
-    grid, more = _grid(path, ordered, placed)
+    grid, more = _grid(path, ordered)
     return Block(order, grid, (*notes, *more))
-
-
-def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, list[str]]:
-    """Return the grid of slices in order, and remarks."""
-    first = ordered[0]
-    shape = (*first.size[::-1], len(ordered))
-    if not placed:
-        affine = plane_affine(replace(first, position=(), orientation=()))
-        return Grid.of(path, shape, affine, oriented=False), []
-    affine, notes = plane_affine(first), list[str]()
-    if len(ordered) > 1:
-        positions = np.array([one.position for one in ordered])
-        affine[:3, 2] = (positions[-1] - positions[0]) / (len(ordered) - 1)
-        notes = _tilted(affine)
-        _require_straight(path, ordered, positions, affine)
-    return Grid.of(path, shape, LPS_TO_RAS @ affine), notes
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:
@@ -127,17 +114,14 @@ def plane_affine(plane: Slice) -> NDArray[np.float64]:
 
 def _require_alike(path: Path, slices: Sequence[Slice]) -> None:
     """Raise DataError unless all slices are of one series, size, orientation and spacing."""
-    first = slices[0]
-    series = len({one.series for one in slices})
+    first, series = slices[0], len({one.series for one in slices})
     for name in ("series", "size", "orientation", "spacing"):
-        expected = getattr(first, name)
         for one in slices:
-            if _differs(getattr(one, name), expected):
-                count = f" of {series} series" if series > 1 else ""
-                values = "" if name == "series" else f" ({getattr(one, name)} and {expected})"
+            values, expected = getattr(one, name), getattr(first, name)
+            if _differs(values, expected):
                 raise DataError(
-                    f"{path}: {one.name} differs from {first.name} in {name}{values}; put each "
-                    f"series{count} into its own folder"
+                    f"{path}: {one.name} differs from {first.name} in {name} ({values} and "
+                    f"{expected}; {series} series); put each series into its own folder"
                 )
 
 
@@ -154,8 +138,7 @@ def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.fl
     Raises DataError for slices without both.
     """
     if placed:
-        orientation = slices[0].orientation
-        normal = np.cross(orientation[:3], orientation[3:])
+        normal = np.cross(slices[0].orientation[:3], slices[0].orientation[3:])
         return np.array([one.position for one in slices]) @ normal
     numbers = [one.number for one in slices]
     if None in numbers and len(slices) > 1:
@@ -166,62 +149,54 @@ def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.fl
 
 
 def _require_distances(
-    path: Path, ordered: Sequence[Slice], steps: NDArray[Any], usual: float, unit: str
+    path: Path, ordered: Sequence[Slice], steps: NDArray[Any], usual: float
 ) -> None:
     """Raise DataError for slices at one position, and for gaps."""
-    least = 1e-3 * max(float(np.max(steps, initial=0)), 1e-3)
-    pairs = list(zip(steps, pairwise(ordered), strict=True))
-    for step, (before, after) in pairs:
-        if step <= least:
-            differences = [
-                f"{name} {value} and {after.attributes.get(name)}"
-                for name, value in before.attributes.items()
-                if value != after.attributes.get(name)
-            ]
-            positions = len(ordered) - int((steps <= least).sum())
-            remedy = (
-                f"they differ in {listed(differences, 3)} ({len(ordered)} slices at {positions} "
-                "positions); put each volume (echo, time point) into its own folder"
-                if differences
-                else "keep one of them"
-            )
+    doubles = np.flatnonzero(steps <= 1e-3 * max(np.max(steps, initial=0), 1e-3))
+    gaps = np.flatnonzero(steps > GAP * usual)
+    for index in (*doubles, *gaps):
+        before, after = ordered[index : index + 2]
+        if not len(doubles):
             raise DataError(
-                f"{path}: {before.name} and {after.name} are at the same place; {remedy}"
+                f"{path}: slices are missing between {before.name} and {after.name}: distance "
+                f"{steps[index]:.4g}, elsewhere {usual:.4g} (mm, or InstanceNumber); fetch the "
+                "series again, or resample it"
             )
-    for step, (before, after) in pairs:
-        if step > GAP * usual:
-            raise DataError(
-                f"{path}: slices are missing between {before.name} and {after.name}: {step:.4g} "
-                f"{unit}, elsewhere {usual:.4g}; fetch the series again, or resample it"
-            )
-
-
-def _tilted(affine: NDArray[np.float64]) -> list[str]:
-    """Return a note if slices are not stacked at a right angle."""
-    line, normal = affine[:3, 2], np.cross(affine[:3, 0], affine[:3, 1])
-    share = abs(line @ normal) / (np.linalg.norm(line) * np.linalg.norm(normal))
-    angle = np.degrees(np.arccos(min(1.0, share)))
-    if angle <= TILT:
-        return []
-    return [
-        f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked aslant, as stored; "
-        "resample them to a right-angled block, or keep all scans alike"
-    ]
-
-
-def _require_straight(
-    path: Path,
-    ordered: Sequence[Slice],
-    positions: NDArray[np.float64],
-    affine: NDArray[np.float64],
-) -> None:
-    """Raise DataError if a slice does not lie on the line through the first and the last."""
-    direction = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
-    offsets = positions - positions[0]
-    aside = np.linalg.norm(offsets - np.outer(offsets @ direction, direction), axis=1)
-    pixel = min(ordered[0].spacing or (1.0,))
-    if aside.max() > max(SHIFT * pixel, 0.05):
+        differences = [
+            f"{name} {value} and {after.attributes.get(name)}"
+            for name, value in before.attributes.items()
+            if value != after.attributes.get(name)
+        ]
         raise DataError(
-            f"{path}: {ordered[aside.argmax()].name} is shifted by {aside.max():.3g} mm against "
-            "the line of the other slices; resample them, or fetch the series again"
+            f"{path}: {before.name} and {after.name} are at the same position and differ in "
+            f"{listed(differences, 3) or 'nothing'} ({len(ordered)} slices at "
+            f"{len(ordered) - len(doubles)} positions); keep one of them, or put each volume "
+            "(echo, time point) into its own folder"
         )
+
+
+def _grid(path: Path, ordered: Sequence[Slice]) -> tuple[Grid, list[str]]:
+    """Return the grid of slices in order, and a remark if they are stacked aslant.
+
+    Raises DataError if a slice does not lie on the line through the first and the last.
+    """
+    first, notes, affine = ordered[0], list[str](), plane_affine(ordered[0])
+    if len(ordered) > 1:
+        offsets = np.array([one.position for one in ordered]) - first.position
+        line = offsets[-1] / np.linalg.norm(offsets[-1])
+        aside = np.linalg.norm(offsets - np.outer(offsets @ line, line), axis=1)
+        if aside.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
+            raise DataError(
+                f"{path}: {ordered[aside.argmax()].name} is shifted by {aside.max():.3g} mm "
+                "against the line of the other slices; resample them, or fetch the series again"
+            )
+        normal = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
+        angle = np.degrees(np.arccos(min(1.0, abs(line @ normal))))
+        if angle > TILT:
+            notes.append(
+                f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked aslant, as "
+                "stored; resample them to a right-angled block, or keep all scans alike"
+            )
+        affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
+    shape = (*first.size[::-1], len(ordered))
+    return Grid.of(path, shape, LPS_TO_RAS @ affine), notes
