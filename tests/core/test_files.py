@@ -26,7 +26,6 @@ EXCEPTIONS = {
     ("pomona/data/npz.py", "zipfile.ZipFile"): "given an open file",
     ("pomona/data/formats/workbook_marks.py", "zipfile.ZipFile"): "given an open file",
     ("pomona/data/formats/pictures.py", "Image.open"): "given an open file",
-    ("pomona/data/formats/tiff.py", "Image.open"): "given an open file",
     ("pomona/data/reader_process.py", "np.memmap"): "a scratch file of its own, without a name",
     ("pomona/data/reader_process.py", "os.fdopen"): "a scratch file of its own, without a name",
     ("pomona/data/reader_process.py", "open"): "what the system says of this process",

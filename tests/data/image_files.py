@@ -87,3 +87,10 @@ def nifti(path, zyx, affine=CT):
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(zyx.transpose(2, 1, 0)), affine), path)
     return path
+
+
+def labels_of(path, spatial, classes, size=None):
+    """The class numbers of a mask of an image of these sides."""
+    from pomona.data.images import mask
+
+    return mask.read(path, spatial, range(classes), size).classes

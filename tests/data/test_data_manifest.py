@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from image_files import write_nifti, write_series
+from image_files import labels_of, write_nifti, write_series
 from PIL import Image
 
 import pomona
@@ -10,7 +10,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import data_settings, read
-from pomona.data.images import image_stack, mask
+from pomona.data.images import image_stack
 
 
 def picture(path, value, size=(6, 4), mode="L"):
@@ -181,7 +181,7 @@ def test_masks_are_numbers_and_not_colours(tmp_path, kind):
         "16 bits": lambda: Image.fromarray(truth.astype(np.uint16)),
     }[kind]()
     image.save(tmp_path / "m.png")
-    found = mask.decoded(tmp_path / "m.png", (4, 6), 2)
+    found = labels_of(tmp_path / "m.png", (4, 6), 2)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, truth)
 
@@ -198,8 +198,8 @@ def test_masks_at_another_size_keep_their_numbers(tmp_path):
     5.
     """
     Image.fromarray(np.tile(np.arange(6, dtype=np.uint8), (4, 1))).save(tmp_path / "m.png")
-    assert mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(3, 2)).tolist() == [[1, 3, 5]] * 2
-    same = mask.decoded(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
+    assert labels_of(tmp_path / "m.png", (4, 6), 6, size=(3, 2)).tolist() == [[1, 3, 5]] * 2
+    same = labels_of(tmp_path / "m.png", (4, 6), 6, size=(6, 4))
     np.testing.assert_array_equal(same, np.tile(np.arange(6), (4, 1)))
 
 
@@ -208,7 +208,7 @@ def test_masks_of_volumes(tmp_path):
     truth = stream(3, "mask").integers(0, 3, (5, 4, 3))
     for dtype in ("u1", "i2", "f4"):
         write_nifti(tmp_path / "m.nii.gz", truth.astype(dtype))
-        np.testing.assert_array_equal(mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3), truth)
+        np.testing.assert_array_equal(labels_of(tmp_path / "m.nii.gz", (5, 4, 3), 3), truth)
     for values, told in (
         (truth + 1.5, "holds 1.5 in"),
         (truth - 1.0, "holds -1 in"),
@@ -216,7 +216,7 @@ def test_masks_of_volumes(tmp_path):
     ):
         write_nifti(tmp_path / "m.nii.gz", values.astype(np.float32))
         with pytest.raises(DataError, match=f"{told} .*classes are whole numbers from 0 to 2"):
-            mask.decoded(tmp_path / "m.nii.gz", (5, 4, 3), 3)
+            labels_of(tmp_path / "m.nii.gz", (5, 4, 3), 3)
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,14 @@ def test_masks_of_volumes(tmp_path):
 def test_masks_that_do_not_fit(tmp_path, value, size, mode, told):
     picture(tmp_path / "m.png", value, size, mode)
     with pytest.raises(DataError, match=told):
-        mask.decoded(tmp_path / "m.png", (4, 6), 2)
+        labels_of(tmp_path / "m.png", (4, 6), 2)
 
 
 def test_a_mask_of_black_and_white_says_which_numbers_to_save(tmp_path):
     """As ImageJ and drawing programs write it."""
     Image.fromarray(np.eye(4, dtype=np.uint8) * 255).save(tmp_path / "m.png")
     with pytest.raises(DataError, match="save it with 1 in place of 255"):
-        mask.decoded(tmp_path / "m.png", (4, 4), 2)
+        labels_of(tmp_path / "m.png", (4, 4), 2)
 
 
 def test_masks_are_read_for_their_images(six):
@@ -259,13 +259,13 @@ def test_masks_are_read_for_their_images(six):
         targets="segmentation",
         skip_bad=True,
     )
-    stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
+    stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
     assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
     assert (stack.masks.shape, stack.masks.dtype, len(stack.x)) == ((4, 4, 6), np.uint8, 4)
     assert "1.png holds 7" in stack.notes[1]
     assert "4.png has 2 x 2 x 1 values" in stack.notes[2]
     images[3].write_bytes(b"damaged after its mask was read")
-    stack = image_stack.stacked("six", images, settings, read_masks=mask.reader(masks, settings))
+    stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
     assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 2], [0, 2, 5])
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from image_files import labels_of
 from PIL import Image
 
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import Dataset, checked, data_settings, from_arrays, read
-from pomona.data.images import mask
 from pomona.data.images.image_arrays import resized
 from pomona.scenario import Scenario
 
@@ -107,7 +107,7 @@ def test_masks_in_files_and_in_arrays_are_resized_alike(old, new, tmp_path):
     expected = drawn[rows][:, rows]
     assert np.array_equal(own(tmp_path / "a.npz", classes=list("abcde"), resize=new).y[0], expected)
     Image.fromarray(drawn).save(tmp_path / "a.png")
-    assert np.array_equal(mask.decoded(tmp_path / "a.png", (old, old), 5, (new, new)), expected)
+    assert np.array_equal(labels_of(tmp_path / "a.png", (old, old), 5, (new, new)), expected)
 
 
 def test_labels_by_class_need_classes(tmp_path):

@@ -15,8 +15,9 @@ from PIL import Image
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import data_settings, read
+from pomona.data.formats.image_formats import opened
 from pomona.data.images import image_stack
-from pomona.data.images.image_stack import opened, stacked
+from pomona.data.images.image_stack import stacked
 from representatives import representatives
 
 nibabel = pytest.importorskip("nibabel")

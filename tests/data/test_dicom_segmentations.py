@@ -5,8 +5,8 @@ import pytest
 from image_files import CT, nifti, series, write_dicom
 
 from pomona.core.errors import DataError
+from pomona.data.formats.image_formats import opened
 from pomona.data.images import mask
-from pomona.data.images.image_stack import opened
 
 pydicom = pytest.importorskip("pydicom")
 highdicom = pytest.importorskip("highdicom")

@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
-from pomona.data.images.image_stack import opened
+from pomona.data.formats.image_formats import opened
 
 pydicom = pytest.importorskip("pydicom")
 from pydicom.data import get_testdata_file  # noqa: E402

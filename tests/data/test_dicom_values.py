@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
-from pomona.data.images.image_stack import opened
+from pomona.data.formats.image_formats import opened
 
 pydicom = pytest.importorskip("pydicom")
 from pydicom import pixels as pydicom_pixels  # noqa: E402

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_files import write_dicom
+from image_files import labels_of, write_dicom
 from PIL import Image, ImageCms
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
-from pomona.data.images import mask
-from pomona.data.images.image_stack import opened
+from pomona.data.formats.image_formats import opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from format_lines import Cases
@@ -118,14 +117,14 @@ def few_bits(path):
         file = pnm(path / "1.pgm", "P5", top, GRAY % (top + 1))
         np.testing.assert_allclose(pixels(file)[..., 0], GRAY % (top + 1) * (255 / top), atol=0.51)
         assert "scaled" in notes(file)
-        np.testing.assert_array_equal(mask.decoded(file, (10, 12), 101), GRAY % (top + 1))
+        np.testing.assert_array_equal(labels_of(file, (10, 12), 101), GRAY % (top + 1))
     drawn = GRAY % 2 == 1
-    np.testing.assert_array_equal(mask.decoded(saved(path / "2.png", drawn), (10, 12), 2), drawn)
+    np.testing.assert_array_equal(labels_of(saved(path / "2.png", drawn), (10, 12), 2), drawn)
     for bits in (2, 4):  # a PNG of gray of few bits, after the standard
         file = path / f"{bits}.png"
         file.write_bytes(png(GRAY % 2**bits, bits))
         np.testing.assert_array_equal(pixels(file)[..., 0], GRAY % 2**bits * (255 // (2**bits - 1)))
-        np.testing.assert_array_equal(mask.decoded(file, (10, 12), 16), GRAY % 2**bits)
+        np.testing.assert_array_equal(labels_of(file, (10, 12), 16), GRAY % 2**bits)
         assert "scaled" in notes(file)
 
 
@@ -150,7 +149,7 @@ def exif(path):
     tags[0x0112] = 6
     same(saved(path / "1.png", GRAY, exif=tags), np.rot90(GRAY, -1)[..., None])
     assert "orientation" in notes(path / "1.png")
-    drawn = mask.decoded(path / "1.png", (12, 10), 256)
+    drawn = labels_of(path / "1.png", (12, 10), 256)
     np.testing.assert_array_equal(drawn, np.rot90(GRAY, -1))
 
 
@@ -195,7 +194,7 @@ def polarity(path):
 @PICTURES.line("P10")
 def booleans(path):
     drawn = GRAY > 60
-    np.testing.assert_array_equal(mask.decoded(tiff(path, drawn), (10, 12), 2), drawn)
+    np.testing.assert_array_equal(labels_of(tiff(path, drawn), (10, 12), 2), drawn)
 
 
 @PICTURES.line("P11")

@@ -1,5 +1,8 @@
 """Levels of folders: classes, sites, patients, parts; what is taken by itself, asked for, refused."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from image_files import write_dicom
@@ -7,7 +10,9 @@ from PIL import Image
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
+from pomona.data.formats import image_formats
 from pomona.data.images.file_notes import by_note
+from pomona.data.images.image_file import ImageFile
 
 
 def images(root, *paths):
@@ -94,7 +99,7 @@ def test_a_site_may_lack_a_class(tmp_path):
         ("North/benign+malign", "South/benign+malignant"),
         ("North/a+b+c", "South/b+c+d"),
         ("North/benign+malign",),
-        ("a/p01+p02", "b/p01+p02"),  # the same patients in both classes, or classes of two sites
+        ("a/c50+c61", "b/c50+c61"),
     ],
 )
 def test_folders_of_unclear_meaning_are_refused_with_the_setting(tmp_path, patterns):
@@ -207,7 +212,7 @@ def test_a_patient_for_training_and_testing_is_noted(tmp_path):
 def test_folders_of_patients_are_not_taken_for_classes_in_silence(tmp_path):
     """As in an archive's export: PATIENT/STUDY/SERIES/files."""
     slices(tmp_path, [("P1/study/se1", "P1"), ("P2/study/se1", "P2")])
-    words = "each class folder has the files of one patient"
+    words = "each class has the files of one patient"
     assert words in notes(dataset(tmp_path, folders=["class"]))
     slices(tmp_path, [("P1/study/se2", "P1"), ("P2/study/se2", "P3")])
     assert words not in notes(dataset(tmp_path, folders=["class"]))
@@ -302,3 +307,107 @@ def test_dicom_without_a_suffix_is_read(tmp_path, name):
         write_dicom(tmp_path / "ab"[k] / "x.dcm", np.full((4, 4), k, np.uint16))
         (tmp_path / "ab"[k] / "x.dcm").rename(tmp_path / "ab"[k] / name)
     assert dataset(tmp_path).x[:, 0, 0, 0].tolist() == [0, 1]
+
+
+# which reading is taken
+
+
+@pytest.mark.parametrize("names", ["sub-01+sub-02", "P001+P002", "patient_3+patient_4", "p1+p2"])
+def test_patients_that_have_images_of_every_class_are_no_classes(tmp_path, names):
+    data = dataset(tree(tmp_path, f"benign+malign/{names}"))
+    assert (data.classes, data.owners) == (("benign", "malign"), None)
+    assert data.groups.number.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert "data.folders = ['site', 'class']" in notes(data)
+    assert dataset(tmp_path, folders=["site", "class"]).owners.names == ("benign", "malign")
+
+
+def test_the_reading_as_sites_names_the_setting_for_the_other(tmp_path):
+    tree(tmp_path, "benign+malign/anna+ben")
+    assert "data.folders = ['class', 'patient']" in notes(dataset(tmp_path))
+    data = dataset(tmp_path, folders=["class", "patient"])
+    assert (data.classes, len({*data.groups.number})) == (("benign", "malign"), 2)
+
+
+def test_files_beside_images_are_one_note_however_many_folders_have_them(tmp_path):
+    """As in BIDS, where each image has a .json."""
+    for k in range(4):
+        images(tmp_path, f"{'ab'[k % 2]}/sub-0{k}/ses-1/sub-0{k}_T1w")
+        (tmp_path / "ab"[k % 2] / f"sub-0{k}" / "ses-1" / f"sub-0{k}_T1w.json").write_text("{}")
+    (line,) = (note for note in dataset(tmp_path).notes if ".json" in note)
+    assert "4 files .json are not read" in line
+
+
+# dataset.json of the Medical Segmentation Decathlon
+
+
+@pytest.fixture
+def decathlon(tmp_path):
+    """Three volumes with masks, and one without, as the challenge lays them out."""
+    nibabel = pytest.importorskip("nibabel")
+    entries = []
+    for k in range(4):
+        volume = np.full((4, 3, 2), k, np.int16)
+        for folder, values in (("imagesTr", volume), ("labelsTr", (volume > 1).astype(np.uint8))):
+            path = tmp_path / (folder.replace("Tr", "Ts") if k == 3 else folder) / f"la_{k}.nii.gz"
+            path.parent.mkdir(exist_ok=True)
+            if path.parent.name != "labelsTs":
+                nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), path)
+        entries.append({"image": f"./imagesTr/la_{k}.nii.gz", "label": f"./labelsTr/la_{k}.nii.gz"})
+    tree = {
+        "name": "LeftAtrium", "modality": {"0": "MRI"}, "labels": {"0": "background", "1": "atrium"},
+        "numTraining": 3, "numTest": 1, "training": entries[:3], "test": ["./imagesTs/la_3.nii.gz"],
+    }  # fmt: skip
+    (tmp_path / "dataset.json").write_text(json.dumps(tree))
+    return tmp_path
+
+
+def test_a_folder_of_the_decathlon_is_images_with_masks(decathlon):
+    for path in (decathlon, decathlon / "dataset.json"):
+        data = dataset(path)
+        assert (data.targets, data.classes) == ("segmentation", ("background", "atrium"))
+        assert data.x[:, 0, 0, 0, 0].tolist() == [0, 1, 2]
+        assert data.y[:, 0, 0, 0].tolist() == [0, 0, 1]
+        assert "1 images for testing have no masks" in notes(data)
+    assert dataset(decathlon, classes=["no", "yes"]).classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"training": []}, ("'training'", "path and mask")),
+        ({"training": [{"image": "a.nii.gz", "label": 1}]}, ("'training'", "path and mask")),
+        ({"labels": None}, ("data.classes",)),
+        ({"training": [{"image": "../x.nii.gz", "label": "y.nii.gz"}]}, ("pair 1", "within")),
+    ],
+)
+def test_another_dataset_json_is_refused_with_the_remedy(decathlon, change, words):
+    path = decathlon / "dataset.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises((DataError, ConfigError)) as fault:
+        dataset(decathlon)
+    assert all(word in fault.value.line() for word in words)
+
+
+# formats of other packages
+
+
+def opened_text(path):
+    """An image of one row, written as numbers."""
+    values = np.array([[[int(cell)] for cell in path.read_text().split()]], np.uint8)
+    return ImageFile(path, values.shape, values.dtype, lambda: values)
+
+
+def test_a_package_adds_a_format_by_an_entry_point(tmp_path, monkeypatch):
+    entry = SimpleNamespace(
+        name=".dots", load=lambda: image_formats.ImageFormat("dots", f"{__name__}:opened_text")
+    )
+    monkeypatch.setattr(image_formats, "entry_points", lambda group: [entry] * (group == "pomona.image_readers"))  # fmt: skip
+    image_formats.image_formats.cache_clear()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.dots").write_text("7 8 9")
+    try:
+        data = dataset(tmp_path)
+    finally:
+        image_formats.image_formats.cache_clear()
+    assert data.x[..., 0].tolist() == [[[7, 8, 9]]] * 2

@@ -16,7 +16,7 @@ from pydicom.data import get_testdata_file
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
-from pomona.data.images.image_stack import opened
+from pomona.data.formats.image_formats import opened
 
 sitk = pytest.importorskip("SimpleITK")
 VOLUMES, DICOM = Cases("Volumes"), Cases("DICOM")

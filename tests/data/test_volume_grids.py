@@ -12,7 +12,7 @@ from image_files import CT, nifti, series
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
-from pomona.data.images.image_stack import opened
+from pomona.data.formats.image_formats import opened
 
 nibabel = pytest.importorskip("nibabel")
 pytest.importorskip("pydicom")

@@ -94,8 +94,6 @@ def _format(section: Mapping[str, Any], content: str) -> str:
         return str(requested)
     ending = suffix_of(section)
     if content == "images":
-        if ending == ".json":
-            raise ValueError(f"a dataset.json of MONAI or the Decathlon is not read; {MASK_TABLE}")
         return "list" if ending in formats() else "folders"
     known = {end: name for name, value in choices.items() for end in value.suffixes}
     default = next(iter(choices))

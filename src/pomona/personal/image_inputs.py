@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
+from pomona.data.formats import image_formats
 from pomona.data.images import image_arrays, image_stack
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_file import ImageFile
@@ -48,7 +49,7 @@ def read(path: Path, about: ModelMetadata) -> ImageInput:
         )
 
     def work() -> Reply:
-        file = image_stack.opened(path)
+        file = image_formats.opened(path)
         x = _decoded(file, about)
         facts = {
             "notes": [*file.notes, *_differences(file, about)],

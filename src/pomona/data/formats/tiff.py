@@ -1,14 +1,14 @@
-"""TIFF of every kind, read by tifffile; by Pillow where the file's tags say that it reads it right.
+"""TIFF of every kind, read by tifffile: stored numbers first, then what its tags say of them.
 
-Pillow opens many more TIFF than it reads right: planes of 16-bit colour become single bytes, 16-bit
-inks are cut to 8 bits, low values that mean white are inverted in 8 bits and not in 16, and further
-pages are not looked at.
+tifffile gives numbers as they are stored. Done here: rows and columns turned upright, channels
+last, without transparency; in images, not in masks, also palettes, inks and one polarity (high is
+bright).
 """
 
-import json
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,140 +17,243 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pomona.core import files
-from pomona.core.bounds import plain as printable
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
-from pomona.data.formats import pictures, tiff_tags
-from pomona.data.formats.tiff_layout import Layout
+from pomona.data.formats import pictures
 from pomona.data.images.grid import UNORIENTED, Grid, volume
-from pomona.data.images.image_file import ImageFile, decoding, plain
+from pomona.data.images.image_arrays import sample_type
+from pomona.data.images.image_file import ImageFile, decoding, scaled
 from pomona.data.images.packages import package
 
-SUFFIXES = {".tif", ".tiff", ".tf8", ".btf"}
-# tags by number, for Pillow
-BITS, PHOTOMETRIC, DESCRIPTION, SAMPLES, PLANES, EXTRA, FORMAT = 258, 262, 270, 277, 284, 338, 339
-COLORMAP = 320
-# what Pillow reads right: the meaning of the samples, their number, bits and format
-GRAY, RGB, PALETTE, INKS, YCBCR = 1, 2, 3, 5, 6
-PILLOW_READS = {
-    *((GRAY, 1, bits, form) for bits, form in ((8, 1), (16, 1), (16, 2), (32, 3))),
-    *((colour, samples, 8, 1) for colour, samples in ((RGB, 3), (RGB, 4), (PALETTE, 1))),
-    *((colour, samples, 8, 1) for colour, samples in ((INKS, 4), (YCBCR, 3))),
-}
+ALPHA = {1, 2}  # of the tag ExtraSamples
+COLOURS = {"MINISBLACK", "MINISWHITE", "RGB", "PALETTE", "SEPARATED", "YCBCR"}
+MM = {"nm": 1e-6, "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "mm": 1.0, "cm": 10.0}
+MM |= {"m": 1e3, "inch": 25.4, "\\u00B5m": 1e-3}
+WHITE = (
+    "low values mean white (MinIsWhite), so values are inverted, as in other images; in masks the "
+    "stored numbers count"
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the numbers of a file are stored.
+
+    Attributes:
+        axes: of the array: Y and X, and Z, C (channels in planes or pages) and S (samples of a
+            pixel), if it has them.
+        shape: of the array.
+        dtype: of the array.
+        bits: of a sample.
+        colours: tifffile's name of the photometric interpretation.
+        alpha: samples of transparency.
+        orientation: of rows and columns, 1 to 8.
+        range: lowest and highest value of real numbers, where tags have them.
+    """
+
+    axes: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    bits: int
+    colours: str
+    alpha: tuple[int, ...] = ()
+    orientation: int = 1
+    range: tuple[float, float] = (0, 0)
+
+    @property
+    def arranged_shape(self) -> tuple[int, ...]:
+        """(H, W, C) or (D, H, W, C)."""
+        size = dict(zip(self.axes, self.shape, strict=True))
+        rows, columns = (size["X"], size["Y"]) if self.orientation > 4 else (size["Y"], size["X"])
+        channels = size.get("C", 1) * size.get("S", 1) - len(self.alpha)
+        return (*([size["Z"]] if "Z" in size else []), rows, columns, channels)
+
+    def arranged(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return stored values upright, with channels last, without transparency."""
+        axes, row = self.axes, int("Z" in self.axes)
+        if not {"C", "S"} & {*axes}:
+            values, axes = values[..., None], f"{axes}S"
+        values = values.transpose([axes.index(axis) for axis in "ZYXCS" if axis in axes])
+        if self.orientation > 4:
+            values = values.swapaxes(row, row + 1)
+        flipped = [row] * (self.orientation in {3, 4, 7, 8})
+        flipped += [row + 1] * (self.orientation in {2, 3, 6, 7})
+        values = np.delete(np.flip(values, flipped), self.alpha, axis=-1)
+        return values.astype(np.uint8) if values.dtype == bool else values
+
+    @property
+    def image_type(self) -> np.dtype[Any]:
+        """The dtype of ``as_image``."""
+        if self.bits < 8 or self.colours == "PALETTE":
+            return np.dtype(np.uint8)
+        if self.dtype.kind in "iu" and self.dtype.itemsize > 2:
+            return np.dtype(np.float32)
+        return sample_type([self.dtype])
+
+    def as_image(self, values: NDArray[Any], colormap: Any, path: Path) -> NDArray[Any]:
+        """Return arranged values with a palette or inks as RGB, inverted if low ones mean white,
+        and with 8 bits for fewer.
+        """
+        if self.colours == "PALETTE":
+            # some programs write 8 bits into the 16 of a palette
+            eight = colormap if colormap.max() < 256 else colormap >> 8
+            return eight.astype(np.uint8).T[values[..., 0]]
+        if self.colours == "YCBCR":
+            return np.asarray(Image.fromarray(values, "YCbCr").convert("RGB"))
+        if self.colours == "MINISWHITE" and values.dtype.kind == "f":
+            values = sum(self.range) - values
+        elif self.colours == "MINISWHITE":
+            values = ~values & (2**self.bits - 1 if values.dtype.kind == "u" else -1)
+        if self.bits < 8:
+            values = (values * (255 // (2**self.bits - 1))).astype(np.uint8)
+        if self.colours == "SEPARATED":
+            most = np.uint64(2**self.bits - 1)
+            light = most - values.astype(np.uint64)
+            rgb = (light[..., :3] * light[..., 3:] + most // np.uint64(2)) // most
+            values = rgb.astype(values.dtype)
+        with np.errstate(over="ignore"):  # infinite numbers are refused later
+            return np.ascontiguousarray(scaled(values, 1.0, 0.0, self.image_type, path))
 
 
 def opened(path: Path) -> ImageFile:
-    """Open a file as an image (H, W, C), or as a volume (D, H, W, C) if its metadata (of ImageJ or
-    OME) name an axis Z.
+    """Open an image (H, W, C), or a volume (D, H, W, C) if ImageJ or OME name an axis Z.
 
     Raises:
         DataError: not a TIFF, several images, or colours or numbers that are not read.
         ConfigError: tifffile, or for some kinds of compression imagecodecs, is not installed.
     """
-    if pillow_reads(path):
-        return pictures.opened(path)
-    with _tiff(path) as stored:
-        layout = tiff_tags.layout(path, stored)
-    load = partial(_load, layout)
-    shape = layout.stored_shape
+    with _file(path) as tiff:
+        layout = _layout(path, tiff)
+        notes, spacing = _notes(tiff, layout), _spacing(tiff)
+    load = partial(_image, path, layout)
+    shape, dtype = layout.arranged_shape, layout.image_type
     if layout.colours in {"PALETTE", "SEPARATED"}:
         shape = (*shape[:-1], 3)
-    dtype = layout.shown_type
-    if len(shape) == 4 and layout.spacing:
-        grid = Grid.of(path, shape[2::-1], np.diag([*layout.spacing[::-1], 1]), oriented=False)
-        transposed = (2, 1, 0, 3)
-        return volume(
-            grid, shape[3], dtype, lambda: load().transpose(transposed), notes=layout.notes
-        )
-    if len(shape) == 3 and dtype == np.uint8 and shape[2] in {1, 3}:
-        return pictures.picture(path, shape, load, layout.notes)
-    notes = (*layout.notes, *([UNORIENTED] if len(shape) == 4 else []))
-    return replace(plain(path, shape, dtype, load), notes=notes)
+    if len(shape) == 4 and spacing:
+        grid = Grid.of(path, shape[2::-1], np.diag([*spacing[::-1], 1]), oriented=False)
+        return volume(grid, shape[3], dtype, lambda: load().transpose(2, 1, 0, 3), notes=notes)
+    picture = len(shape) == 3 and dtype == np.uint8 and shape[2] in {1, 3}
+    image = ImageFile(path, shape, dtype, load, picture=picture)
+    return replace(image, notes=(*notes, *([UNORIENTED] if len(shape) == 4 else [])))
 
 
 def labels(path: Path) -> NDArray[Any]:
-    """Return the stored numbers (*spatial, C), as they are: those of a palette, without inversion.
-
-    Raises as ``opened``.
-    """
-    if pillow_reads(path):
-        return pictures.labels(path)
-    with _tiff(path) as stored:
-        layout = tiff_tags.layout(path, stored)
-        return layout.arranged(_array(stored))
+    """Return the numbers (*spatial, C) as stored. Raises as ``opened``."""
+    with _file(path) as tiff:
+        layout = _layout(path, tiff)
+        return layout.arranged(_array(tiff, layout))
 
 
-def pillow_reads(path: Path) -> bool:
-    """Return whether the tags of a file say that Pillow reads it right: one page of usual gray,
-    colours, or inks.
-    """
-    try:
-        with (
-            decoding(path),
-            files.opened(file(path)) as raw,
-            Image.open(raw, "r", ["TIFF"]) as tiff,
-        ):
-            tags: Mapping[int, Any] = tiff.tag_v2  # type: ignore[attr-defined]
-            bits = {*tags.get(BITS, (1,))}
-            samples = int(tags.get(SAMPLES, 1))
-            form = {*_several(tags.get(FORMAT, 1))}
-            extra = {*_several(tags.get(EXTRA, ()))}
-            kind = {(int(tags.get(PHOTOMETRIC, -1)), samples, b, f) for b in bits for f in form}
-            return (
-                kind <= PILLOW_READS
-                and len(kind) == 1
-                and extra <= tiff_tags.ALPHA
-                and (samples == 4 and tags[PHOTOMETRIC] == RGB) == bool(extra)
-                and max(tags.get(COLORMAP, (256,))) > 255
-                and (int(tags.get(PLANES, 1)) == 1 or samples == 1)
-                and not _names_more(str(tags.get(DESCRIPTION, "")), samples)
-                and getattr(tiff, "n_frames", 1) == 1
-            )
-    except DataError:
-        return False
+def _image(path: Path, layout: Layout) -> NDArray[Any]:
+    with _file(path) as tiff:
+        colormap = tiff.series[0].keyframe.colormap
+        return layout.as_image(layout.arranged(_array(tiff, layout)), colormap, path)
 
 
-def _several(value: Any) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, tuple) else (value,)
-
-
-def _names_more(description: str, samples: int) -> bool:
-    """Return whether a description, as programs for microscopes write it, names more than one
-    image.
-    """
-    if description.startswith("ImageJ="):
-        return re.search(r"^(images|channels|slices|frames)=(?!1$)", description, re.M) is not None
-    if description.startswith("{"):  # tifffile's
-        try:
-            return len(json.loads(description)["shape"]) != 2 + (samples > 1)
-        except (ValueError, KeyError, TypeError):
-            return True
-    return description.startswith("<")  # OME's XML, and others
-
-
-def _tiff(path: Path) -> Any:
+@contextmanager
+def _file(path: Path) -> Iterator[Any]:
+    """Open a file. Raises as ``opened`` for whatever is done with it."""
     tifffile = package("tifffile", path)
     with decoding(path):
         if not file(path).stat().st_size:
             raise ValueError("it is empty")
-        return tifffile.TiffFile(path, _multifile=False)
+        try:
+            with tifffile.TiffFile(path, _multifile=False) as tiff:
+                yield tiff
+        except ValueError as fault:
+            if "imagecodecs" not in str(fault):
+                raise
+            kind = re.search(r"COMPRESSION\.(\w+)", str(fault))
+            raise ConfigError(
+                f"{path}: TIFF of compression {kind[1] if kind else 'of this kind'} needs "
+                f"imagecodecs; {with_extra('decoders')}"
+            ) from fault
 
 
-def _load(layout: Layout) -> NDArray[Any]:
-    """Read the values of an image, as ``Layout.shown`` gives them."""
-    with _tiff(layout.path) as stored:
-        colormap = stored.series[0].keyframe.colormap
-        return np.ascontiguousarray(layout.shown(layout.arranged(_array(stored)), colormap))
+def _array(tiff: Any, layout: Layout) -> NDArray[Any]:
+    """Return the stored array without the axes that the layout leaves out."""
+    values: NDArray[Any] = tiff.series[0].asarray(maxworkers=1)
+    return values.reshape(layout.shape)
 
 
-def _array(stored: Any) -> NDArray[Any]:
-    """Return the stored array without axes of length 1 other than rows and columns."""
-    series = stored.series[0]
-    try:
-        values = series.asarray(maxworkers=1)
-    except Exception as fault:
-        path = Path(printable(str(stored.filehandle.path)))
-        raise tiff_tags.undecoded(path, fault) from fault
-    shaped: NDArray[Any] = values.reshape(tiff_tags.without_ones(series.axes, series.shape)[1])
-    return shaped
+def _layout(path: Path, tiff: Any) -> Layout:
+    """Return the layout of the one image in a file. Raises DataError for others."""
+    series = tiff.series[0]
+    page = series.keyframe
+    # of axes of length 1, rows and columns alone
+    sizes = [(a, n) for a, n in zip(series.axes, series.shape, strict=True) if n > 1 or a in "YX"]
+    axes = "".join(axis for axis, _ in sizes)
+    pages = len(tiff.pages) - _copies(tiff)
+    if pages > max(1, sum(p is not None for p in series.pages)) or not {*axes} <= {*"ZCSYX"}:
+        raise DataError(
+            f"{path} contains several pictures ({pages} pages, axes {axes} of "
+            f"{' x '.join(str(n) for _, n in sizes)}), of which only one would be read; save each "
+            "in its own file, or a volume with its axis Z named (ImageJ, OME-TIFF)"
+        )
+    if None in series.pages or not {"Y", "X"} <= {*axes} or {"C", "S"} <= {*axes}:
+        raise DataError(
+            f"{path} holds axes {axes} or only some pages of an image; an image has rows, columns "
+            "and channels in one file, a volume slices (Z)"
+        )
+    dtype, colours = np.dtype(series.dtype), page.photometric.name
+    if dtype.kind not in "biuf":
+        raise DataError(f"{path} holds complex numbers, which are not read; save their magnitude")
+    if colours == "YCBCR" and "JPEG" in page.compression.name:
+        colours = "RGB"  # by the decoder
+    inks = page.samplesperpixel != 4 or page.tags.valueof("InkSet", 1) != 1
+    if colours not in COLOURS or (colours == "SEPARATED" and inks):
+        raise DataError(
+            f"{path} has colours of kind {colours}, which are not read; convert it to gray or RGB"
+        )
+    page.decode  # noqa: B018 - raises for a missing decoder
+    first_extra = page.samplesperpixel - len(page.extrasamples)
+    alpha = [first_extra + k for k, kind in enumerate(page.extrasamples) if kind in ALPHA]
+    ends = [page.tags.valueof(f"S{end}SampleValue") for end in ("Min", "Max")]
+    return Layout(
+        axes,
+        tuple(n for _, n in sizes),
+        dtype,
+        int(np.max(page.bitspersample)),
+        colours,
+        tuple(alpha) if "S" in axes else (),
+        int(page.tags.valueof("Orientation", 1)),
+        (0, 0) if None in ends else (float(np.ravel(ends[0])[0]), float(np.ravel(ends[1])[0])),
+    )
+
+
+def _copies(tiff: Any) -> int:
+    """Return the number of pages that are smaller copies or transparency masks."""
+    return sum(bool(getattr(page, "subfiletype", 0) & 0b101) for page in tiff.pages)
+
+
+def _spacing(tiff: Any) -> tuple[float, ...]:
+    """Return mm between voxels (z, y, x) by the metadata of ImageJ or OME; none if unknown."""
+    sizes: list[tuple[Any, str]] = []
+    page = tiff.series[0].keyframe
+    if tiff.is_imagej and "XResolution" in page.tags:
+        metadata = tiff.imagej_metadata or {}
+        steps = [metadata.get("spacing"), *(n and 1 / n for n in page.resolution[::-1])]
+        sizes = [(step, str(metadata.get("unit", ""))) for step in steps]
+    elif tiff.is_ome:
+        images = package("tifffile", Path()).xml2dict(tiff.ome_metadata)["OME"]["Image"]
+        pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
+        names = [f"PhysicalSize{axis}" for axis in "ZYX"]
+        sizes = [(pixels.get(name), str(pixels.get(f"{name}Unit", "µm"))) for name in names]
+    known = [float(size) * MM[unit] for size, unit in sizes if size and unit in MM]
+    return tuple(known) if len(known) == 3 and min(known) > 0 else ()
+
+
+def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
+    """Return a remark on everything that is dropped, turned, scaled or rounded."""
+    copies, profile = _copies(tiff), tiff.series[0].keyframe.iccprofile
+    remarks = {
+        f"{copies} smaller copies or masks in the file are not read": copies > 0,
+        pictures.ALPHA: bool(layout.alpha),
+        pictures.TURNED: layout.orientation > 1,
+        WHITE: layout.colours == "MINISWHITE",
+        f"values of {layout.bits} bits are scaled to 0 to 255": 1 < layout.bits < 8,
+        "real numbers of 64 bits are rounded to 32": layout.dtype == np.float64,
+        pictures.INKS: layout.colours == "SEPARATED",
+        pictures.PROFILE: bool(profile) and not pictures.is_srgb(profile),
+    }
+    return tuple(note for note, applies in remarks.items() if applies)

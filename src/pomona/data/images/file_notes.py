@@ -17,9 +17,44 @@ Spacing = tuple[float, float, float]  # mm along z, y, x
 
 def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     """Return one line for each remark, with the files that it is about."""
+    lines = []
+    sizes = {
+        file.path: f"{times(_rounded(file.grid.spacing, 3))} mm" for file in files if file.grid
+    }
+    if len({*sizes.values()}) > 1:
+        lines.append(
+            f"volumes of several voxel sizes (z, y, x): {shares(sizes)}; bring all to one, nothing "
+            "is resampled here"
+        )
+    padded = {file.path: f"{file.padding:g}" for file in files if file.padding is not None}
+    if padded:
+        lines.append(
+            f"{len(padded)} of {len(files)} files name a padding value: {shares(padded)}; "
+            "data.window cuts it off"
+        )
+    units = {file.path: file.unit for file in files if file.unit}
+    if len({*units.values()}) > 1:
+        lines.append(f"values of several units: {shares(units)}; convert all to one")
+    unoriented = [file.path.name for file in files if file.grid and not file.grid.oriented]
+    if 0 < len(unoriented) < len(files):
+        lines.append(
+            f"{len(unoriented)} of {len(files)} volumes ({listed(unoriented, 2)}) do not say how "
+            "they lie in the patient, the others do: they may be mirrored against each other; save "
+            "them with an orientation"
+        )
     names = short_names([file.path for file in files])
-    remarks = by_note([*zip(names, (file.notes for file in files), strict=True)], "files")
-    return (*_spacings(files), *_padded(files), *_units(files), *_orientations(files), *remarks)
+    remarks = [*zip(names, (file.notes for file in files), strict=True)]
+    return (*lines, *by_note(remarks, "files"))
+
+
+def shares(values: dict[Path, str]) -> str:
+    """Return how many files have each value, the most frequent first, with an example of each."""
+    counts = Counter(values.values())
+    example = {value: path.name for path, value in reversed(values.items())}
+    more = f" and {len(counts) - 4} others" if len(counts) > 4 else ""
+    return (
+        ", ".join(f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4)) + more
+    )
 
 
 def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[str, ...]:
@@ -34,9 +69,9 @@ def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[st
             names.setdefault(form, []).append(name)
             wordings.setdefault(form, []).append(note)
     return tuple(
-        f"{len(having)} of {len(remarks)} {noun} ({listed(having, 2)}): {wordings[form][0]}"
+        f"{len(files)} of {len(remarks)} {noun} ({listed(files, 2)}): {wordings[form][0]}"
         f"{' (numbers of the first; others differ)' if len({*wordings[form]}) > 1 else ''}"
-        for form, having in names.items()
+        for form, files in names.items()
     )
 
 
@@ -58,63 +93,11 @@ def orientation(files: Sequence[ImageFile]) -> str:
     return ORIENTATION if known else ""
 
 
+def times(sides: Sequence[float]) -> str:
+    """Return sides as ``2 x 3 x 4``."""
+    return " x ".join(f"{side:g}" for side in sides)
+
+
 def _rounded(spacing: Spacing, digits: int) -> Spacing:
     z, y, x = (float(f"{side:.{digits}g}") for side in spacing)
     return z, y, x
-
-
-def _spacings(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if volumes have different voxel sizes, which a network cannot see."""
-    sizes = {file.path: _rounded(file.grid.spacing, 3) for file in files if file.grid}
-    counts = Counter(sizes.values())
-    if len(counts) < 2:
-        return []
-    example = {size: path.name for path, size in reversed(sizes.items())}
-    shown = [
-        f"{n} of {' x '.join(f'{side:g}' for side in size)} mm ({example[size]})"
-        for size, n in counts.most_common(4)
-    ]
-    return [
-        (
-            f"volumes of several voxel sizes (z, y, x): {', '.join(shown)}; bring all to one, "
-            "nothing is resampled here"
-        )
-    ]
-
-
-def _padded(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if headers declare a padding value, which would be read as very dark."""
-    values = Counter(file.padding for file in files if file.padding is not None)
-    if not values:
-        return []
-    shown = ", ".join(f"{value:g} in {n}" for value, n in values.most_common(3))
-    return [
-        (
-            f"{values.total()} of {len(files)} files name a padding value ({shown}); data.window "
-            "cuts it off"
-        )
-    ]
-
-
-def _units(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if the values of files have different units."""
-    counts = Counter(file.unit for file in files if file.unit)
-    if len(counts) < 2:
-        return []
-    example = {file.unit: file.path.name for file in reversed(files)}
-    shown = [f"{n} of {unit} ({example[unit]})" for unit, n in counts.most_common(4)]
-    return [f"values of several units: {', '.join(shown)}; convert all to one"]
-
-
-def _orientations(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if only some volumes say how they lie in the patient."""
-    names = [file.path.name for file in files if file.grid and not file.grid.oriented]
-    if not 0 < len(names) < len(files):
-        return []
-    return [
-        (
-            f"{len(names)} of {len(files)} volumes ({listed(names, 2)}) do not say how they lie in "
-            "the patient, the others do: they may be mirrored against each other; save them with "
-            "an orientation"
-        )
-    ]

@@ -40,13 +40,13 @@ def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtyp
 
     Raises DataError.
     """
-    kinds = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
-    for held in DTYPES:
-        if all(dtype.kind in "iuf" and np.can_cast(dtype, held) for dtype in kinds):
-            return held
+    dtypes = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
+    for dtype in DTYPES:
+        if all(each.kind in "iuf" and np.can_cast(each, dtype) for each in dtypes):
+            return dtype
     known = ", ".join(FORMS["image"].dtypes)
     raise DataError(
-        f"{where}: images are {known}, not {' and '.join(map(str, kinds))}; store one of these"
+        f"{where}: images are {known}, not {' and '.join(map(str, dtypes))}; store one of these"
     )
 
 
@@ -179,13 +179,24 @@ def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
     # Pillow's integer arithmetic gives the same bytes on every machine, and so the same
     # fingerprint.
-    held = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
+    shown = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
+    if image.shape[2] == 3 and image.dtype == np.uint8:
+        return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
     out = np.empty((size[1], size[0], image.shape[2]), image.dtype)
     for channel in range(image.shape[2]):
-        plane = Image.fromarray(np.ascontiguousarray(image[..., channel], held))
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel], shown))
         values = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))
-        out[..., channel] = values if image.dtype == held else np.rint(values)
+        out[..., channel] = values if image.dtype == shown else np.rint(values)
     return out
+
+
+def in_channels(image: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    """Return a gray or RGB image (H, W, 1 or 3) as RGB, or as gray if ``channels`` is 1."""
+    from PIL import Image
+
+    colours = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    values = np.asarray(colours.convert("L" if channels == 1 else "RGB"))
+    return values.reshape(*image.shape[:2], -1)
 
 
 def nearest(mask: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:

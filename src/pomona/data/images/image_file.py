@@ -1,4 +1,4 @@
-"""An image or volume in a file: its form from the header, and its pixels on request.
+"""An image or volume in a file: its form from the header, and its values on request.
 
 Each error is one line with the file.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError, PomonaError
-from pomona.data.images.image_arrays import DTYPES, plane_resized
+from pomona.data.images.image_arrays import DTYPES, in_channels, plane_resized
 
 if TYPE_CHECKING:
     from pomona.data.images.grid import Grid
@@ -36,8 +36,7 @@ class ImageFile:
         path: the file, or the folder of a series.
         shape: (H, W, C), or (D, H, W, C) for a volume.
         dtype: the image dtype that holds all values the header allows.
-        pixels: returns the values in this shape and dtype; 8-bit pictures with the requested
-            channels and size, others with their own channels.
+        load: returns the values in this shape and dtype.
         picture: whether it has 8 bits per channel, so that gray can be converted to colour.
         grid: where the voxels of a volume lie, if the file has an affine or its format assumes one.
         unit: of the values, as far as the header names it ("HU", "BQML"); files of different units
@@ -53,7 +52,7 @@ class ImageFile:
     path: Path
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    pixels: Callable[[int, Size | None], NDArray[Any]]
+    load: Callable[[], NDArray[Any]]
     picture: bool = False
     grid: "Grid | None" = None
     unit: str = ""
@@ -61,6 +60,9 @@ class ImageFile:
     patient: str = ""
     padding: float | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        within(self.path, self.shape)
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -79,9 +81,19 @@ class ImageFile:
             raise DataError(
                 f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same"
             )
-        values = self.pixels(channels, size)
+        with decoding(self.path):
+            values = self.load()
+        if values.shape != self.shape or values.dtype != self.dtype:
+            raise DataError(
+                f"{self.path} holds {values.dtype} {values.shape}, not what its header says; write "
+                "it again"
+            )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise DataError(f"{self.path} holds NaN or infinite numbers; replace or remove it")
+        if channels != self.shape[-1]:
+            values = in_channels(values, channels)
+        if size is not None and len(self.shape) == 3:
+            values = plane_resized(values, size)
         return windowed(values, window)
 
     def dtype_in(self, window: Window | None) -> np.dtype[Any]:
@@ -138,29 +150,14 @@ def scaled(
 def plain(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], NDArray[Any]]
 ) -> ImageFile:
-    """Create an image file whose values ``load`` returns in this shape and dtype.
-
-    Raises DataError if it has no pixels.
-    """
-    within(path, shape)
-
-    def pixels(_: int, size: Size | None) -> NDArray[Any]:
-        with decoding(path):
-            values = load()
-            if values.shape != shape or values.dtype != dtype:
-                raise DataError(
-                    f"{path} holds {values.dtype} {values.shape}, not what its header says; write "
-                    "it again"
-                )
-            return values if size is None or len(shape) != 3 else plane_resized(values, size)
-
-    return ImageFile(path, shape, dtype, pixels)
+    """Create an image file from what every format has. Raises DataError if it has no pixels."""
+    return ImageFile(path, shape, dtype, load)
 
 
 def within(path: Path, shape: tuple[int, ...]) -> None:
     """Raise DataError for an image without pixels."""
-    size = " x ".join(map(str, shape[:-1]))
     if min(shape) < 1:
+        size = " x ".join(map(str, shape[:-1]))
         raise DataError(
             f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it"
         )

@@ -6,18 +6,17 @@ process then has. An array larger than ``data.memory_share`` of the machine's me
 it is decoded once, and then paged by the operating system.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from pomona.core.errors import MOST_PROBLEMS, DataError, listed, refuse
-from pomona.data.formats import pictures, tiff, volumes
-from pomona.data.images import file_notes, other_formats
+from pomona.data.formats.image_formats import opened
+from pomona.data.images import file_notes, mask
 from pomona.data.images.file_notes import Spacing
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ImageFile, Size, Window, decoding
@@ -26,45 +25,11 @@ from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_chi
 SMALL_FILE = 1 << 16  # bytes
 MOST_CRASHES = 10  # of the reader process, if bad files are skipped
 
-PICTURES = {*pictures.SUFFIXES, *tiff.SUFFIXES}  # of files
-
-S = TypeVar("S")
 T = TypeVar("T")
-Opened = Callable[[int], ImageFile]  # opens a file by its number
-Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-
-
-class Masks(NamedTuple):
-    """Masks of images: (n, *spatial) uint8, the numbers of the images that have one, problems with
-    the others, and remarks.
-    """
-
-    values: NDArray[np.uint8]
-    rows: NDArray[np.int64]
-    problems: list[str]
-    notes: tuple[str, ...]
-
-
-MaskReader = Callable[[Opened, Allocate], Masks]
-
-
-def opened(path: Path) -> ImageFile:
-    """Open an image, a volume, or a folder with a DICOM series, by name and headers.
-
-    Raises:
-        DataError: it cannot be read, with the reason.
-        ConfigError: a package is missing.
-    """
-    suffix = path.suffix.lower()
-    if kind := other_formats.kind_of(path):
-        raise DataError(f"{path} {kind}")
-    if file := volumes.opened(path, picture=suffix in PICTURES):
-        return file
-    return tiff.opened(path) if suffix in tiff.SUFFIXES else pictures.opened(path)
 
 
 class FileSettings(Protocol):
-    """Settings of images in files, which may also have ``window`` and ``skip_bad``."""
+    """Settings of images in files, which may also have ``window``, ``skip_bad`` and ``classes``."""
 
     @property
     def resize(self) -> int | None:
@@ -98,11 +63,21 @@ class Stack:
     masks: NDArray[np.uint8] | None = None
 
 
-class _Position:
-    """The file that the reader process is at, for messages of this process."""
+class _Reader:
+    """Reads the files, in the reader process; its text is the file that it is at, for messages of
+    this process.
+    """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        settings: FileSettings,
+        masks: Sequence[Path],
+        classes: Sequence[str],
+    ) -> None:
+        self.paths, self.masks, self.classes = paths, masks, classes
+        self.window: Window | None = getattr(settings, "window", None)
+        self.side = settings.resize
         self.index = shared((1,), np.int64, 1.0)
         self.crashes: dict[int, str] = {}
 
@@ -117,13 +92,27 @@ class _Position:
         with decoding(self.paths[k]):
             return opened(self.paths[k])
 
+    def decoded(
+        self, k: int, file: ImageFile, channels: int
+    ) -> tuple[NDArray[Any], NDArray[np.uint8] | None, tuple[str, ...]]:
+        """Return the values of file ``k`` and of its mask, and the mask's remarks."""
+        self.index[0] = k
+        size: Size | None = None
+        if self.side and len(file.shape) == 3:
+            size = (self.side, self.side)
+        if not self.masks:
+            return file.decoded(channels, size, self.window), None, ()
+        labels = mask.read(self.masks[k], file.shape[:-1], self.classes, size, file.grid)
+        return file.decoded(channels, size, self.window), labels.classes, labels.notes
+
 
 def stacked(
     name: str,
     paths: Sequence[Path],
     settings: FileSettings,
     problems: Sequence[str] = (),
-    read_masks: MaskReader | None = None,
+    masks: Sequence[Path] = (),
+    classes: Sequence[str] = (),
 ) -> Stack:
     """Decode all files into one array, in a reader process; unreadable files are skipped if
     ``data.skip_bad`` is set.
@@ -134,94 +123,90 @@ def stacked(
         settings: size, window, memory, and whether bad files are skipped.
         problems: found earlier; the files are still checked, so that all problems are reported
             together.
-        read_masks: reads the masks of the files before these, in the same process.
+        masks: of the files, if they have any.
+        classes: names of the numbers in masks.
 
     Raises:
         DataError: these problems and those of every file; or sizes, channels or dtypes that do not
             match.
         ConfigError: a package is missing.
     """
-    position = _Position(paths)
-    total = sum(map(stored_bytes, paths))
+    reader = _Reader(paths, settings, masks, classes)
+    skip_bad = bool(getattr(settings, "skip_bad", False))
+    total = sum(map(stored_bytes, (*paths, *masks)))
     while True:
         with LateArray(settings.memory_share) as x, LateArray(settings.memory_share) as y:
 
             def work(x: LateArray = x, y: LateArray = y) -> Reply:
-                return _decoded(name, position, settings, problems, read_masks, x, y)
+                return _stack(name, reader, skip_bad, problems, (x, y))
 
             try:
-                facts, (kept,) = read_in_child(work, position, total)
+                facts, (kept,) = read_in_child(work, reader, total)
             except CrashError as crash:
-                if not _skips(settings) or len(position.crashes) == MOST_CRASHES:
+                if not skip_bad or len(reader.crashes) == MOST_CRASHES:
                     raise
-                position.crashes[int(position.index[0])] = str(crash)
+                reader.crashes[int(reader.index[0])] = str(crash)
                 continue
-            n, shape, dtype, mask_shape = facts["x"]
-            masks = y.received(mask_shape, np.uint8)[:n] if mask_shape else None
+            shape, dtype = facts["x"]
             return Stack(
-                x.received(shape, dtype)[:n],
+                x.received(shape, dtype)[: len(kept)],
                 kept,
                 tuple(facts["notes"]),
                 tuple((a, b, c) for a, b, c in facts["spacings"]),
                 facts["orientation"],
                 tuple(facts["patients"]),
-                masks,
+                y.received(facts["masks"], np.uint8)[: len(kept)] if masks else None,
             )
 
 
-def _decoded(
+def _stack(
     name: str,
-    position: _Position,
-    settings: FileSettings,
+    reader: _Reader,
+    skip_bad: bool,
     problems: Sequence[str],
-    read_masks: MaskReader | None,
-    x_memory: LateArray,
-    y_memory: LateArray,
+    memory: tuple[LateArray, LateArray],
 ) -> Reply:
-    """Read headers and masks, then decode the files into place; in the reader process."""
-    skip_bad, bad, count = _skips(settings), list[str](), len(position.paths)
-    window: Window | None = getattr(settings, "window", None)
-    rows = np.arange(count)
-    mask_notes: tuple[str, ...] = ()
-    if read_masks:
-        y, rows, bad, mask_notes = read_masks(position.opened, y_memory.allocate)
-    forms = list(each(rows.tolist(), position.opened, bad))
-    files = [file for _, file in forms]
-    faults = [*problems, *([] if skip_bad else bad)]
+    """Read all headers, then decode the files into place; in the reader process."""
+    bad, count = list[str](), len(reader.paths)
+    files = dict(_each(range(count), reader.opened, bad))
+    faults = [*problems, *([] if skip_bad else bad), *_differences(files.values(), reader.side)]
     if not files and not faults:
         faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
-    _require(name, files, faults, settings, window)
-    form, size = _form(files, settings, window)
-    x = x_memory.allocate(*form)
-
-    def image(form: tuple[int, ImageFile]) -> NDArray[Any]:
-        position.index[0] = form[0]
-        return form[1].decoded(x.shape[-1], size, window)
-
-    kept: list[int] = []
-    for (k, _), values in each(forms, image, bad):
+    if faults:  # all are reported together
+        for _ in _each(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
+            pass
+        refuse(name, faults)
+    first = next(iter(files.values()))
+    flat = reader.side and len(first.shape) == 3
+    spatial = (reader.side, reader.side) if flat else first.shape[:-1]
+    shape = (len(files), *spatial, max(file.shape[-1] for file in files.values()))
+    x = memory[0].allocate(shape, sample_type(f.dtype_in(reader.window) for f in files.values()))
+    y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
+    kept, remarks = list[int](), list[tuple[str, Sequence[str]]]()
+    for k, (values, labels, notes) in _each(
+        files, lambda k: reader.decoded(k, files[k], shape[-1]), bad
+    ):
         x[len(kept)] = values
+        if y is not None:
+            y[len(kept)] = labels
+            remarks.append((reader.masks[k].name, notes))
         kept.append(k)
     if not skip_bad or not kept:
         refuse(name, bad)
-    if read_masks:
-        kept_masks = np.isin(rows, kept).nonzero()[0]
-        for row, k in enumerate(kept_masks):
-            if row != k:
-                y[row] = y[k]
-    decoded = {*kept}
+    read = list(files.values())
     facts = {
-        "x": (len(kept), x.shape, x.dtype.str, y.shape if read_masks else ()),
-        "notes": (*skipped(name, bad, count), *file_notes.notes(files), *mask_notes),
-        "spacings": file_notes.spacings(files),
-        "orientation": file_notes.orientation(files),
-        "patients": [file.patient for k, file in forms if k in decoded],
+        "x": (shape, x.dtype.str),
+        "masks": shape[:-1],
+        "notes": (
+            *_skipped(name, bad, count),
+            *file_notes.notes(read),
+            *file_notes.by_note(remarks, "masks"),
+        ),
+        "spacings": file_notes.spacings(read),
+        "orientation": file_notes.orientation(read),
+        "patients": [files[k].patient for k in kept],
     }
     return Reply(facts, [np.array(kept, np.int64)])
-
-
-def _skips(settings: FileSettings) -> bool:
-    return bool(getattr(settings, "skip_bad", False))
 
 
 def stored_bytes(path: Path) -> int:
@@ -236,48 +221,18 @@ def stored_bytes(path: Path) -> int:
         return 0
 
 
-def _require(
-    name: str,
-    files: Sequence[ImageFile],
-    problems: Sequence[str],
-    settings: FileSettings,
-    window: Window | None,
-) -> None:
-    """Raise DataError for these problems and for forms that do not match, together with what is
-    found on decoding.
-    """
-    faults = [*problems, *_sizes(files, bool(settings.resize)), *_dtypes(files)]
-    if faults:
-        for _ in each(files, lambda file: file.decoded(file.shape[-1], window=window), faults):
-            pass
-        refuse(name, faults)
-
-
-def _form(
-    files: Sequence[ImageFile], settings: FileSettings, window: Window | None
-) -> tuple[tuple[tuple[int, ...], np.dtype[Any]], Size | None]:
-    """Return shape and dtype of an array for all files, with room for colour if any has it, and the
-    size to which images are resized.
-    """
-    side = settings.resize
-    size = (side, side) if side and len(files[0].shape) == 3 else None
-    channels = max(file.shape[-1] for file in files)
-    dtype = sample_type(file.dtype_in(window) for file in files)
-    return ((len(files), *(size or files[0].shape[:-1]), channels), dtype), size
-
-
-def each(
-    items: Sequence[S] | range, function: Callable[[Any], T], faults: list[str]
-) -> Iterator[tuple[Any, T]]:
-    """Yield items with the function's result; errors for failing items are collected in faults."""
-    for item in items:
+def _each(
+    numbers: Iterable[int], function: Callable[[int], T], faults: list[str]
+) -> Iterator[tuple[int, T]]:
+    """Yield files with the function's result; errors of others are collected in ``faults``."""
+    for number in numbers:
         try:
-            yield item, function(item)
+            yield number, function(number)
         except DataError as fault:
             faults.append(str(fault))
 
 
-def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
+def _skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
     """Report skipped files: how many, and why."""
     if not bad:
         return ()
@@ -291,32 +246,20 @@ def skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
     )
 
 
-def _sizes(files: Sequence[ImageFile], resized: bool) -> list[str]:
-    """Report different image sizes: each with its count and an example, most frequent first."""
-    counts = Counter(file.shape[:-1] for file in files)
-    flat = all(len(size) == 2 for size in counts)
-    if len(counts) < 2 or (resized and flat):
-        return []
-    example = {file.shape[:-1]: file.path for file in reversed(files)}
+def _differences(files: Iterable[ImageFile], side: int | None) -> list[str]:
+    """Report different sizes of images, and 8 bits next to others, whose values differ in scale."""
+    files, problems = list(files), []
     # width first, as usual for pictures
-    shown = [
-        f"{n} of {' x '.join(map(str, size[::-1]))} ({example[size].name})"
-        for size, n in counts.most_common(4)
-    ]
-    more = f" and {len(counts) - 4} other sizes" if len(counts) > 4 else ""
-    remedy = "set data.resize" if flat else "bring all volumes to one size"
-    return [f"images of several sizes: {', '.join(shown)}{more}; {remedy}"]
-
-
-def _dtypes(files: Sequence[ImageFile]) -> list[str]:
-    """Warn if only some images have 8 bits, since their values have different scales."""
+    sizes = {file.path: file_notes.times(file.shape[-2::-1]) for file in files}
+    flat = all(len(file.shape) == 3 for file in files)
+    if len({*sizes.values()}) > 1 and not (side and flat):
+        remedy = "set data.resize" if flat else "bring all volumes to one size"
+        problems.append(f"images of several sizes: {file_notes.shares(sizes)}; {remedy}")
     eight = [file.path.name for file in files if file.dtype == np.uint8]
-    if not 0 < len(eight) < len(files):
-        return []
-    others = [f"{file.path.name}: {file.dtype}" for file in files if file.dtype != np.uint8]
-    return [
-        (
-            f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(others, 2)}) do not "
-            "mix; convert all to one"
+    if 0 < len(eight) < len(files):
+        deep = [f"{file.path.name}: {file.dtype}" for file in files if file.dtype != np.uint8]
+        problems.append(
+            f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(deep, 2)}) do not mix; "
+            "convert all to one"
         )
-    ]
+    return problems

@@ -4,9 +4,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pomona.core.errors import listed
 from pomona.data import targets
 from pomona.data.dataset import Owners, RowGroups
@@ -16,8 +13,8 @@ SUBJECT = re.compile(r"(?:^|[/_])(sub-[A-Za-z0-9]+)(?=[/_.]|$)")
 
 def subject(path: str) -> str:
     """Return the subject (``sub-01``) that a path names, as BIDS writes it; nothing if none."""
-    found = SUBJECT.search(path)
-    return found[1] if found else ""
+    match = SUBJECT.search(path)
+    return match[1] if match else ""
 
 
 def grouped(
@@ -41,73 +38,51 @@ def grouped(
         "the subject in the path (sub-...)": [subject(path) for path in paths],
         "PatientID of the header": headers,
     }
-    used = {source: each for source, each in sources.items() if any(each)}
-    names = [next(filter(None, each), "") for each in zip(*used.values(), strict=True)]
-    if len({*names} - {""}) < sum(map(bool, names)):
-        owner = np.zeros(len(paths), np.int64) if owners is None else owners.client
-        return _by_names(" or ".join(used), names, owner, owners, n_train)
-    return None, ()
-
-
-def _by_names(
-    source: str,
-    names: list[str],
-    owner: NDArray[np.int64],
-    owners: Owners | None,
-    n_train: int,
-) -> tuple[RowGroups | None, tuple[str, ...]]:
-    """Group rows by name; an owner whose rows have all one name has no patients by it."""
-    by_owner: defaultdict[int, set[str]] = defaultdict(set)
-    counts = Counter(map(int, owner))
-    for number, name in zip(owner, names, strict=True):
-        by_owner[int(number)].add(name)
-    constant = {n for n, ids in by_owner.items() if len(ids) == 1 and counts[n] > 1 and ids != {""}}
-    notes = []
-    if constant:
-        where = [owners.names[n] for n in sorted(constant)] if owners else []
-        example = next(iter(by_owner[min(constant)]))
-        notes.append(
-            f"all files{f' of {listed(where, 3)}' if where else ''} have one patient by {source} "
-            f"({example!r}), which is not used to keep patients together; name patients in a "
-            "column group, or in folders"
-        )
-    ids = [
-        f"row {k}" if not name or int(n) in constant else name
-        for k, (name, n) in enumerate(zip(names, owner, strict=True))
+    used = {source: names for source, names in sources.items() if any(names)}
+    names = [next(filter(None, row), "") for row in zip(*used.values(), strict=True)]
+    if len({*names} - {""}) == sum(map(bool, names)):
+        return None, ()
+    source = " or ".join(used)
+    client = [0] * len(names) if owners is None else owners.client.tolist()
+    names, notes = _varying(names, client, source, owners)
+    rows = [
+        (k, name or f"row {row}") for row, (k, name) in enumerate(zip(client, names, strict=True))
     ]
-    pairs = [f"{n}:{name}" for n, name in zip(owner, ids, strict=True)]
-    if len({*pairs}) == len(pairs):
+    if len({*rows}) == len(rows):
         return None, tuple(notes)
-    real = [pair for pair, name in zip(pairs, names, strict=True) if name]
-    rows_word = "its owner and part" if owners else "one part"
+    unnamed = names.count("")
     notes.append(
-        f"{len(pairs)} files are of {len({*pairs})} patients by {source}"
-        f"{'' if len(real) == len(pairs) else f' ({len(pairs) - len(real)} without)'}: the rows of "
-        f"a patient are kept together in {rows_word}"
+        f"{len(rows)} files are of {len({*rows})} patients by {source}"
+        f"{f' ({unnamed} without)' if unnamed else ''}: the rows of a patient are kept together in "
+        f"{'its owner and part' if owners else 'one part'}"
     )
-    notes += _shared(ids, by_owner, constant, owners)
-    both = {*pairs[:n_train]} & {*pairs[n_train:]}
-    if both:
-        shared = sorted(pair.partition(":")[2] for pair in both)
+    of_clients = Counter(name for _, name in {*rows})
+    if shared := sorted(name for name, count in of_clients.items() if count > 1):
         notes.append(
-            f"{len(both)} patients ({listed(shared, 3)}) have rows for training and for testing, "
+            f"{len(shared)} patients ({listed(shared, 3)}) are named at several clients: an "
+            "identifier at two clients is taken for two patients"
+        )
+    if both := sorted(name for _, name in {*rows[:n_train]} & {*rows[n_train:]}):
+        notes.append(
+            f"{len(both)} patients ({listed(both, 3)}) have rows for training and for testing, "
             "as the files say: results are too good; put each patient into one part"
         )
-    return RowGroups("patient", targets.grouped(ids)), tuple(notes)
+    return RowGroups("patient", targets.grouped([name for _, name in rows])), tuple(notes)
 
 
-def _shared(
-    ids: Sequence[str],
-    by_owner: dict[int, set[str]],
-    constant: set[int],
-    owners: Owners | None,
-) -> list[str]:
-    """Remark on identifiers that several owners have."""
-    times = Counter(name for n, names in by_owner.items() if n not in constant for name in names)
-    shared = sorted(name for name, count in times.items() if count > 1 and name in {*ids})
-    if owners is None or not shared:
-        return []
-    return [
-        f"{len(shared)} patients ({listed(shared, 3)}) are named at several clients: an identifier "
-        "at two clients is taken for two patients"
-    ]
+def _varying(
+    names: list[str], client: Sequence[int], source: str, owners: Owners | None
+) -> tuple[list[str], list[str]]:
+    """Return names without those of owners whose rows all have one name, and a remark on them."""
+    by_client = defaultdict[int, list[str]](list)
+    for number, name in zip(client, names, strict=True):
+        by_client[number].append(name)
+    constant = {k: n[0] for k, n in by_client.items() if len({*n}) == 1 < len(n) and n[0]}
+    if not constant:
+        return names, []
+    where = f" of {listed([owners.names[k] for k in sorted(constant)], 3)}" if owners else ""
+    note = (
+        f"all files{where} have one patient by {source} ({constant[min(constant)]!r}), which is "
+        "not used to keep patients together; name patients in a column group, or in folders"
+    )
+    return ["" if k in constant else n for k, n in zip(client, names, strict=True)], [note]

@@ -1,0 +1,123 @@
+"""Formats of images and volumes, by the ending of a file's name.
+
+To add a format, write one function ``opened(path) -> ImageFile`` (``images/image_file.py`` says
+what it returns), and one line in ``_FORMATS``. The function runs in a child process with bounded
+memory and time, so it may call any library; it raises ``DataError`` for a file that cannot be read,
+and adds a note for everything that it drops, converts or guesses.
+
+A package can add a format too, by an entry point of the group ``pomona.image_readers`` whose name
+is the suffix and whose object is an ``ImageFormat``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.core.registry import load
+from pomona.data.formats.dicom_header import is_dicom
+from pomona.data.formats.unread import BY_SUFFIX
+from pomona.data.images.image_file import ImageFile
+
+ENTRY_POINTS = "pomona.image_readers"
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """A format of images or volumes.
+
+    Attributes:
+        title: its name in messages.
+        opener: ``module:function`` of its ``opened(path) -> ImageFile``.
+        labels: ``module:function`` that returns the numbers (*spatial, C) of a mask as stored,
+            where an image's values differ from them (palettes, polarity).
+    """
+
+    title: str
+    opener: str
+    labels: str = ""
+
+    def opened(self, path: Path) -> ImageFile:
+        """Open a file. Raises DataError, and ConfigError for a missing package."""
+        return cast(ImageFile, load(self.opener)(path))
+
+    def stored_labels(self, path: Path) -> NDArray[Any] | None:
+        """Return a mask as stored, or None if it is as an image of this format."""
+        return cast(NDArray[Any], load(self.labels)(path)) if self.labels else None
+
+
+def _format(title: str, module: str, labels: bool = False) -> ImageFormat:
+    name = f"pomona.data.formats.{module}"
+    return ImageFormat(title, f"{name}:opened", f"{name}:labels" if labels else "")
+
+
+DICOM = _format("DICOM", "dicom")
+SERIES = ImageFormat("a DICOM series", "pomona.data.formats.dicom:series")
+_NIFTI = (".nii", ".img", ".hdr", ".mgh")
+_FORMATS: Mapping[str, ImageFormat] = {
+    **dict.fromkeys((".png", ".bmp", ".gif", ".webp"), _format("picture", "pictures", True)),
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), _format("JPEG", "pictures", True)),
+    **dict.fromkeys((".pgm", ".ppm", ".pbm", ".pnm"), _format("PNM", "pictures", True)),
+    **dict.fromkeys((".tif", ".tiff", ".tf8", ".btf"), _format("TIFF", "tiff", True)),
+    **dict.fromkeys(
+        (*_NIFTI, *(s + p for s in _NIFTI for p in (".gz", ".bz2"))), _format("NIfTI", "nifti")
+    ),
+    ".mgz": _format("MGH", "nifti"),
+    **dict.fromkeys((".nrrd", ".nhdr"), _format("NRRD", "itk")),
+    **dict.fromkeys((".mha", ".mhd"), _format("MetaImage", "itk")),
+    **dict.fromkeys((".dcm", ".dicom", ".ima"), DICOM),
+}
+# data of a header in a file of its own, which is the one to name
+_HEADERS = {".hdr": (".img",), ".raw": (".mhd", ".nhdr"), ".zraw": (".mhd",)}
+
+
+@cache
+def image_formats() -> Mapping[str, ImageFormat]:
+    """Return all formats by suffix, with those of other packages."""
+    outside = {e.name: cast(ImageFormat, e.load()) for e in entry_points(group=ENTRY_POINTS)}
+    return {**outside, **_FORMATS}
+
+
+def by_suffix(path: Path) -> ImageFormat | None:
+    """Return the format that a file's name says, if any."""
+    known, suffixes = image_formats(), path.suffixes
+    ends = ("".join(suffixes[-2:]).lower(), path.suffix.lower())
+    return next((known[end] for end in ends if end in known), None)
+
+
+def is_companion(path: Path) -> bool:
+    """Return whether a file holds the data of a header in another file, or the reverse."""
+    return any(path.with_suffix(end).exists() for end in _HEADERS.get(path.suffix.lower(), ()))
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file is an image or volume by its suffix; DICOM without one by content."""
+    if by_suffix(path):
+        return not is_companion(path)
+    return (not path.suffix or path.suffix[1:].isdigit()) and is_dicom(path)
+
+
+def opened(path: Path) -> ImageFile:
+    """Open an image, a volume, or a folder with a DICOM series, by name and headers.
+
+    Raises:
+        DataError: it cannot be read, with the reason.
+        ConfigError: a package is missing.
+    """
+    form = SERIES if path.is_dir() else by_suffix(path)
+    if form is None and is_dicom(path):
+        form = DICOM
+    if form is None:
+        text = BY_SUFFIX.get(path.suffix.lower())
+        raise DataError(
+            f"{path} is {text}"
+            if text
+            else f"cannot read the image {path} (no format of images has the suffix "
+            f"{path.suffix or 'nothing'}); convert it to PNG, TIFF or NIfTI"
+        )
+    return form.opened(path)

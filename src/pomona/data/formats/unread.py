@@ -1,0 +1,53 @@
+"""Files that are no readable image: what the frequent ones are, and what to do with them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pomona.core import files
+
+_CONTENTS = {
+    "a whole-slide image; export tiles as PNG or TIFF (OpenSlide, QuPath)": "svs ndpi scn mrxs",
+    "a file of a microscope; export it as OME-TIFF (Fiji with Bio-Formats)": "czi lif nd2 oib lsm",
+    "a HEIF or AVIF photograph; convert it to PNG or TIFF": "heic heif avif",
+    "a JPEG 2000 image; convert it to PNG or TIFF": "jp2 j2k",
+    "raw data of a camera; develop it to TIFF or PNG": "cr2 nef arw dng",
+    "a document; export its pictures as PNG": "pdf docx pptx",
+    "a video; export its frames as PNG, in a folder for each video": "mp4 avi mov mkv",
+    "NumPy data; store arrays x and y in one .npz file, and set data.path to it": "npy npz",
+    "a file of arrays; store arrays x and y in one .npz file": "mat h5 hdf5 pt",
+    "an archive; unpack it": "zip tar 7z rar",
+}
+BY_SUFFIX = {f".{end}": text for text, suffixes in _CONTENTS.items() for end in suffixes.split()}
+# the first bytes of what often has the wrong suffix
+_STARTS = {
+    b"%PDF": ".pdf",
+    b"PK\3\4": ".zip",
+    b"\0\0\0\x0cjP": ".jp2",
+    b"\x93NUMPY": ".npy",
+    b"\x89HDF": ".h5",
+}
+_BRANDS = {b"heic": ".heic", b"heix": ".heic", b"mif1": ".heic", b"avif": ".avif"}
+
+
+def by_content(path: Path, formats: Sequence[str]) -> str:
+    """Return the message for a file that is none of these formats, by its first bytes."""
+    with files.opened(path) as raw:
+        start = raw.read(132)
+    suffix = next((end for magic, end in _STARTS.items() if start.startswith(magic)), "")
+    if start[4:8] == b"ftyp":
+        suffix = _BRANDS.get(start[8:12], ".mp4")
+    if suffix:
+        return f"{path} is {BY_SUFFIX[suffix]} (by its content, whatever its name)"
+    renamed = {
+        ".dcm": start[128:] == b"DICM",
+        ".tif": start[:4] in {b"II*\0", b"MM\0*"},
+        ".nii.gz": start[:2] == b"\x1f\x8b",
+    }
+    for end, applies in renamed.items():
+        if applies:
+            return (
+                f"{path} is DICOM, TIFF or packed (gzip) by its content; give it the suffix of its "
+                f"format, as {path.stem}{end}"
+            )
+    reason = f"it is not {', '.join(formats)}" if start else "it is empty"
+    return f"cannot read the image {path} ({reason}); replace or remove it"

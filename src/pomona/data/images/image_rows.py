@@ -1,0 +1,126 @@
+"""Images that folders or a table list: files with labels or masks, read as a data set."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.core.errors import DataError
+from pomona.data import targets
+from pomona.data.dataset import Dataset, Owners, RowGroups
+from pomona.data.images import image_arrays, image_stack, patients
+from pomona.data.images.image_stack import FileSettings
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class ImageRows:
+    """Images of a data set, in any order.
+
+    Attributes:
+        name: of the data.
+        root: the folder that the files are below.
+        paths: of the files (n,).
+        roles: (n,) for training, validation or testing.
+        y: targets (n, ...); not used with masks.
+        classes: names of the classes.
+        masks: of the files (n,), if they are the targets.
+        clients: the owner of each file (n,), or nothing.
+        groups: names of files that belong together (n,), or nothing: patients are then looked for.
+        folders: the folder of each file's patient (n,), or nothing.
+        notes: remarks.
+    """
+
+    name: str
+    root: Path
+    paths: Sequence[Path]
+    roles: Sequence[int]
+    y: NDArray[np.generic]
+    classes: tuple[str, ...]
+    masks: Sequence[Path] = ()
+    clients: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    folders: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
+
+
+def dataset(rows: ImageRows, settings: FileSettings, problems: Sequence[str] = ()) -> Dataset:
+    """Read the files, test rows last.
+
+    Without clients, validation rows are for training: a validation set is drawn for each client.
+
+    Raises:
+        DataError: the problems, and those of the files, reported together.
+        ConfigError: a package is missing.
+    """
+    if not problems and TRAIN not in rows.roles:
+        raise DataError(
+            f"{rows.name} has no training images; make a folder for each class and put its images "
+            "there"
+        )
+    roles = np.array(rows.roles, np.int8)
+    order = np.argsort(roles == TEST, kind="stable")
+    stack = image_stack.stacked(
+        rows.name,
+        [rows.paths[k] for k in order],
+        settings,
+        problems,
+        [rows.masks[k] for k in order] if rows.masks else (),
+        rows.classes,
+    )
+    kept = order[stack.kept]
+    n_train = int((roles[kept] != TEST).sum())
+    owners, groups, notes = None, None, [*rows.notes, *stack.notes]
+    if rows.clients:
+        names, number = targets.numbered([rows.clients[k] for k in kept])
+        owners = Owners(names, number, roles[kept])
+    elif VALIDATION in roles:
+        notes.append("validation images are used for training, since there are no clients")
+    if rows.groups:
+        groups = RowGroups("group", targets.grouped([rows.groups[k] for k in kept]))
+    else:
+        groups, remarks = patients.grouped(
+            [rows.folders[k] for k in kept] if rows.folders else (),
+            stack.patients,
+            [os.path.relpath(rows.paths[k], rows.root) for k in kept],
+            owners,
+            n_train,
+        )
+        notes += [*remarks, *_patients_as_classes(rows, kept, stack.patients)]
+    return Dataset(
+        rows.name,
+        "image",
+        stack.x,
+        rows.y[kept] if stack.masks is None else stack.masks,
+        rows.classes,
+        n_train,
+        *image_arrays.usual(stack.x),
+        owners=owners,
+        groups=groups,
+        notes=tuple(notes),
+        target_kind="segmentation" if rows.masks else None,
+        spacings=stack.spacings,
+        orientation=stack.orientation,
+    )
+
+
+def _patients_as_classes(
+    rows: ImageRows, kept: NDArray[np.int64], headers: Sequence[str]
+) -> list[str]:
+    """Remark on folders that seem to be patients rather than classes, as in an archive's export."""
+    if rows.y.ndim != 1 or rows.masks:
+        return []
+    labels = rows.y[kept].tolist()
+    pairs = {*zip(labels, headers, strict=True)}
+    single = len(pairs) == len({*labels}) == len({*headers} - {""})
+    if not single or not 1 < len(pairs) < len(labels):
+        return []
+    return [
+        "each class has the files of one patient (PatientID): if the folders are patients, set "
+        "data.path to a table with the columns path (of an image, or a folder with a series) and "
+        "label"
+    ]
