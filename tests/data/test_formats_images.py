@@ -1,5 +1,6 @@
 """The tables of pictures and of folders of images in ``docs/formats.md``, line by line."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -397,3 +398,35 @@ def without_suffix(path):
         slices(path, (name, name), n=1)
         next((path / name).iterdir()).rename(path / name / "IM0001")
     assert len(dataset(path)[0]) == 2
+
+
+@FOLDERS.line("O11")
+def decathlon(path):
+    nibabel = pytest.importorskip("nibabel")
+    for name in ("imagesTr", "labelsTr"):
+        (path / name).mkdir()
+        nibabel.save(
+            nibabel.Nifti1Image(np.ones((4, 3, 2), np.uint8), np.eye(4)), path / name / "1.nii"
+        )
+    pairs = [{"image": "./imagesTr/1.nii", "label": "./labelsTr/1.nii"}]
+    tree = {
+        "labels": {"0": "background", "1": "spleen"},
+        "training": pairs,
+        "test": ["./imagesTs/2.nii"],
+    }
+    (path / "dataset.json").write_text(json.dumps(tree))
+    data, said = dataset(path)
+    assert (data.classes, data.targets, data.y.shape) == (
+        ("background", "spleen"),
+        "segmentation",
+        (1, 2, 3, 4),
+    )
+    assert "1 images for testing" in said
+
+
+@FOLDERS.line("O12")
+def sidecars(path):
+    tree(path, "a/s1+s2", "b/s3+s4")
+    for folder in path.glob("*/*"):
+        (folder / "0.json").write_text("{}")
+    assert dataset(path)[1].count(".json") == 1 + 3  # the suffix, and three names

@@ -78,7 +78,7 @@ class Layout:
             values = values.swapaxes(row, row + 1)
         flipped = [row] * (self.orientation in {3, 4, 7, 8})
         flipped += [row + 1] * (self.orientation in {2, 3, 6, 7})
-        values = np.delete(np.flip(values, flipped), self.alpha, axis=-1)
+        values = np.delete(np.flip(values, tuple(flipped)), self.alpha, axis=-1)
         return values.astype(np.uint8) if values.dtype == bool else values
 
     @property
@@ -97,7 +97,7 @@ class Layout:
         if self.colours == "PALETTE":
             # some programs write 8 bits into the 16 of a palette
             eight = colormap if colormap.max() < 256 else colormap >> 8
-            return eight.astype(np.uint8).T[values[..., 0]]
+            return np.asarray(eight.astype(np.uint8).T[values[..., 0]])
         if self.colours == "YCBCR":
             return np.asarray(Image.fromarray(values, "YCbCr").convert("RGB"))
         if self.colours == "MINISWHITE" and values.dtype.kind == "f":

@@ -190,7 +190,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         folders=_level(images, at.get("patient")),
         notes=(
             *(_meaning(levels, clients, classes) if automatic else ()),
-            *_lacking(clients, y, classes),
+            *_lacking(clients, y.tolist(), classes),
             *notes,
         ),
     )
