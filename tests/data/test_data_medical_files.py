@@ -175,7 +175,7 @@ BAD_DICOM = {
     "many rows": ({"Rows": 65535, "Columns": 65535}, "cannot read the image"),
     "32 bits": ({"BitsStored": 33, "BitsAllocated": 40}, "33 bits"),
     "a palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
-    "no rows said": ({"Rows": None}, "has no pixels"),
+    "no rows said": ({"Rows": None}, "not an image"),
     "no pixels": ({"PixelData": None}, "cannot read the image"),
     "slope 0": ({"RescaleSlope": 0}, "RescaleSlope 0.0"),
 }

@@ -156,13 +156,11 @@ def test_a_segmentation_of_another_grid_is_refused(tmp_path, ct):
 
 def test_a_segmentation_is_no_image_and_contours_are_no_mask(tmp_path, ct):
     path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
-    with pytest.raises(
-        DataError, match="Segmentation, a mask without an image; name it in the col"
-    ):
+    with pytest.raises(DataError, match="Segmentation, not an image; name it in the column mask"):
         opened(path)
     contours = write_dicom(
         tmp_path / "r.dcm", np.zeros((2, 2), np.uint8), SOPClassUID=pydicom.uid.RTStructureSetStorage,
         Rows=None, Columns=None, PixelData=None,
     )  # fmt: skip
-    with pytest.raises(DataError, match="RT Structure Set, which has no pixels; draw its contours"):
+    with pytest.raises(DataError, match="RT Structure Set, not an image; draw its contours"):
         placed(contours, ct)

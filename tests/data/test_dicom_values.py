@@ -236,7 +236,7 @@ def test_a_missing_decoder_is_named(tmp_path, monkeypatch):
     ("name", "words"),
     [
         ("reportsi.dcm", "Basic Text SR"), ("rtplan.dcm", "RT Plan"), ("waveform_ecg.dcm", "Waveform"),
-        ("rtstruct.dcm", "RT Structure Set, which has no pixels; draw its contours"),
+        ("rtstruct.dcm", "RT Structure Set, not an image; draw its contours"),
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_named(name, words):

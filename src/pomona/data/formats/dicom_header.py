@@ -50,12 +50,8 @@ def read(path: Path, whole: bool = False) -> Any:
         if not dataset:
             raise ValueError("it has no elements")
         if "TransferSyntaxUID" not in dataset.file_meta:
-            implicit = dataset.original_encoding[0]
-            dataset.file_meta.TransferSyntaxUID = (
-                pydicom.uid.ImplicitVRLittleEndian
-                if implicit
-                else pydicom.uid.ExplicitVRLittleEndian
-            )
+            encoding = "Implicit" if dataset.original_encoding[0] else "Explicit"
+            dataset.file_meta.TransferSyntaxUID = getattr(pydicom.uid, f"{encoding}VRLittleEndian")
         return dataset
 
 
@@ -107,31 +103,32 @@ def require_image(path: Path, dataset: Any) -> None:
         DataError: contours, reports, segmentations, slides, or samples that are not read.
         ConfigError: a library that decodes its pixels is missing.
     """
-    name, uid = object_name(dataset), dataset.get("SOPClassUID")
-    if uid in SEGMENTATIONS:
-        raise DataError(
-            f"{path} is a DICOM {name}, a mask without an image; name it in the column mask"
-        )
+    uid = dataset.get("SOPClassUID")
     if not has_image(dataset):
-        contours = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
-        remedy = contours if uid == CONTOURS else "leave it out"
-        raise NoPixelsError(f"{path} is a DICOM {name}, which has no pixels; {remedy}")
-    if uid == MICROSCOPY:
-        raise DataError(f"{path} is a slide in tiles; save regions as TIFF")
-    if "MOSAIC" in (dataset.get("ImageType") or ()):
-        raise DataError(
-            f"{path} holds the slices of a volume as tiles of one picture (Siemens mosaic); "
-            "convert it to NIfTI (dcm2niix)"
-        )
+        remedy = "leave it out"
+        if uid in SEGMENTATIONS:
+            remedy = "name it in the column mask"
+        elif uid == CONTOURS:
+            remedy = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
+        raise NoPixelsError(f"{path} is a DICOM {object_name(dataset)}, not an image; {remedy}")
     samples = int(dataset.get("SamplesPerPixel", 1))
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))
     most = 8 if samples == 3 else 64 if "BitsStored" not in dataset else 32
-    if colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= most:
-        raise DataError(
-            f"{path} has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray "
-            "of up to 32 bits is read, and colour of 8"
+    problem = ""
+    if uid == MICROSCOPY:
+        problem = "is a slide in tiles; save regions as TIFF"
+    elif "MOSAIC" in (dataset.get("ImageType") or ()):
+        problem = (
+            "has the slices of a volume in one picture (Siemens mosaic); convert it (dcm2niix)"
         )
+    elif colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= most:
+        problem = (
+            f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
+            "bits is read, and colour of 8"
+        )
+    if problem:
+        raise DataError(f"{path} {problem}")
     require_decoder(path, dataset.file_meta.TransferSyntaxUID)
 
 
