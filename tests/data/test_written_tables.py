@@ -110,6 +110,30 @@ def test_a_folder_of_parts_is_one_table(program, tmp_path, expected):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+def test_parts_with_a_header_each_meet_by_name(tmp_path):
+    """CSV: the columns of the second part have another order, the third has no rows."""
+    (tmp_path / "p0.csv").write_text("age,crp,y\n20,1.5,0\n30,2.5,1\n")
+    (tmp_path / "p1.csv").write_text("y,age,crp\n1,40,3.5\n")
+    (tmp_path / "p2.csv").write_text("age,crp,y\n")
+    data = table(tmp_path)
+    assert data.x.tolist() == [[20, 1.5], [30, 2.5], [40, 3.5]]
+    assert data.y.tolist() == [0, 1, 1]
+
+
+def test_a_folder_has_files_of_one_format_and_its_settings(tmp_path):
+    (tmp_path / "a.csv").write_text("age;y\n20;0\n30;1\n")
+    PATIENTS[["age", "y"]].to_excel(tmp_path / "b.xlsx", index=False)
+    message = refused(tmp_path, separator="semicolon")
+    assert all(word in message for word in ("2 formats", "a.csv", "b.xlsx", "data.path"))
+    (tmp_path / "a.csv").unlink()
+    for settings in ({"separator": "semicolon"}, {"encoding": "cp1252"}):
+        message = refused(tmp_path, **settings)
+        assert all(w in message for w in (*settings, "CSV", "data.format = 'spreadsheet'"))
+    assert len(table(tmp_path, decimal="point").x) == N  # a setting of both
+    assert len(table(tmp_path, format="spreadsheet", sheet="Sheet1").x) == N
+    assert "data.sheet" in refused(tmp_path, sheet="Sheet1")
+
+
 def test_a_partition_of_a_number_keeps_its_text(tmp_path):
     frame = PATIENTS.assign(site=np.array(["01", "02", "1"])[np.arange(N) % 3])
     duckdb.from_df(frame).write_csv(str(tmp_path / "d"), partition_by=["site"], header=True)
@@ -244,6 +268,28 @@ def test_names_that_repeat_are_numbered(tmp_path):
     assert table(tmp_path / "a.csv", label_column=1, header=True).classes == ("0", "1", "2")
 
 
+REPEATS = "redcap_event_name,redcap_repeat_instrument,redcap_repeat_instance"
+
+
+@pytest.mark.parametrize(
+    "header", [f"record_id,{REPEATS}", "Record ID,Event Name,Repeat Instrument,Repeat Instance"]
+)
+def test_records_of_redcap_with_several_rows_are_explained(tmp_path, header):
+    record = header.partition(",")[0]
+    rows = [f"{k},base,,,{20 + k},{k % 2}\n{k},base,labs,1,,\n" for k in range(9)]
+    text, path = f"{header},age,y\n" + "".join(rows), tmp_path / "redcap.csv"
+    words = "instrument", "data.unlabelled=drop", f"data.group_column='{record}'"
+    message = refused(path, text)
+    assert all(word in message for word in words)
+    kept = {"unlabelled": "drop", "keep_columns": ("age",)}
+    assert not any("several rows for each" in note for note in table(path, **kept).notes)
+    filled = text.replace(",,\n", ",50,1\n")
+    notes = [n for n in table(path, filled, **kept).notes if "several rows for each" in n]
+    assert all(word in notes[0] for word in words)
+    grouped = table(path, group_column=record, **kept).notes
+    assert not any("several rows for each" in note for note in grouped)
+
+
 def test_a_column_without_values_in_the_rows_that_are_kept_is_noted(tmp_path):
     text = "id,event,crp,age,y\n" + "".join(
         f"{k},base,,{40 + k},{k % 2}\n{k},labs,1.{k},,\n" for k in range(8)
@@ -318,6 +364,7 @@ TESTS = {
     "T11": "test_markers_of_gaps_name_the_setting_that_reads_them",
     "T12": "test_a_file_of_another_format_is_named",
     "T13": "test_a_value_that_cannot_be_a_measurement_is_refused",
+    "T14": "test_records_of_redcap_with_several_rows_are_explained",
 }
 
 

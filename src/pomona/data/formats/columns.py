@@ -5,7 +5,7 @@ child process that reads a file.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -15,11 +15,16 @@ from unicodedata import normalize
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute
 
 from pomona.core.errors import listed
 
 MOST_COLUMNS = 10**5
 MOST_ROWS = 10**7
+# columns of exports with names, and with labels
+REDCAP = {"redcap_event_name", "redcap_repeat_instrument", "redcap_repeat_instance"} | {
+    "event name", "repeat instrument", "repeat instance"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +92,19 @@ class Columns:
             f"they have a number behind the name: {example!r}"
         )
         return replace(self, names=tuple(distinct), notes=(*self.notes, note))
+
+
+def repeating_records(names: Sequence[str], records: pa.ChunkedArray) -> list[str]:
+    """Advise on an export of REDCap with several rows for each record, its first column."""
+    repeats = [name for name in names if name.casefold() in REDCAP]
+    if not repeats or compute.count_distinct(records).as_py() == len(records):
+        return []
+    return [
+        f"several rows for each {names[0]}, as REDCap exports events and repeating instruments "
+        f"({listed(repeats)}): export one event or instrument, or keep its rows by "
+        "data.unlabelled=drop if they alone have the label; rows of a record stay together by "
+        f"data.group_column='{names[0]}'"
+    ]
 
 
 def cell_text(value: Any) -> str:

@@ -12,6 +12,7 @@ from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import cell_values, targets
 from pomona.data.axes import ColumnData
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
+from pomona.data.formats.columns import repeating_records
 from pomona.data.settings import DataSettings, Features, as_column
 from pomona.data.tables.cells import decimal_mark, distinct, is_text, unreadable
 from pomona.data.tables.roles import Roles, heading, opened, require, require_cells, roles
@@ -199,7 +200,11 @@ class TableSurvey:
         return len(cells) if named or all(map(_is_name, cells)) else 0
 
     def headless(self) -> list[str]:
-        """Report that the first lines are rows, unless the settings say so."""
+        """Report that the first lines are rows, unless the settings say so, and that records of
+        REDCap have several, unless groups are set.
+        """
+        if not self.guessed and "group_column" not in self.roles.purposes:
+            return repeating_records(self.columns, self.sources[0].cells(0))
         return [
             "line 1 is a row, since no column is given by name; if it has their names: "
             "data.header=true"
