@@ -390,7 +390,7 @@ def test_volumes_in_folders_of_classes(tmp_path):
     write_nifti(tmp_path / "a" / "9.nii", values("i2", (5, 4, 2)))
     with pytest.raises(
         DataError,
-        match=r"several sizes: 4 of 3 x 4 x 5 \(0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one",
+        match=r"several sizes: 4 of 3 x 4 x 5 \(a/0.nii.gz\), 1 of 2 x 4 x 5 .*all volumes to one",
     ):
         read(data_settings(name="images", path=tmp_path))
 
@@ -474,3 +474,80 @@ def test_images_of_16_bits_are_brought_to_one_size(tmp_path):
         np.uint16,
         [60000],
     )
+
+
+# sites that differ
+
+
+def sites(folder, north, south):
+    """Two images of two classes, by elements, at each of two sites."""
+    for site, (values, elements) in (("N", north), ("S", south)):
+        for label in "ab":
+            write_dicom(folder / site / label / "1.dcm", values, **elements)
+    return data_settings(name="images", path=folder, window=(40, 400))
+
+
+DEEP = np.array([[-1000, -160, 40], [140, 240, 3000]], np.int16)
+EIGHT = np.array([[0, 1, 40], [140, 240, 255]], np.uint8)
+
+
+def test_a_window_brings_8_and_16_bits_together(tmp_path):
+    settings = sites(tmp_path, (EIGHT, {}), (DEEP, {}))
+    data = read(settings)
+    assert data.x.dtype == np.uint8
+    np.testing.assert_array_equal(data.x[0, ..., 0], EIGHT)
+    assert data.x[2, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
+    assert "2 images of 8 bits (N/a/1.dcm and 1 more) are as stored" in " ".join(data.notes)
+    with pytest.raises(DataError, match=r"do not mix .*N/a/1.dcm.*S/a/1.dcm.* data.window"):
+        read(data_settings(name="images", path=tmp_path))
+
+
+def test_a_window_applies_to_8_bits_with_a_unit(tmp_path):
+    """In HU, 40 is the middle of the window, whatever the number of bits."""
+    hu = {"Modality": "CT", "RescaleSlope": 1, "RescaleIntercept": 0}
+    data = read(sites(tmp_path, (EIGHT, hu), (DEEP, {"Modality": "CT", "RescaleType": "HU"})))
+    assert data.x[0, ..., 0].tolist() == [[102, 103, 128], [191, 255, 255]]
+    assert data.x[2, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
+    assert "as stored, data" not in " ".join(data.notes)
+
+
+def test_8_and_16_bits_of_two_units_do_not_mix(tmp_path):
+    units = [{"Modality": "PT", "Units": unit} for unit in ("BQML", "GML")]
+    with pytest.raises(DataError, match=r"do not mix .*N/a/1.dcm.*S/a/1.dcm"):
+        read(sites(tmp_path, (EIGHT, units[0]), (DEEP, units[1])))
+
+
+def test_notes_on_several_units_sizes_and_spacings_name_a_file_of_each_side(tmp_path):
+    units = [{"Modality": "PT", "Units": unit} for unit in ("BQML", "GML")]
+    notes = " ".join(read(sites(tmp_path / "u", (DEEP, units[0]), (DEEP, units[1]))).notes)
+    assert "2 of BQML (N/a/1.dcm), 2 of GML (S/a/1.dcm)" in notes
+    with pytest.raises(DataError, match=r"2 of 3 x 2 \(N/a/1.dcm\), 2 of 2 x 2 \(S/a/1.dcm\)"):
+        read(sites(tmp_path / "s", (DEEP, {}), (DEEP[:, :2], {})))
+    for site, side in (("N", 1), ("S", 2)):
+        for label in "ab":
+            volume = values("i2", (4, 3, 3))
+            write_nifti(tmp_path / "v" / site / label / "1.nii", volume, np.diag([side, 1, 1, 1]))
+    notes = " ".join(read(data_settings(name="images", path=tmp_path / "v")).notes)
+    assert "1 x 1 x 1 mm (N/a/1.nii), 2 of 1 x 1 x 2 mm (S/a/1.nii)" in notes
+
+
+def test_reports_in_class_folders_are_one_note(tmp_path):
+    for label in "ab":
+        write_dicom(tmp_path / label / "1.dcm", DEEP)
+        for k in range(2):
+            write_dicom(
+                tmp_path / label / f"report{k}.dcm", DEEP, Rows=None, Columns=None, PixelData=None,
+                SOPClassUID="1.2.840.10008.5.1.4.1.1.88.11",
+            )  # fmt: skip
+    data = read(data_settings(name="images", path=tmp_path))
+    assert (len(data), data.y.tolist()) == (2, [0, 1])
+    [note] = [note for note in data.notes if "SR" in note]
+    assert "4 of 6 files" in note
+    assert "a/report0.dcm is a DICOM Basic Text SR" in note
+
+
+def test_nothing_but_reports_is_an_error(tmp_path):
+    for label in "ab":
+        write_dicom(tmp_path / label / "1.dcm", DEEP, Rows=None, Columns=None, PixelData=None)
+    with pytest.raises(DataError, match=r"none of 2 files .*1.dcm is a DICOM"):
+        read(data_settings(name="images", path=tmp_path))

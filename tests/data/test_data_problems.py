@@ -207,10 +207,11 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
         said[5],
-        "  images of several sizes: 11 of 6 x 4 (1.png), 1 of 5 x 5 (4.png); set data.resize",
+        "  images of several sizes: 11 of 6 x 4 (cat/1.png), 1 of 5 x 5 (cat/4.png); set data.resize",
         (
-            "  images of 8 bits (1.png, 4.png and 9 more) and of others (3.png: uint16) do not "
-            "mix; convert all to one"
+            "  images of 8 bits and of others do not mix (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
+            "bits (uint16) (cat/3.png)); convert all to one, or set data.window if their units are "
+            "the same"
         ),
         said[8],
     ]

@@ -178,7 +178,7 @@ def test_a_mask_on_another_grid_is_refused(tmp_path, case):
 def test_a_mask_of_another_size_is_refused(tmp_path):
     image = nifti(tmp_path / "i.nii.gz", patient())
     mask = nifti(tmp_path / "m.nii.gz", np.zeros((6, 10, 11), np.uint8))
-    with pytest.raises(DataError, match="6 x 10 x 11 voxels.* 6 x 10 x 12 voxels"):
+    with pytest.raises(DataError, match=r"6 x 10 x 11 voxels.* 6 x 10 x 12 voxels"):
         pair(tmp_path, image, mask)
 
 

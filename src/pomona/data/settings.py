@@ -241,9 +241,8 @@ class ImageFiles(DataSettings):
 
     window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
         default=None,
-        description="[centre, width]: files above 8 bits are read as 0 to 255 from centre - width "
-        "/ 2 to "
-        "centre + width / 2; as they are if unset.",
+        description="[centre, width]: files above 8 bits, or with a unit, are read as 0 to 255 "
+        "from centre - width / 2 to centre + width / 2; as they are if unset.",
     )
     skip_bad: bool = Field(
         default=False,

@@ -105,12 +105,15 @@ def require_image(path: Path, dataset: Any) -> None:
     """
     uid = dataset.get("SOPClassUID")
     if not has_image(dataset):
-        remedy = "leave it out"
-        if uid in SEGMENTATIONS:
-            remedy = "name it in the column mask"
-        elif uid == CONTOURS:
-            remedy = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
-        raise NoPixelsError(f"{path} is a DICOM {object_name(dataset)}, not an image; {remedy}")
+        contours = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
+        remedies = {
+            **dict.fromkeys(SEGMENTATIONS, "name it in the column mask"),
+            CONTOURS: contours,
+        }
+        raise NoPixelsError(
+            f"{path} is a DICOM {object_name(dataset)}, not an image; "
+            f"{remedies.get(uid, 'take it out of the data')}"
+        )
     samples = int(dataset.get("SamplesPerPixel", 1))
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))

@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.data.formats.dicom_header import DOSE
-from pomona.data.images.image_file import scaled, scaled_type
+from pomona.data.images.image_file import RELATIVE_UNITS, scaled, scaled_type
 from pomona.data.images.packages import package
 
-# relations of values to what was measured, which are no units: such values may be inverted
-RELATIVE = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 OVERLAYS = [(group, 0x3000) for group in range(0x6000, 0x6020, 2)]
 DISPLAY = {
     "WindowCenter": "window (VOI LUT)",
@@ -110,7 +108,7 @@ def scale(path: Path, header: Any) -> Scale:
     inverted = None
     if header.get("PhotometricInterpretation") == "MONOCHROME1":
         action = f"kept, since they are {unit}"
-        if unit.split(",")[0] in RELATIVE:
+        if unit.split(",")[0] in RELATIVE_UNITS:
             inverted = sum(ends)
             action = (
                 f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"

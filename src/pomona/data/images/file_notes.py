@@ -35,14 +35,18 @@ def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     units = {file.path: file.unit for file in files if file.unit}
     if len({*units.values()}) > 1:
         lines.append(f"values of several units: {shares(units)}; convert all to one")
-    unoriented = [file.path.name for file in files if file.grid and not file.grid.oriented]
+    names = short_names([file.path for file in files])
+    unoriented = [
+        name
+        for name, file in zip(names, files, strict=True)
+        if file.grid and not file.grid.oriented
+    ]
     if 0 < len(unoriented) < len(files):
         lines.append(
             f"{len(unoriented)} of {len(files)} volumes ({listed(unoriented, 2)}) do not say how "
             "they lie in the patient, the others do: they may be mirrored against each other; save "
             "them with an orientation"
         )
-    names = short_names([file.path for file in files])
     remarks = [*zip(names, (file.notes for file in files), strict=True)]
     return (*lines, *by_note(remarks, "files"))
 
@@ -50,7 +54,8 @@ def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
 def shares(values: dict[Path, str]) -> str:
     """Return how many files have each value, the most frequent first, with an example of each."""
     counts = Counter(values.values())
-    example = {value: path.name for path, value in reversed(values.items())}
+    names = zip(values.values(), short_names([*values]), strict=True)
+    example = dict(reversed([*names]))
     more = f" and {len(counts) - 4} others" if len(counts) > 4 else ""
     return (
         ", ".join(f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4)) + more

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
+# relations of values to what was measured, which are no units
+RELATIVE_UNITS = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 
 
 class NoPixelsError(DataError):
@@ -94,7 +96,14 @@ class ImageFile:
             values = in_channels(values, channels)
         if size is not None and len(self.shape) == 3:
             values = plane_resized(values, size)
+        if values.dtype == np.uint8 and not self.is_measured:
+            return values
         return windowed(values, window)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the values have a physical unit, rather than a scale of their own."""
+        return self.unit.split(",")[0] not in RELATIVE_UNITS
 
     def dtype_in(self, window: Window | None) -> np.dtype[Any]:
         """Return the dtype of the result of ``decoded``."""
@@ -102,12 +111,11 @@ class ImageFile:
 
 
 def windowed(values: NDArray[Any], window: Window | None) -> NDArray[Any]:
-    """Apply a window, giving uint8 (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2); 8-bit values are
-    unchanged.
+    """Apply a window, giving uint8 (DICOM's LINEAR_EXACT, PS3.3 C.11.2.1.3.2).
 
     Values up to centre - width / 2 become 0, and values from centre + width / 2 become 255.
     """
-    if window is None or values.dtype == np.uint8:
+    if window is None:
         return values
     centre, width = window
     share = (values.astype(np.float64) - (centre - width / 2)) / width

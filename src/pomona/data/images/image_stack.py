@@ -19,7 +19,7 @@ from pomona.data.formats.image_formats import opened
 from pomona.data.images import file_notes, mask
 from pomona.data.images.file_notes import Spacing
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, Size, Window, decoding
+from pomona.data.images.image_file import ImageFile, NoPixelsError, Size, Window, decoding
 from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
 
 SMALL_FILE = 1 << 16  # bytes
@@ -167,11 +167,13 @@ def _stack(
     memory: tuple[LateArray, LateArray],
 ) -> Reply:
     """Read all headers, then decode the files into place; in the reader process."""
-    bad, count = list[str](), len(reader.paths)
-    files = dict(_each(range(count), reader.opened, bad))
-    faults = [*problems, *([] if skip_bad else bad), *_differences(files.values(), reader.side)]
+    count = len(reader.paths)
+    files, bad, imageless = _opened(reader)
+    differences = _differences(files.values(), reader.side, reader.window)
+    faults = [*problems, *([] if skip_bad else bad), *differences]
     if not files and not faults:
-        faults = [f"none of {count} files can be read: {bad[0]}" if bad else "there are no images"]
+        first_fault = next(iter([*bad, *imageless]), "there are none")
+        faults = [f"none of {count} files can be read as an image: {first_fault}"]
     if faults:  # all are reported together
         for _ in _each(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
             pass
@@ -199,6 +201,7 @@ def _stack(
         "masks": shape[:-1],
         "notes": (
             *_skipped(name, bad, count),
+            *_remarks(read, count, imageless, reader.window),
             *file_notes.notes(read),
             *file_notes.by_note(remarks, "masks"),
         ),
@@ -207,6 +210,21 @@ def _stack(
         "patients": [files[k].patient for k in kept],
     }
     return Reply(facts, [np.array(kept, np.int64)])
+
+
+def _opened(reader: _Reader) -> tuple[dict[int, ImageFile], list[str], list[str]]:
+    """Return the files by number, the errors of those that cannot be read, and those of files that
+    hold no image, as reports among DICOM slices.
+    """
+    files, bad, imageless = dict[int, ImageFile](), list[str](), list[str]()
+    for number in range(len(reader.paths)):
+        try:
+            files[number] = reader.opened(number)
+        except NoPixelsError as fault:
+            imageless.append(str(fault))
+        except DataError as fault:
+            bad.append(str(fault))
+    return files, bad, imageless
 
 
 def stored_bytes(path: Path) -> int:
@@ -246,8 +264,31 @@ def _skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
     )
 
 
-def _differences(files: Iterable[ImageFile], side: int | None) -> list[str]:
-    """Report different sizes of images, and 8 bits next to others, whose values differ in scale."""
+def _remarks(
+    files: Sequence[ImageFile], count: int, imageless: Sequence[str], window: Window | None
+) -> list[str]:
+    """Report files without an image, and images of 8 bits to which a window does not apply."""
+    remarks = []
+    if imageless:
+        remarks.append(f"{len(imageless)} of {count} files are left out: {imageless[0]}")
+    names = file_notes.short_names([file.path for file in files])
+    stored = [
+        name
+        for name, file in zip(names, files, strict=True)
+        if file.dtype == np.uint8 and not file.is_measured
+    ]
+    if window and 0 < len(stored) < len(files):
+        remarks.append(
+            f"{len(stored)} images of 8 bits ({listed(stored, 1)}) are as stored, data.window "
+            "applies to the others"
+        )
+    return remarks
+
+
+def _differences(files: Iterable[ImageFile], side: int | None, window: Window | None) -> list[str]:
+    """Report different sizes of images, and 8 bits next to others, whose values differ in scale
+    unless a window brings all to 8 bits and no units differ.
+    """
     files, problems = list(files), []
     # width first, as usual for pictures
     sizes = {file.path: file_notes.times(file.shape[-2::-1]) for file in files}
@@ -255,11 +296,12 @@ def _differences(files: Iterable[ImageFile], side: int | None) -> list[str]:
     if len({*sizes.values()}) > 1 and not (side and flat):
         remedy = "set data.resize" if flat else "bring all volumes to one size"
         problems.append(f"images of several sizes: {file_notes.shares(sizes)}; {remedy}")
-    eight = [file.path.name for file in files if file.dtype == np.uint8]
-    if 0 < len(eight) < len(files):
-        deep = [f"{file.path.name}: {file.dtype}" for file in files if file.dtype != np.uint8]
+    bits = {file.path: f"{8 * file.dtype.itemsize} bits ({file.dtype})" for file in files}
+    units = {file.unit for file in files if file.unit}
+    mixed = 0 < sum(file.dtype == np.uint8 for file in files) < len(files)
+    if mixed and (window is None or len(units) > 1):
         problems.append(
-            f"images of 8 bits ({listed(eight, 2)}) and of others ({listed(deep, 2)}) do not mix; "
-            "convert all to one"
+            f"images of 8 bits and of others do not mix ({file_notes.shares(bits)}); convert all "
+            "to one, or set data.window if their units are the same"
         )
     return problems
