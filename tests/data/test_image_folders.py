@@ -286,7 +286,7 @@ def test_the_column_group_counts_before_headers(tmp_path):
         ("1.npy", b"?", ("NumPy", ".npz")),
         ("1.jp2", b"?", ("JPEG 2000", "PNG")),
         ("1.png", b"\x1f\x8b" + bytes(300), ("gzip", ".nii.gz")),
-        ("1.jpg", bytes(128) + b"DICM" + bytes(20), ("DICOM", "1.dcm")),
+        ("1.jpg", bytes(128) + b"DICM" + bytes(20), ("DICOM", ".dcm")),
     ],
 )
 def test_other_files_are_named_with_what_to_do(tmp_path, name, content, words):

@@ -195,12 +195,6 @@ def test_one_polarity_for_all_types(tmp_path, stored):
     assert "MinIsWhite" in notes(path)
 
 
-def test_a_range_in_the_tags_is_the_range_of_the_inversion(tmp_path):
-    path = written(tmp_path, GRAY.astype("f4"), photometric="miniswhite",
-                   extratags=[(340, 11, 1, 0.0, True), (341, 11, 1, 200.0, True)])  # fmt: skip
-    np.testing.assert_array_equal(pixels(path)[..., 0], 200 - GRAY)
-
-
 @needs_codecs
 def test_the_range_of_packed_numbers_is_that_of_their_bits(tmp_path):
     path = written(tmp_path, GRAY.astype("u2"), bitspersample=12, photometric="miniswhite")

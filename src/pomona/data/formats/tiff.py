@@ -48,7 +48,6 @@ class Layout:
         colours: tifffile's name of the photometric interpretation.
         alpha: samples of transparency.
         orientation: of rows and columns, 1 to 8.
-        range: lowest and highest value of real numbers, where tags have them.
     """
 
     axes: str
@@ -58,7 +57,6 @@ class Layout:
     colours: str
     alpha: tuple[int, ...] = ()
     orientation: int = 1
-    range: tuple[float, float] = (0, 0)
 
     @property
     def arranged_shape(self) -> tuple[int, ...]:
@@ -100,10 +98,10 @@ class Layout:
             return np.asarray(eight.astype(np.uint8).T[values[..., 0]])
         if self.colours == "YCBCR":
             return np.asarray(Image.fromarray(values, "YCbCr").convert("RGB"))
-        if self.colours == "MINISWHITE" and values.dtype.kind == "f":
-            values = sum(self.range) - values
+        if self.colours == "MINISWHITE" and values.dtype.kind == "u":
+            values = 2**self.bits - 1 - values
         elif self.colours == "MINISWHITE":
-            values = ~values & (2**self.bits - 1 if values.dtype.kind == "u" else -1)
+            values = -values if values.dtype.kind == "f" else ~values
         if self.bits < 8:
             values = (values * (255 // (2**self.bits - 1))).astype(np.uint8)
         if self.colours == "SEPARATED":
@@ -208,7 +206,6 @@ def _layout(path: Path, tiff: Any) -> Layout:
     page.decode  # noqa: B018 - raises for a missing decoder
     first_extra = page.samplesperpixel - len(page.extrasamples)
     alpha = [first_extra + k for k, kind in enumerate(page.extrasamples) if kind in ALPHA]
-    ends = [page.tags.valueof(f"S{end}SampleValue") for end in ("Min", "Max")]
     return Layout(
         axes,
         tuple(n for _, n in sizes),
@@ -217,7 +214,6 @@ def _layout(path: Path, tiff: Any) -> Layout:
         colours,
         tuple(alpha) if "S" in axes else (),
         int(page.tags.valueof("Orientation", 1)),
-        (0, 0) if None in ends else (float(np.ravel(ends[0])[0]), float(np.ravel(ends[1])[0])),
     )
 
 

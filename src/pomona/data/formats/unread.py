@@ -26,7 +26,7 @@ _STARTS = {
     b"\x93NUMPY": ".npy",
     b"\x89HDF": ".h5",
 }
-_BRANDS = {b"heic": ".heic", b"heix": ".heic", b"mif1": ".heic", b"avif": ".avif"}
+_PHOTOGRAPHS = {b"heic", b"heix", b"mif1", b"avif"}
 
 
 def by_content(path: Path, formats: Sequence[str]) -> str:
@@ -35,19 +35,13 @@ def by_content(path: Path, formats: Sequence[str]) -> str:
         start = raw.read(132)
     suffix = next((end for magic, end in _STARTS.items() if start.startswith(magic)), "")
     if start[4:8] == b"ftyp":
-        suffix = _BRANDS.get(start[8:12], ".mp4")
+        suffix = ".heic" if start[8:12] in _PHOTOGRAPHS else ".mp4"
     if suffix:
         return f"{path} is {BY_SUFFIX[suffix]} (by its content, whatever its name)"
-    renamed = {
-        ".dcm": start[128:] == b"DICM",
-        ".tif": start[:4] in {b"II*\0", b"MM\0*"},
-        ".nii.gz": start[:2] == b"\x1f\x8b",
-    }
-    for end, applies in renamed.items():
-        if applies:
-            return (
-                f"{path} is DICOM, TIFF or packed (gzip) by its content; give it the suffix of its "
-                f"format, as {path.stem}{end}"
-            )
+    if start[128:] == b"DICM" or start[:4] in {b"II*\0", b"MM\0*"} or start[:2] == b"\x1f\x8b":
+        return (
+            f"{path} is DICOM, TIFF or packed (gzip) by its content; give it the suffix of its "
+            "format (.dcm, .tif, .nii.gz)"
+        )
     reason = f"it is not {', '.join(formats)}" if start else "it is empty"
     return f"cannot read the image {path} ({reason}); replace or remove it"

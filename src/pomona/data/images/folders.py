@@ -6,7 +6,7 @@ Also the layouts of Tiny-ImageNet and of the Medical Segmentation Decathlon.
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
@@ -38,41 +38,6 @@ class FolderFile(NamedTuple):
     folders: Names
     role: int
     is_image: bool
-
-
-@dataclass(frozen=True)
-class Tree:
-    """A folder with all folders below it.
-
-    Attributes:
-        root: the folder.
-        files: by the names of their folder.
-        split_level: of the folders train/, val/ and test/; None without a train/.
-    """
-
-    root: Path
-    files: dict[Names, list[Path]]
-    split_level: int | None
-
-    @classmethod
-    def of(cls, root: Path) -> "Tree":
-        """List a folder. Raises DataError if it cannot be read."""
-        tree = dict(_folders(root))
-        filled = {names[0] for names, paths in tree.items() if names and paths}
-        level = 0 if ("train",) in tree else None
-        if level is None and filled and all((name, "train") in tree for name in filled):
-            level = 1
-        return cls(root, tree, level)
-
-    def split(self, names: Names) -> tuple[Names, int]:
-        """Return a folder's names without that of train/, val/ or test/, and the role of that."""
-        level = self.split_level
-        if level is None:
-            return names, TRAIN
-        tested = any(other[level : level + 1] == ("test",) for other in self.files)
-        roles = ROLES if tested else {**ROLES, "val": TEST}
-        role = roles.get(names[level], OUTSIDE) if len(names) > level else OUTSIDE
-        return (*names[:level], *names[level + 1 :]), role
 
 
 def read(settings: Pictures) -> Dataset:
@@ -110,24 +75,26 @@ def tiny_imagenet(settings: PublicImages) -> Dataset:
 
 
 def _tiny(root: Path, name: str, settings: Pictures | PublicImages) -> Dataset:
-    tree = Tree.of(root / "train")
-    images = sorted(p for paths in tree.files.values() for p in paths if image_formats.is_image(p))
-    names = [path.relative_to(tree.root).parts[0] for path in images]
-    classes = tuple(sorted(n for n, *deeper in filter(None, tree.files) if not deeper))
+    rows, problems = _rows(root / "train", (), ("class",))
     notes = root / "val" / "val_annotations.txt"
     with reading(notes):
         lines = files.text(file(notes), files.LONG).splitlines()
-    training = len(images)
-    for line, cells in enumerate((text.split("\t") for text in lines if text), start=1):
-        if len(cells) < 2 or cells[1] not in classes:
+    cells = [text.split("\t") for text in lines if text]
+    for number, line in enumerate(cells, start=1):
+        if len(line) < 2 or line[1] not in rows.classes:
             raise DataError(
-                f"{notes}, line {line}: no file name and known class in {cells[:2]}; fetch it again"
+                f"{notes}, line {number}: no file and known class in {line[:2]}; fetch it again"
             )
-        images.append(notes.parent / "images" / cells[0])
-        names.append(cells[1])
-    y = np.array([classes.index(name) for name in names], np.int64)
-    roles = [TRAIN if k < training else TEST for k in range(len(images))]
-    return image_rows.dataset(ImageRows(name, root, images, roles, y, classes), settings)
+    labels = [rows.classes.index(label) for _, label, *_ in cells]
+    tiny = replace(
+        rows,
+        name=name,
+        root=root,
+        paths=[*rows.paths, *(notes.parent / "images" / image for image, *_ in cells)],
+        roles=[*rows.roles, *(TEST for _ in cells)],
+        y=np.concatenate([rows.y, np.array(labels, np.int64)]),
+    )
+    return image_rows.dataset(tiny, settings, problems)
 
 
 def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[str]]:
@@ -142,59 +109,51 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     Raises:
         DataError: the folder cannot be read, or its levels have no clear meaning.
     """
-    tree = Tree.of(root)
-    every = sorted(
-        FolderFile(path, *tree.split(names), image_formats.is_image(path))
-        for names, paths in tree.files.items()
-        for path in paths
-    )
-    images = [item for item in every if item.is_image and item.role != OUTSIDE and item.folders]
+    folders, every = _files(root)
+    images = [item for item in every if item.is_image]
+    inside = [item for item in images if item.role != OUTSIDE and item.folders]
     automatic = not levels
-    levels = levels or folder_levels.levels(root, {item.folders for item in images}, classes)
+    levels = levels or folder_levels.levels(root, {item.folders for item in inside}, classes)
     at = {level: levels.index(level) for level in levels}
     least = max(at["class"], at.get("site", 0)) + 1
-    problems = _outside(root, every)
-    if shallow := [item.path for item in images if len(item.folders) < least]:
-        problems.append(
-            f"{root}: {len(shallow)} images lie above the folders of data.folders = {list(levels)} "
-            f"({_names(root, shallow)}); put them into those folders"
-        )
-    images = [item for item in images if len(item.folders) >= least]
-    labels = [normalize("NFC", item.folders[at["class"]]) for item in images]
+    inside = [item for item in inside if len(item.folders) >= least]
+    problems, notes = _left_out(root, every, levels, least)
+    labels = [normalize("NFC", item.folders[at["class"]]) for item in inside]
     if levels[0] == "class" and not classes:
-        problems += _empty(tree, {(item.folders[0], item.role) for item in images})
-    classes = classes or tuple(
-        sorted({n for n, item in zip(labels, images, strict=True) if item.role != TEST})
-    )
+        filled = {_outer(root, item) for item in inside}
+        problems += [
+            f"{root / name}: no image in it, so no class; remove it, or put its images there"
+            for name in sorted(folders - filled)
+        ]
+    trained = {name for name, item in zip(labels, inside, strict=True) if item.role != TEST}
+    classes = classes or tuple(sorted(trained))
     numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
-    unknown = {
-        name: item.path.parent
-        for name, item in zip(labels, images, strict=True)
-        if name not in numbers
-    }
+    unknown = {n: i.path.parent for n, i in zip(labels, inside, strict=True) if n not in numbers}
     problems += [
         f"{folder}: no such class among the training images; {near(name, classes)}"
         for name, folder in unknown.items()
     ]
-    unread_problems, notes = _unread(root, every)
-    clients = _level(images, at.get("site"))
-    y = np.array([numbers.get(name, 0) for name in labels], np.int64)
+    clients = _level(inside, at.get("site"))
+    y = [numbers.get(name, 0) for name in labels]
+    meaning = _meaning(levels, clients, classes) if automatic else []
     rows = ImageRows(
         str(root),
         root,
-        [item.path for item in images],
-        [item.role for item in images],
-        y,
+        [item.path for item in inside],
+        [item.role for item in inside],
+        np.array(y, np.int64),
         classes,
         clients=clients,
-        folders=_level(images, at.get("patient")),
-        notes=(
-            *(_meaning(levels, clients, classes) if automatic else ()),
-            *_lacking(clients, y.tolist(), classes),
-            *notes,
-        ),
+        folders=_level(inside, at.get("patient")),
+        notes=(*meaning, *_lacking(clients, y, classes), *notes),
     )
-    return rows, [*problems, *unread_problems]
+    return rows, problems
+
+
+def _outer(root: Path, item: FolderFile) -> Path:
+    """Return the outermost folder of a file below a folder, with that of train/ and the like."""
+    names = item.path.relative_to(root).parts
+    return Path(*names[: len(names) - len(item.folders)])
 
 
 def _level(images: Sequence[FolderFile], level: int | None) -> list[str]:
@@ -204,20 +163,42 @@ def _level(images: Sequence[FolderFile], level: int | None) -> list[str]:
     return [normalize("NFC", "".join(item.folders[level : level + 1])) for item in images]
 
 
-def _folders(root: Path) -> Iterator[tuple[Names, list[Path]]]:
+def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
+    """Return the outermost folders for training below a folder, and its files.
+
+    Raises DataError if it cannot be read.
+    """
+    tree = dict(_walk(root))
+    outer = {names[0] for names, paths in tree.items() if names and paths}
+    level = 0 if ("train",) in tree else None
+    if level is None and outer and all((name, "train") in tree for name in outer):
+        level = 1
+    tested = level is not None and any(names[level : level + 1] == ("test",) for names in tree)
+    roles = ROLES if tested else {**ROLES, "val": TEST}
+    folders, every = set(), []
+    for names, paths in tree.items():
+        role, inner = TRAIN, names
+        if level is not None:
+            role = roles.get(names[level], OUTSIDE) if len(names) > level else OUTSIDE
+            inner = (*names[:level], *names[level + 1 :])
+        if len(inner) == 1 and role in {TRAIN, VALIDATION}:
+            folders.add(Path(*names))
+        every += [FolderFile(path, inner, role, image_formats.is_image(path)) for path in paths]
+    return folders, sorted(every)
+
+
+def _walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
     """Yield the names and files of a folder and of all below it, without hidden ones."""
     seen = set()
     with reading(root):
         for folder, inner, names in os.walk(root, onerror=_raise, followlinks=True):
-            real = os.path.realpath(folder)
-            inner[:] = sorted(name for name in inner if not _hidden(name) and real not in seen)
-            if real not in seen:  # else a link to a folder above
-                seen.add(real)
-                path = Path(folder)
-                yield (
-                    path.relative_to(root).parts,
-                    [path / name for name in names if not _hidden(name)],
-                )
+            real, path = os.path.realpath(folder), Path(folder)
+            if real in seen:  # a link to a folder above
+                inner.clear()
+                continue
+            seen.add(real)
+            inner[:] = sorted(name for name in inner if not _hidden(name))
+            yield path.relative_to(root).parts, [path / n for n in names if not _hidden(n)]
 
 
 def _raise(fault: OSError) -> None:
@@ -228,65 +209,41 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in TIDY
 
 
-def _names(root: Path, paths: Sequence[Path]) -> str:
-    return listed(sorted(str(path.relative_to(root)) for path in paths), 3)
-
-
-def _outside(root: Path, every: Sequence[FolderFile]) -> list[str]:
-    """Report images outside of class folders, and of train/, val/ and test/ if there are such."""
-    problems = []
-    for folder in sorted({item.path.parent for item in every if not item.folders}):
-        paths = [item.path for item in every if item.path.parent == folder and item.is_image]
-        if paths:
-            problems.append(
-                f"{folder}: {len(paths)} images lie in no class ({_names(folder, paths)}); put "
-                "them into class folders, or away"
-            )
-    astray = {
-        root / item.path.relative_to(root).parts[0]
-        for item in every
-        if item.role == OUTSIDE and item.is_image and item.folders
-    }
-    return problems + [
-        f"{folder}: neither train, val nor test; rename it, or put it away"
-        for folder in sorted(astray)
-    ]
-
-
-def _empty(tree: Tree, filled: set[tuple[str, int]]) -> list[str]:
-    """Report outermost folders without images, which would be classes."""
-    splits = {names: tree.split(names) for names in sorted(tree.files)}
-    return [
-        f"{tree.root.joinpath(*names)}: no image in it, so no class; remove it, or put its images "
-        "there"
-        for names, (inside, role) in splits.items()
-        if len(inside) == 1 and role in {TRAIN, VALIDATION} and (inside[0], role) not in filled
-    ]
-
-
-def _unread(root: Path, every: Sequence[FolderFile]) -> tuple[list[str], list[str]]:
-    """Report files that are not read, by suffix: images (problems), and others (notes)."""
-    groups: dict[str, list[Path]] = defaultdict(list)
+def _left_out(
+    root: Path, every: Sequence[FolderFile], levels: Levels, least: int
+) -> tuple[list[str], list[str]]:
+    """Report images outside of the folders for them, and unreadable ones, as problems; and other
+    files as notes: one line for each reason.
+    """
+    images, others = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for item in every:
-        if not item.is_image and not image_formats.is_companion(item.path):
-            groups[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(item.path)
-    problems, notes = [], []
-    for suffix, paths in sorted(groups.items()):
-        line = (
-            f"{root}: {len(paths)} files {suffix or 'without a suffix'} are not read "
-            f"({_names(root, paths)})"
-        )
+        name = item.path.relative_to(root).as_posix()
+        if item.is_image and not item.folders:
+            images["in no class"].append(name)
+        elif item.is_image and item.role == OUTSIDE:
+            images["outside of train/, val/ and test/"].append(name)
+        elif item.is_image and len(item.folders) < least:
+            images[f"above the folders of data.folders = {list(levels)}"].append(name)
+        elif not item.is_image and not image_formats.is_companion(item.path):
+            others[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
+    problems = [
+        f"{root}: {len(names)} images lie {place} ({listed(names, 3)}); put them into class "
+        "folders, or away"
+        for place, names in images.items()
+    ]
+    notes = []
+    for suffix, names in others.items():
+        ending = suffix or "without a suffix"
+        line = f"{root}: {len(names)} files {ending} are not read ({listed(names, 3)})"
         if text := unread.BY_SUFFIX.get(suffix):
             problems.append(f"{line}: {text}, or put it away")
-        elif any(path.parent != root for path in paths):  # not a licence or list at the top
+        elif any("/" in name for name in names):  # no licence or list at the top
             notes.append(line)
     return problems, notes
 
 
 def _meaning(levels: Levels, clients: Sequence[str], classes: Names) -> list[str]:
     """Return how folders in folders are interpreted, and the setting for another meaning."""
-    if len(levels) < 2:
-        return []
     shown = "/".join(levels).upper()
     if "site" in levels:
         return [
@@ -297,15 +254,13 @@ def _meaning(levels: Levels, clients: Sequence[str], classes: Names) -> list[str
     return [
         f"folders are {shown}, by the names of the inner ones; for sites with classes set "
         "data.folders = ['site', 'class']"
-    ]
+    ] * (len(levels) > 1)
 
 
 def _lacking(clients: Sequence[str], y: Sequence[int], classes: Names) -> list[str]:
     """Return which classes sites lack."""
     present = {*zip(clients, y, strict=False)}
-    notes = []
-    for client in sorted({*clients}):
-        lacking = [name for k, name in enumerate(classes) if (client, k) not in present]
-        if lacking:
-            notes.append(f"{client} has no images of {listed(lacking, 6)}")
-    return notes
+    absent = {c: [n for k, n in enumerate(classes) if (c, k) not in present] for c in clients}
+    return [
+        f"{c} has no images of {listed(names, 6)}" for c, names in sorted(absent.items()) if names
+    ]

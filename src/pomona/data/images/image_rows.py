@@ -12,7 +12,7 @@ from pomona.core.errors import DataError
 from pomona.data import targets
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import image_arrays, image_stack, patients
-from pomona.data.images.image_stack import FileSettings
+from pomona.data.settings import Images
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
@@ -48,7 +48,7 @@ class ImageRows:
     notes: tuple[str, ...] = ()
 
 
-def dataset(rows: ImageRows, settings: FileSettings, problems: Sequence[str] = ()) -> Dataset:
+def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> Dataset:
     """Read the files, test rows last.
 
     Without clients, validation rows are for training: a validation set is drawn for each client.

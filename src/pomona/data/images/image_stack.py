@@ -9,7 +9,7 @@ it is decoded once, and then paged by the operating system.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +21,12 @@ from pomona.data.images.file_notes import Spacing
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ImageFile, NoPixelsError, Size, Window, decoding
 from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
+from pomona.data.settings import Images
 
 SMALL_FILE = 1 << 16  # bytes
 MOST_CRASHES = 10  # of the reader process, if bad files are skipped
 
 T = TypeVar("T")
-
-
-class FileSettings(Protocol):
-    """Settings of images in files, which may also have ``window``, ``skip_bad`` and ``classes``."""
-
-    @property
-    def resize(self) -> int | None:
-        """The side of the images."""
-
-    @property
-    def memory_share(self) -> float:
-        """The share of memory above which data lie on disk."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class _Reader:
     def __init__(
         self,
         paths: Sequence[Path],
-        settings: FileSettings,
+        settings: Images,
         masks: Sequence[Path],
         classes: Sequence[str],
     ) -> None:
@@ -109,7 +98,7 @@ class _Reader:
 def stacked(
     name: str,
     paths: Sequence[Path],
-    settings: FileSettings,
+    settings: Images,
     problems: Sequence[str] = (),
     masks: Sequence[Path] = (),
     classes: Sequence[str] = (),

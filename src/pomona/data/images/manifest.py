@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pomona.core import files
 from pomona.core.bounds import SPLITS, parse, plain
@@ -20,6 +21,7 @@ from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.images import image_rows
 from pomona.data.images.image_rows import ImageRows
+from pomona.data.settings import Images
 from pomona.data.tables import cells as table_cells
 from pomona.data.tables import source
 
@@ -44,6 +46,24 @@ class Listing:
     where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
+    def files(self, column: str, problems: Sequence[str]) -> tuple[list[Path], list[str]]:
+        """Return each row's file, and the problems with those that are missing or outside the
+        list's folder.
+        """
+        folder, problems = self.path.parent, [*problems]
+        root = f"{_real(folder).rstrip('/')}/"
+        for row, cell in enumerate(self.cells[column]):
+            if not cell or "\0" in cell:
+                problem = f"no {column}; every line needs one"
+            elif not _real(folder / cell).startswith(root):
+                problem = f"{cell!r} is not within the manifest's folder; put it there"
+            elif not os.path.exists(folder / cell):  # noqa: PTH110 - False for too long a name
+                problem = f"{plain(cell)!r} does not exist; correct the {column}"
+            else:
+                continue
+            problems.append(f"{self.where(row)}: {problem}")
+        return [folder / cell for cell in self.cells[column]], problems
+
 
 def read(settings: ImageList) -> Dataset:
     """Read own images or volumes listed in a table: ``path``, ``label`` or ``mask``; optional
@@ -61,12 +81,10 @@ def read(settings: ImageList) -> Dataset:
     """
     listing = _table(file(own_path(settings)), settings)
     if settings.targets == "segmentation":
-        return _with_masks(listing, settings.classes, settings)
-    problems, paths = _problems(listing)
+        return _dataset(listing, settings, settings.classes)
     column = targets.LabelColumn("label", listing.cells["label"], listing.where)
-    (y, classes), wrong = targets.from_cells([column], settings)
-    refuse(listing.path, problems + wrong)
-    return image_rows.dataset(_rows(listing, paths, y, classes), settings)
+    (y, classes), problems = targets.from_cells([column], settings)
+    return _dataset(listing, settings, classes, y, problems)
 
 
 def decathlon(path: Path, settings: Pictures) -> Dataset:
@@ -98,7 +116,7 @@ def decathlon(path: Path, settings: Pictures) -> Dataset:
     untested = len(tree.get("test", []))
     note = f"{untested} images for testing have no masks and are not read"
     listing = Listing(path, cells, lambda row: f"pair {row + 1}", (note,) if untested else ())
-    return _with_masks(listing, settings.classes or _class_names(tree.get("labels")), settings)
+    return _dataset(listing, settings, settings.classes or _class_names(tree.get("labels")))
 
 
 def _class_names(labels: Any) -> tuple[str, ...]:
@@ -110,46 +128,44 @@ def _class_names(labels: Any) -> tuple[str, ...]:
     return tuple(names[k] for k in sorted(names)) if sorted(names) == [*range(len(pairs))] else ()
 
 
-def _with_masks(listing: Listing, classes: tuple[str, ...], settings: Any) -> Dataset:
-    """Read images with masks as targets."""
-    if not classes:
+def _dataset(
+    listing: Listing,
+    settings: Images,
+    classes: tuple[str, ...],
+    y: NDArray[np.generic] | None = None,
+    problems: Sequence[str] = (),
+) -> Dataset:
+    """Read the listed images, with masks as targets if ``y`` is None."""
+    if y is None and not classes:
         raise ConfigError(
             "data.targets = 'segmentation' needs names for the numbers in masks: set data.classes"
         )
-    problems, paths = _problems(listing)
-    masks, _, wrong = _files(listing, "mask")
-    refuse(listing.path, problems + wrong)
-    no_labels = np.zeros(0, np.uint8)
-    return image_rows.dataset(_rows(listing, paths, no_labels, classes, masks), settings)
-
-
-def _rows(
-    listing: Listing, paths: list[Path], y: Any, classes: tuple[str, ...], masks: Any = ()
-) -> ImageRows:
     cells = listing.cells
-    splits = cells.get("split", [SPLITS[0]] * len(paths))
-    return ImageRows(
+    paths, problems = listing.files("path", problems)
+    masks: Sequence[Path] = ()
+    if y is None:
+        masks, problems = listing.files("mask", problems)
+    refuse(listing.path, [*problems, *_problems(listing, paths)])
+    rows = ImageRows(
         str(listing.path),
         listing.path.parent,
         paths,
-        [SPLITS.index(split) for split in splits],
-        y,
+        [SPLITS.index(split) for split in cells.get("split", [SPLITS[0]] * len(paths))],
+        np.zeros(0, np.uint8) if y is None else y,
         classes,
         masks,
         cells.get("client", ()),
         cells.get("group", ()),
         notes=listing.notes,
     )
+    return image_rows.dataset(rows, settings)
 
 
 def _table(path: Path, settings: ImageList) -> Listing:
     """Read the table. Raises DataError or ConfigError if columns are missing or unknown."""
     (table,) = source.opened([path], settings.form, header=True)
     if settings.targets == "survival":
-        raise ConfigError(
-            "data.targets = 'survival' is for tables; a manifest has one label for each image, or "
-            "a mask"
-        )
+        raise ConfigError("data.targets = 'survival' is for tables; images have a label or a mask")
     if unknown := [name for name in table.names if name not in COLUMNS]:
         raise DataError(f"{path} has the column {unknown[0]!r}; {near(unknown[0], COLUMNS)}")
     if not len(table):
@@ -159,10 +175,8 @@ def _table(path: Path, settings: ImageList) -> Listing:
             masked = name == "label" and "mask" in table.names
             remedy = '; or set data.targets = "segmentation"' if masked else ""
             raise DataError(f"{path} has no column {name!r}; add it{remedy}")
-    cells = {
-        name: [_cell(name, cell) for cell in table_cells.texts(table.cells(i))]
-        for i, name in enumerate(table.names)
-    }
+    texts = [table_cells.texts(table.cells(i)) for i in range(len(table.names))]
+    cells = {n: [_cell(n, c) for c in column] for n, column in zip(table.names, texts, strict=True)}
     return Listing(path, cells, table.where)
 
 
@@ -173,41 +187,16 @@ def _cell(column: str, cell: str) -> str:
     return cell_values.name(cell) if column in {"client", "group"} else cell.strip()
 
 
-def _problems(listing: Listing) -> tuple[list[str], list[Path]]:
-    """Return the problems of the rows, apart from labels and masks, and each row's file."""
+def _problems(listing: Listing, paths: Sequence[Path]) -> Iterator[str]:
+    """Return the problems of splits, clients and groups."""
     cells, where = listing.cells, listing.where
-    paths, real, problems = _files(listing, "path")
-    problems += [
-        f"{where(row)}: split {split!r}; say train, validation or test"
-        for row, split in enumerate(cells.get("split", ()))
-        if split not in SPLITS
-    ]
+    for row, split in enumerate(cells.get("split", ())):
+        if split not in SPLITS:
+            yield f"{where(row)}: split {split!r}; say train, validation or test"
     if unnamed := [where(row) for row, name in enumerate(cells.get("client", ())) if not name]:
-        problems.append(
-            f"{len(unnamed)} of {len(paths)} lines name no client, first {unnamed[0]}; name it"
-        )
-    problems += [*_scattered(listing, "group", cells.get("group", ()))]
-    problems += [*_scattered(listing, "path", real)]
-    return problems, paths
-
-
-def _files(listing: Listing, column: str) -> tuple[list[Path], list[str], list[str]]:
-    """Return each row's file, as given and without links, and report files that are missing or
-    outside the list's folder.
-    """
-    folder, problems = listing.path.parent, []
-    root, *real = (_real(path) for path in (folder, *(folder / c for c in listing.cells[column])))
-    for row, (cell, path) in enumerate(zip(listing.cells[column], real, strict=True)):
-        if not cell or "\0" in cell:
-            problem = f"no {column}; every line needs one"
-        elif not path.startswith(f"{root.rstrip('/')}/"):
-            problem = f"{cell!r} is not within the manifest's folder; put it there"
-        elif not os.path.exists(folder / cell):  # noqa: PTH110 - False for a name that is too long
-            problem = f"{plain(cell)!r} does not exist; correct the {column}"
-        else:
-            continue
-        problems.append(f"{listing.where(row)}: {problem}")
-    return [folder / cell for cell in listing.cells[column]], real, problems
+        yield f"{len(unnamed)} of {len(paths)} lines name no client, first {unnamed[0]}; name it"
+    yield from _scattered(listing, "group", cells.get("group", ()))
+    yield from _scattered(listing, "path", [_real(path) for path in paths])
 
 
 def _real(path: Path) -> str:
