@@ -1,7 +1,10 @@
 """Manifests: reading of their lines, and errors that name line and file."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from image_files import labels_of, write_nifti, write_series
 from PIL import Image
 
@@ -9,7 +12,7 @@ import pomona
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
-from pomona.data import data_settings, read
+from pomona.data import data_settings, from_arrays, from_clients, read
 from pomona.data.images import image_stack
 
 
@@ -166,6 +169,33 @@ def test_bad_files_are_skipped_and_named(six):
     assert (data.owners.client.tolist(), data.owners.role.tolist()) == ([0, 1, 1, 1], [1, 0, 1, 2])
     assert data.notes[0].endswith("list.csv: 2 of 6 files are skipped (data.skip_bad)")
     assert data.notes[1].startswith("cannot read the image in/0.png")
+
+
+# lists of files in Python
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize(
+    ("labels", "column"), [([0, 1], "path and label"), (["m.nii.gz", "n.nii.gz"], "path and mask")]
+)
+def test_files_in_dictionaries_are_shown_the_way_to_a_table(labels, column, kind):
+    """As MONAI's datalists: image and label are paths, or the label is a number."""
+    items = [{"image": kind(f"{k}.nii.gz"), "label": label} for k, label in enumerate(labels)]
+    for give in (
+        lambda: from_clients({"A": items}),
+        lambda: from_clients({"A": ([item["image"] for item in items], labels)}),
+        lambda: from_arrays([item["image"] for item in items], labels),
+    ):
+        with pytest.raises(DataError, match=rf"0\.nii\.gz.*{column}.*name='images'"):
+            give()
+
+
+@pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
+def test_channels_that_are_moved_to_the_end_are_a_note(form):
+    items = [{"image": form(np.full((1, 6, 5), k, np.float32)), "label": k % 2} for k in range(4)]
+    data = read(from_clients({"A": items}))
+    assert data.x.shape == (4, 6, 5, 1)
+    assert any("channels" in note and "moved to the end" in note for note in data.notes)
 
 
 # Masks

@@ -271,9 +271,9 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
         said[1:],
         (
             ("1 images lie in no class (overview.png)", "put them into class folders"),
-            ("masks: no image in it, so no class", "remove it"),
             ("2 files .heic are not read (cat/a.heic, cat/b.heic)", "HEIF", "PNG or TIFF"),
             ("1 files .jp2 are not read (cat/c.jp2)", "JPEG 2000", "PNG or TIFF"),
+            ("masks: no image in it, so no class", "remove it"),
         ),
         strict=True,
     ):

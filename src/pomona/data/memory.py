@@ -30,7 +30,7 @@ from pomona.data.memory_tables import (
     require_all_frames,
     with_labels,
 )
-from pomona.data.python_values import array, channels_last, pair, stored
+from pomona.data.python_values import array, channels_last, pair, refuse_files, stored
 from pomona.data.python_values import names as names_of
 from pomona.data.section import data_settings
 from pomona.data.tables import tabular
@@ -74,7 +74,9 @@ def from_arrays(
     notes: list[str] = []
     if not framed:
         y = array(y, "y")
-        x, notes = channels_last(array(x, "x"), "x")
+        x = array(x, "x")
+        refuse_files(x, y, "x")
+        x, notes = channels_last(x, "x")
     for name, values in (("y", y), ("client", owners), ("group", groups)):
         if values is not None and len(values) != len(x):
             raise DataError(f"x has {len(x)} rows but {name} has {len(values)}; give each row one")

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
+from os import PathLike
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from pomona.core.bounds import plain
 from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.array_file import StoredArray
+from pomona.data.formats import image_formats
 from pomona.data.formats.frame import is_frame
 
 
@@ -107,9 +110,24 @@ def pair(values: Any, where: str) -> Pair:
             f"{where}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
             "or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
         ) from None
-    return Pair(
-        _stacked(x, f"{where}, x"), _stacked(y, f"{where}, y", channels=False), tuple(notes)
-    )
+    refuse_files(x, y, where)
+    inputs, moved = _stacked(x, f"{where}, x")
+    labels, _ = _stacked(y, f"{where}, y", channels=False)
+    return Pair(inputs, labels, (*notes, *moved))
+
+
+def refuse_files(x: Sequence[Any], y: Sequence[Any], where: str) -> None:
+    """Raise DataError for names of image files in place of values, as MONAI's lists have them."""
+    if not len(x) or not isinstance(x[0], str | PathLike):
+        return
+    path = Path(x[0])
+    if isinstance(x[0], PathLike) or image_formats.by_suffix(path):
+        label = "mask" if isinstance(y[0], PathLike) or Path(str(y[0])).suffix else "label"
+        raise DataError(
+            f"{where}: names of files (first {plain(str(path), 80)}); write them to a CSV file "
+            f"with the columns path and {label} (and client, split), and give that file: "
+            "pomona.data.data_settings(name='images', path='FILE.csv')"
+        )
 
 
 def _is_two(values: Any) -> bool:
@@ -131,7 +149,9 @@ def _is_two(values: Any) -> bool:
 def _of_two(x: Any, y: Any, where: str, notes: Sequence[str] = ()) -> Pair:
     if is_frame(x):
         return Pair(x, y, tuple(notes))
-    turned, more = channels_last(array(x, f"{where}, x"), f"{where}, x")
+    inputs = array(x, f"{where}, x")
+    refuse_files(inputs, y, where)
+    turned, more = channels_last(inputs, f"{where}, x")
     return Pair(turned, array(y, f"{where}, y"), (*notes, *more))
 
 
@@ -166,22 +186,26 @@ def channels_last(x: NDArray[Any], where: str) -> tuple[NDArray[Any], list[str]]
     return np.moveaxis(x, 1, -1), [note]
 
 
-def _stacked(items: Sequence[Any], where: str, channels: bool = True) -> NDArray[Any]:
-    """Return items as one array (n, ...), tensors of images with their channels last.
+def _stacked(
+    items: Sequence[Any], where: str, channels: bool = True
+) -> tuple[NDArray[Any], list[str]]:
+    """Return items as one array (n, ...), images with their channels last, and a remark on it.
 
     Raises DataError for items of different shapes.
     """
-    each = [
-        np.moveaxis(values, 0, -1) if move else values
-        for move, values in (_item(item, channels) for item in items)
-    ]
+    pairs = [_item(item, channels) for item in items]
+    each = [np.moveaxis(values, 0, -1) if move else values for move, values in pairs]
     odd = next((k for k, item in enumerate(each) if item.shape != each[0].shape), None)
     if odd is not None:
         raise DataError(
             f"{where}: row {odd} has shape {each[odd].shape}, row 0 {each[0].shape}; give all the "
             "same"
         )
-    return np.stack(each)
+    if not channels or not each or not pairs[0][0]:
+        return channels_last(np.stack(each), where) if channels else (np.stack(each), [])
+    shape = pairs[0][1].shape
+    note = f"{where}: items {shape} have channels first, as in PyTorch; they are moved to the end"
+    return np.stack(each), [note]
 
 
 def _item(item: Any, channels: bool) -> tuple[bool, NDArray[Any]]:
