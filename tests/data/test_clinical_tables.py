@@ -7,7 +7,7 @@ import pandas as pd
 import pyreadstat
 import pytest
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError
 from pomona.data import data_settings, read
 
 ROWS = 12
@@ -81,14 +81,3 @@ def test_a_setting_of_another_format_is_refused_by_name(tmp_path):
                           ("a.sav", {"header_row": 2}), ("a.dta", {"separator": ","})):  # fmt: skip
         with pytest.raises(ConfigError, match=rf"data.{next(iter(setting))}: .*remove it"):
             data_settings(path=tmp_path / name, **setting)
-
-
-def test_a_data_dictionary_in_place_of_records_is_named(tmp_path):
-    names = ["Variable / Field Name", "Form Name", "Field Type", "Field Label"]
-    for name, header in (
-        ("a.xlsx", names),
-        ("b.xlsx", ["field_name", "field_type", "field_label"]),
-    ):
-        pd.DataFrame([["age"] * len(header)], columns=header).to_excel(tmp_path / name, index=False)
-        with pytest.raises(DataError, match=r"data dictionary.*records"):
-            data(tmp_path / name)

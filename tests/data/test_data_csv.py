@@ -223,7 +223,7 @@ BAD = {
         {"label_column": "c", "header": False, "exact": ConfigError},
         "no column 'c'",
     ),
-    "only a label": ("1\n2\n", {"label_column": 0}, "no features beside labels"),
+    "only a label": ("1\n2\n", {"label_column": 0}, "no features next to labels"),
     "open quote": ('1,2,"0\n', {}, "not CSV ("),
     "no such column": (
         "a,b,c\n1,2,3\n",

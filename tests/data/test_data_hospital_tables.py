@@ -64,7 +64,7 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
     assert (data.y.tolist(), data.owners.client.tolist()) == ([0, 1, 1], [0, 0, 1])
     (tmp_path / "b.csv").write_text("died,ward,crp,age\n1,er,?,40\n")
     with pytest.raises(
-        DataError, match=r"column crp: 1 of 3 cells are gaps, first '\?' in line 2 of .*b\.csv"
+        DataError, match=r"b\.csv: column crp: 1 of 1 cells are gaps, first '\?' in line 2"
     ):
         read(data_settings(clients=sites, **said))
 

@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 
 from pomona.core import bounds
-from pomona.core.errors import ConfigError, DataError, listed, refuse
+from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import hub, text
 from pomona.data.axes import ColumnData, PictureRows, Table, Texts
 from pomona.data.dataset import Dataset
@@ -121,8 +121,7 @@ def _images(paths: Sequence[Path], training: int, settings: PictureRows) -> Data
     table = survey(paths, settings)
     assert settings.image_column is not None, "a setting selects this kind"
     column = table.sources[0].index(settings.image_column, "image_column")
-    (y, classes), problems = table.targets(settings)
-    refuse(table.name, problems + table.problems())
+    y, classes = table.targets(settings)
     with TemporaryDirectory() as folder:
         stack = image_stack.stacked(table.name, _unpacked(table, column, Path(folder)), settings)
     n_train = sum(table.counts[:training])

@@ -18,7 +18,7 @@ from pomona.data.cell_values import is_gap, is_missing, name, number, plain, sho
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
-from pomona.data.tables.strays import Strays
+from pomona.data.tables.strays import CellCount, Strays
 
 MOST_DIGITS = 18  # of a class name that may be a number
 Answer = tuple[NDArray[np.generic], tuple[str, ...]]
@@ -263,11 +263,13 @@ def _no_times(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
 
 def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are not finite."""
-    strays, cells = Strays(column.heading), column.cells
-    for row in np.flatnonzero(np.isnan(values)).tolist():
-        strays.add(cells[row], row, is_gap(cells[row]))
-    if not strays.first:
+    cells = column.cells
+    rows = np.flatnonzero(np.isnan(values)).tolist()
+    readings = ["gap" if is_gap(cells[row]) else "stray" for row in rows]
+    unread = [CellCount(cells[row], r, 1, row) for row, r in zip(rows, readings, strict=True)]
+    if not unread:
         return []
+    strays = Strays(column.heading, unread)
     return [f"label {strays.problem(len(cells), column.where)}{_hint(cells)}"]
 
 

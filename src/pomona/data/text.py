@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, refuse
+from pomona.core.errors import ConfigError
 from pomona.data import formats, tokenizer
 from pomona.data.axes import PublicTexts, Source, Texts, settings_class
 from pomona.data.catalogue import locate, own_path
@@ -62,8 +62,7 @@ def read_parts(
     ``Dataset.learn`` restricts it to training rows.
     """
     table, columns, texts = _texts(paths, settings)
-    (y, classes), problems = table.targets(settings)
-    refuse(table.name, problems + table.problems())
+    y, classes = table.targets(settings)
     n_train = sum(table.counts[:training])
     dataset = _dataset(table.name, texts, y, classes, n_train, settings)
     return table.described(dataset, training, columns), table.counts
@@ -188,8 +187,7 @@ def ag_news(settings: PublicTexts) -> Dataset:
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
         return replace(both, name="ag-news", classes=AG_NEWS)
     table, _, texts = _texts([found], fixed)
-    (y, _), problems = table.targets(fixed)
-    refuse(table.name, problems)
+    y, _ = table.targets(fixed)
     order, n_train = first_share(y, 0.8)
     return _dataset(
         "ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed

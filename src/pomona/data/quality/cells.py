@@ -98,7 +98,8 @@ def spread(rows: Rows, limit: int) -> Rows:
 
 def without_gaps(values: NDArray[Any]) -> Values:
     """Return the values without gaps."""
-    return np.asarray(values, np.float64)[~np.isnan(values)]
+    known: Values = np.asarray(values, np.float64)[~np.isnan(values)]
+    return known
 
 
 def digits(value: float) -> str:

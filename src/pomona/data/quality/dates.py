@@ -34,11 +34,11 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
     """Warn if the dates (N,) of some clients, or some of a client, alone have a time zone."""
     names = cells.names or ("the data",)
     shares = [float(zoned[rows].mean()) if len(rows) else 0.0 for rows in cells.by_client]
-    with_zone, without, mixed = (
-        [name for name, share in zip(names, shares, strict=True) if test(share)]
-        for test in (lambda x: x == 1, lambda x: x == 0, lambda x: 0 < x < 1)
+    with_zone, without = (
+        [name for name, share in zip(names, shares, strict=True) if share == wanted]
+        for wanted in (1, 0)
     )
-    if mixed:
+    if mixed := [name for name in names if name not in {*with_zone, *without}]:
         text = f"some times of {listed(mixed, 3)} have a time zone, and some have none"
     elif without:
         text = f"times have a time zone at {listed(with_zone, 3)}, and none at {listed(without, 3)}"

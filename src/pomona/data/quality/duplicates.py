@@ -56,7 +56,7 @@ def without_repeats(
 
 
 def _emptied(
-    role: NDArray[np.int_], client: Rows, first: Rows, names: tuple[str, ...]
+    role: NDArray[np.signedinteger], client: Rows, first: Rows, names: tuple[str, ...]
 ) -> list[str]:
     """Note the clients whose test or validation rows all repeat others; new ones are drawn."""
     lines = []

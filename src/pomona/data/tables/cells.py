@@ -1,8 +1,8 @@
-"""Cells of Arrow columns as texts and as numbers, whole columns at once."""
+"""Columns of cells as texts and as numbers: what each distinct cell means."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +17,19 @@ from pomona.data.formats.columns import cell_text
 from pomona.data.preprocessing import Floats, RawTable, TableColumn
 from pomona.data.settings import DecimalMark
 from pomona.data.tables.source import TableSource
-from pomona.data.tables.strays import WANTED, Strays
+from pomona.data.tables.strays import CellCount, Strays
 from pomona.storage.mapped_array import allocate
 
-AT_ONCE = 1 << 22  # cells in memory as numbers, before they are written row by row
 _EXPONENT = r"([eE][-+]?\d+)?"
-_NUMBER = {mark: rf"^[-+]?(\d+{mark}?\d*|{mark}\d+){_EXPONENT}$" for mark in (r"\.", ",")}
-_WITH_COMMA = (
+_NUMBER = rf"^[-+]?(\d+\.?\d*|\.\d+){_EXPONENT}$"
+# numbers that show the decimal mark of their file
+_COMMA = (
     rf"^\s*[-+]?(\d*,\d+|\d{{1,3}}(,\d{{3}})+(\.\d+)?|\d{{1,3}}(\.\d{{3}})+,\d+){_EXPONENT}\s*$"
 )
-_WITH_POINT = (
+_POINT = (
     rf"^\s*[-+]?(\d*\.\d+|\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d{{1,3}}(,\d{{3}})+\.\d+){_EXPONENT}\s*$"
 )
-_MAYBE_THOUSANDS = r"^\s*[-+]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})\s*$"
+_MAYBE_THOUSANDS = r"^\s*([-+]?(\d{1,3}|[1-9]\d{0,2}\.\d{3}))?\s*$"
 
 
 class Distinct(NamedTuple):
@@ -40,42 +40,30 @@ class Distinct(NamedTuple):
     cells: list[str]
     codes: NDArray[np.int64]
 
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The first row of each cell."""
-        first = np.empty(len(self.cells), np.int64)
-        first[self.codes[::-1]] = np.arange(len(self.codes))[::-1]
-        return first
-
 
 def distinct(array: Any) -> Distinct:
     """Return the distinct cells of a ``pyarrow.ChunkedArray``; gaps are empty texts."""
     whole = array.dictionary_encode("encode").combine_chunks()
-    return Distinct(
-        [cell_text(cell) for cell in whole.dictionary.to_pylist()],
-        whole.indices.to_numpy(zero_copy_only=False).astype(np.int64),
-    )
+    cells = [cell_text(cell) for cell in whole.dictionary.to_pylist()]
+    return Distinct(cells, whole.indices.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def texts(array: Any) -> list[str]:
     """Return the cells of a column as texts."""
-    if is_text(array.type):
-        return [cell or "" for cell in array.to_pylist()]
     cells, codes = distinct(array)
     return [cells[code] for code in codes.tolist()]
 
 
-def is_text(kind: Any) -> bool:
-    """Return whether an Arrow type is text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def is_text(array: Any) -> bool:
+    """Return whether the cells of an Arrow column are texts."""
+    return bool(pa.types.is_string(array.type) or pa.types.is_large_string(array.type))
 
 
-def unreadable(kind: Any) -> str:
-    """Describe why cells of an Arrow type are neither text nor number; empty if they are."""
-    if pa.types.is_nested(kind):
-        listed = pa.types.is_struct(kind) or pa.types.is_map(kind)
-        return "holds structures" if listed else "holds lists"
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+def unreadable(array: Any) -> str:
+    """Describe why cells of an Arrow column are neither text nor number; empty if they are."""
+    if pa.types.is_nested(array.type):
+        return "holds lists or structures"
+    binary = pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)
     return "holds bytes that are not UTF-8 text" if binary else ""
 
 
@@ -86,108 +74,105 @@ def numbers(array: Any, decimal: str) -> Floats:
         array: a ``pyarrow.ChunkedArray`` of any type.
         decimal: as in ``cell_values.pointed``.
     """
-    chunks = [_numbers(chunk, decimal) for chunk in array.chunks]
-    values = np.concatenate([np.zeros(0), *chunks])
-    values[~(np.abs(values) <= LARGEST)] = np.nan
-    return values
-
-
-def _numbers(chunk: Any, decimal: str) -> Floats:
     try:
-        if is_text(chunk.type):
-            chunk = _plain_numbers(chunk, decimal)
-        return np.array(chunk.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+        plain = _plain(array, decimal) if is_text(array) else array
+        floats = plain.cast(pa.float64(), safe=False).to_numpy()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return np.full(len(chunk), np.nan)
+        return np.full(len(array), math.nan)
+    return np.where(np.abs(floats) <= LARGEST, floats, math.nan)
 
 
-def _plain_numbers(chunk: Any, decimal: str) -> Any:
+def _plain(array: Any, decimal: str) -> Any:
     """Return texts with null for those that Arrow does not convert to numbers."""
     if decimal != "comma":
         try:
-            return chunk.cast(pa.float64())
+            return array.cast(pa.float64())
         except pa.ArrowInvalid:  # some are not numbers
             pass
-    chunk = compute.utf8_trim_whitespace(chunk)
-    pattern = _NUMBER["," if decimal == "comma" else r"\."]
-    matches = compute.match_substring_regex(chunk, pattern)
-    chunk = compute.if_else(matches, chunk, pa.scalar(None, chunk.type))
-    return compute.replace_substring(chunk, ",", ".") if decimal == "comma" else chunk
+    array = compute.utf8_trim_whitespace(array)
+    if decimal == "comma":
+        array = compute.replace_substring(compute.replace_substring(array, ".", "?"), ",", ".")
+    matches = compute.match_substring_regex(array, _NUMBER)
+    return compute.if_else(matches, array, pa.scalar(None, array.type))
 
 
-@dataclass
-class ColumnReader:
-    """Reads one column in blocks of rows.
+@dataclass(frozen=True, eq=False)
+class ColumnCells:
+    """A column as read.
 
     Attributes:
-        column: how to read it.
-        most: maximum number of categories; cells with further ones are unreadable.
-        strays: unreadable cells, and gaps.
-        codes: the categories so far, with their codes.
-        bounds, thousands: numbers of cells that were bounds, and that had marks of thousands.
-        zoned: numbers of the rows whose date has a time zone, by block.
+        values: (N,) numbers, days or indices of categories; NaN for gaps and strays.
+        categories: in order of occurrence.
+        zoned: (N,) whether a date has a time zone.
+        cells: the distinct cells that are not plainly values.
     """
 
-    column: TableColumn
-    most: int
-    strays: Strays = field(init=False)
-    codes: dict[str, int] = field(default_factory=dict)
-    bounds: int = 0
-    thousands: int = 0
-    zoned: list[NDArray[np.int64]] = field(default_factory=list)
+    values: NDArray[np.float64]
+    categories: tuple[str, ...]
+    zoned: NDArray[np.bool_]
+    cells: tuple[CellCount, ...]
 
-    def __post_init__(self) -> None:
-        fills = self.column.fill is not None
-        self.strays = Strays(self.column.name, WANTED[self.column.kind], fills)
+    def count(self, reading: str) -> int:
+        """Return the number of cells that were read in this way."""
+        return sum(cell.rows for cell in self.cells if cell.reading == reading)
 
-    def __call__(self, array: Any, decimal: str, start: int) -> Floats:
-        """Return the numbers of a column's cells (n,), NaN for gaps and strays.
 
-        ``decimal`` as in ``cell_values.pointed``; ``start``: the number of the first row.
-        """
-        values = np.full(len(array), math.nan)
-        if self.column.kind == "number":
-            values = numbers(array, decimal)
-            values[np.isin(values, list(map(cell_values.number, self.column.missing)))] = math.nan
-        rest = np.flatnonzero(np.isnan(values))
-        if not len(rest):
-            return values
-        cells = distinct(array.filter(pa.array(np.isnan(values))))
-        counts = np.bincount(cells.codes, minlength=len(cells.cells)).tolist()
-        each = zip(cells.cells, counts, cells.rows.tolist(), strict=True)
-        parsed = [
-            self._one(cell, count, decimal, start + int(rest[row])) for cell, count, row in each
+def read_column(
+    arrays: Sequence[Any], decimals: Sequence[str], column: TableColumn, most: int = 2**24
+) -> ColumnCells:
+    """Read a column whose cells come from several sources, each with its decimal mark.
+
+    ``most``: maximum number of categories; cells with further ones are strays.
+    """
+    values, zoned = np.full(sum(map(len, arrays)), math.nan), list[NDArray[np.bool_]]()
+    categories: dict[str, int] = {}
+    cells: list[CellCount] = []
+    start = 0
+    for array, decimal in zip(arrays, decimals, strict=True):
+        block = values[start : start + len(array)]
+        if column.kind == "number":
+            block[:] = numbers(array, decimal)
+            block[np.isin(block, [cell_values.number(cell) for cell in column.missing])] = math.nan
+        rest = np.isnan(block)
+        rows = start + np.flatnonzero(rest)
+        found, codes = distinct(array.filter(pa.array(rest)))
+        read = [_meaning(cell, column, decimal, categories, most) for cell in found]
+        block[rest] = np.array([value for value, _ in read], float)[codes]
+        rest[rest] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
+        zoned.append(rest)
+        _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+        each = zip(found, read, counts.tolist(), rows[first].tolist(), strict=True)
+        cells += [
+            CellCount(cell, reading, count, row)
+            for cell, (_, reading), count, row in each
+            if reading
         ]
-        values[rest] = np.array(parsed)[cells.codes]
-        if self.column.kind == "date":
-            zoned = np.array([cell_values.has_zone(cell) for cell in cells.cells])
-            self.zoned.append(start + rest[zoned[cells.codes]])
-        return values
+        start += len(array)
+    return ColumnCells(values, tuple(categories), np.concatenate(zoned), tuple(cells))
 
-    def _one(self, cell: str, count: int, decimal: str, row: int) -> float:
-        """Return the number of a cell that occurs ``count`` times; NaN for a gap or a stray."""
-        value = self._value(cell, decimal)
-        if math.isnan(value) and self.column.censored:
-            value = cell_values.bound(cell, decimal)
-            self.bounds += count * (not math.isnan(value))
-        elif self.column.kind == "number" and cell_values.has_thousands(cell, decimal):
-            self.thousands += count
-        if math.isnan(value):
-            self.strays.add(cell, row, self.column.is_gap(cell), count)
-        return value
 
-    def _value(self, cell: str, decimal: str) -> float:
-        kind, name = self.column.kind, cell_values.plain(cell)
-        if name in self.column.missing:
-            return math.nan
-        if kind == "number":
-            return cell_values.number(cell, decimal)
-        if kind == "date":
-            return cell_values.days(cell)
-        full = name not in self.codes and len(self.codes) >= self.most
-        if full or cell_values.is_missing(name):
-            return math.nan
-        return self.codes.setdefault(name, len(self.codes))
+def _meaning(
+    cell: str, column: TableColumn, decimal: str, categories: dict[str, int], most: int
+) -> tuple[float, str]:
+    """Return the value of a cell, and how it was read if it is not plainly a value: a gap, a stray,
+    a bound, a number with marks of thousands, or a date with a zone.
+    """
+    name, value, reading = cell_values.plain(cell), math.nan, ""
+    if name in column.missing:
+        return math.nan, "gap"
+    if column.kind == "number":
+        value = cell_values.number(cell, decimal)
+        reading = "thousands" if cell_values.has_thousands(cell, decimal) else ""
+        if math.isnan(value) and column.censored:
+            value, reading = cell_values.bound(cell, decimal), "bound"
+    elif column.kind == "date":
+        value = cell_values.days(cell)
+        reading = "zoned" if cell_values.has_zone(cell) else ""
+    elif not cell_values.is_missing(name) and (name in categories or len(categories) < most):
+        value = categories.setdefault(name, len(categories))
+    if not math.isnan(value):
+        return value, reading
+    return math.nan, "gap" if column.is_gap(cell) else "stray"
 
 
 def read(
@@ -212,34 +197,25 @@ def read(
         The table, with NaN for gaps and strays, and the columns with strays or refused gaps, in
         order.
     """
-    readers = [ColumnReader(column, most) for column in columns]
     x = allocate((sum(map(len, sources)), len(indices)), np.float64, memory_share)
-    step, end = max(1, AT_ONCE // max(1, len(indices))), 0
-    for source, decimal in zip(sources, decimals, strict=True):
-        for start in range(0, len(source), step):
-            count = min(step, len(source) - start)
-            block = np.empty((len(indices), count))
-            for k, index in enumerate(indices):
-                block[k] = readers[k](source.cells(index, start, count), decimal, end)
-            x[end : end + count] = block.T
-            end += count
+    values, bounds, thousands, zoned, unread = [], [], [], [], []
+    for k, (index, column) in enumerate(zip(indices, columns, strict=True)):
+        read = read_column([each.cells(index) for each in sources], decimals, column, most)
+        x[:, k] = read.values
+        values.append(read.categories)
+        bounds.append(read.count("bound"))
+        thousands.append(read.count("thousands"))
+        zoned.append(read.zoned if column.kind == "date" else read.zoned[:0])
+        unread.append(Strays(column.name, read.cells, column.kind, column.fill is not None))
     table = RawTable(
         tuple(columns),
         x,
-        tuple(tuple(reader.codes) for reader in readers),
-        bounds=tuple(reader.bounds for reader in readers),
-        thousands=tuple(reader.thousands for reader in readers),
-        zoned=tuple(_zoned(reader, len(x)) for reader in readers),
+        tuple(values),
+        bounds=tuple(bounds),
+        thousands=tuple(thousands),
+        zoned=tuple(zoned),
     )
-    return table, [reader.strays for reader in readers if reader.strays.wrong]
-
-
-def _zoned(reader: ColumnReader, count: int) -> NDArray[np.bool_]:
-    """Return whether each cell of a column of dates names a time zone; empty for other columns."""
-    zoned = np.zeros(count if reader.column.kind == "date" else 0, bool)
-    for rows in reader.zoned:
-        zoned[rows] = True
-    return zoned
+    return table, [strays for strays in unread if strays.are_problem]
 
 
 def decimal_mark(
@@ -255,59 +231,52 @@ def decimal_mark(
     """
     if isinstance(settings, DecimalMark) and settings.decimal:
         return settings.decimal, []
-    indices = [i for i in indices if is_text(source.columns.arrays[i].type)]
-    comma = source.columns.free_commas and _first(source, indices, ",", _WITH_COMMA)
-    if not comma:
-        foreign = source.columns.free_commas
-        points = [(source.names[i], may_have_thousands(source.cells(i), foreign)) for i in indices]
+    columns = {source.names[i]: source.cells(i) for i in indices}
+    columns = {name: array for name, array in columns.items() if is_text(array)}
+    free = source.columns.free_commas
+    comma = _first(columns, ",", _COMMA) if free else None
+    if comma is None:
+        points = {name: _maybe_thousands(array, free) for name, array in columns.items()}
         return "", [
             f"column {name}: each number has three digits behind its point, or none; {cell} is "
             f"read as {float(cell)!r}: if points part thousands, set data.decimal=comma"
-            for name, cell in points
+            for name, cell in points.items()
             if cell
         ]
-    if point := _first(source, indices, ".", _WITH_POINT):
-        shown = " and ".join(
-            f"{cell_values.short(cell)} in {name}" for name, cell in (comma, point)
-        )
-        raise DataError(
-            f"{source.path}: numbers have commas and points, such as {shown}; set data.decimal to "
-            "the mark of decimals, comma or point, and the other parts thousands"
-        )
     name, cell = comma
+    if point := _first(columns, ".", _POINT):
+        raise DataError(
+            f"{source.path}: numbers have commas and points, such as {cell_values.short(cell)} in "
+            f"{name} and {cell_values.short(point[1])} in {point[0]}; set data.decimal to the mark "
+            "of decimals, comma or point, and the other parts thousands"
+        )
     value = cell_values.number(cell, "comma")
     note = f"a comma in a number is its decimal mark: {cell} in {name} is read as {value}"
     return "comma", [f"{source.path}: {note}"]
 
 
-def _first(
-    source: TableSource, indices: Sequence[int], mark: str, pattern: str
-) -> tuple[str, str] | None:
-    """Return the column and the first cell that matches."""
-    for index in indices:
-        cells = source.cells(index)
-        cells = cells.filter(compute.match_substring(cells, mark))
-        cells = cells.filter(compute.match_substring_regex(cells, pattern)) if len(cells) else cells
+def _first(columns: dict[str, Any], mark: str, pattern: str) -> tuple[str, str] | None:
+    """Return the column and the first cell that has the mark and matches."""
+    for name, array in columns.items():
+        marked = array.filter(compute.match_substring(array, mark))
+        cells = marked.filter(compute.match_substring_regex(marked, pattern))
         if len(cells):
-            return source.names[index], cells[0].as_py()
+            return name, cells[0].as_py()
     return None
 
 
-def may_have_thousands(array: Any, foreign: bool = False) -> str:
+def _maybe_thousands(array: Any, foreign: bool) -> str:
     """Return the first cell of a column whose points may be marks of thousands: each number has
     three digits behind its point, or no point and at most three digits. Empty if there is none.
 
     Numbers with three decimals all have a point: these count only in a ``foreign`` file, whose
     cells are not divided by commas.
     """
-    if not is_text(array.type):
-        return ""
     marked = array.filter(compute.match_substring(array, "."))
     if not len(marked) or (len(marked) == len(array) and not foreign):
         return ""
-    for cells in (array.slice(0, 100), array):
-        gaps = compute.equal(compute.utf8_trim_whitespace(cells), "")
-        matches = compute.or_(gaps, compute.match_substring_regex(cells, _MAYBE_THOUSANDS))
-        if not compute.all(matches).as_py():
-            return ""
-    return str(marked[0].as_py())
+    all_match = all(
+        compute.all(compute.match_substring_regex(cells, _MAYBE_THOUSANDS)).as_py()
+        for cells in (array.slice(0, 100), array)
+    )
+    return str(marked[0].as_py()) if all_match else ""

@@ -1,6 +1,5 @@
 """Preprocessing learned from a table's training rows, and its application to any rows."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,50 +25,47 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
         DataError: no features are left.
     """
     columns = [_fitted(raw, k, raw.x[rows, k], share) for k in range(len(raw.columns))]
-    made = Preprocessing(columns=tuple(columns), layout=raw.layout)
-    if not made.width:
+    by = Preprocessing(columns=tuple(columns), layout=raw.layout)
+    if not by.width:
         raise DataError(
-            f"no category of {listed(made.names)} is in {share:.2%} of the training rows, so that "
+            f"no category of {listed(by.names)} is in {share:.2%} of the training rows, so that "
             "no feature is left; lower data.category_share, or add features"
         )
-    return made
+    return by
 
 
 def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
     """Learn column k from its training cells (n,); a column without any value becomes 0."""
     column, gaps = raw.columns[k], np.isnan(cells)
     known, fills = cells[~gaps], column.fill is not None
-    flagged = fills and bool(gaps.any())
-    if column.kind != "category":
-        base = offset(known)
-        held = (known - base).astype(np.float32).astype(np.float64)
-        middle = base + float(np.float32(np.median(held))) if len(known) else 0.0
-        return column.model_copy(
-            update={"offset": base, "fill": middle if fills else None, "flagged": flagged}
-        )
-    counts = np.bincount(known.astype(np.int64), minlength=len(raw.values[k]))
-    frequent = {
-        raw.values[k][j]: int(n) for j, n in enumerate(counts) if n and n >= share * len(cells)
-    }
-    values = in_order(frequent)
-    usual = max(values, key=lambda value: frequent[value], default="")
-    return column.model_copy(
-        update={"values": values, "fill": usual if fills else None, "flagged": flagged}
-    )
+    update: dict[str, Any] = {"flagged": fills and bool(gaps.any())}
+    if column.kind == "category":
+        counts = np.bincount(known.astype(np.int64), minlength=len(raw.values[k]))
+        frequent = {
+            value: int(n)
+            for value, n in zip(raw.values[k], counts, strict=True)
+            if n and n >= share * len(cells)
+        }
+        update["values"] = in_order(frequent)
+        fill: float | str = max(update["values"], key=frequent.__getitem__, default="")
+    else:
+        update["offset"] = base = offset(known)
+        single = (known - base).astype(np.float32).astype(np.float64)
+        fill = base + float(np.float32(np.median(single))) if len(known) else 0.0
+    return column.model_copy(update=update | {"fill": fill if fills else None})
 
 
-def own(raw: RawTable, rows: NDArray[np.int64], shared: Preprocessing) -> Preprocessing:
+def refilled(raw: RawTable, rows: NDArray[np.int64], shared: Preprocessing) -> Preprocessing:
     """Return the same features, with medians and most frequent categories from these rows if they
     have values.
     """
-    columns = [_own(raw, k, raw.x[rows, k], column) for k, column in enumerate(shared.columns)]
+    columns = []
+    for k, column in enumerate(shared.columns):
+        cells = raw.x[rows, k]
+        fill = _fitted(raw, k, cells, 0.0).fill
+        usable = not np.isnan(cells).all() and (column.kind != "category" or fill in column.values)
+        columns.append(column.model_copy(update={"fill": fill}) if usable else column)
     return shared.model_copy(update={"columns": tuple(columns)})
-
-
-def _own(raw: RawTable, k: int, cells: Floats, shared: TableColumn) -> TableColumn:
-    fill = _fitted(raw, k, cells, 0.0).fill
-    known = not np.isnan(cells).all() and (shared.kind != "category" or fill in shared.values)
-    return shared.model_copy(update={"fill": fill}) if known else shared
 
 
 def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[Any]:
@@ -81,41 +77,37 @@ def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[A
         memory_share: see ``allocate``.
     """
     out: NDArray[Any] = allocate((len(raw.x), by.width), np.float32, memory_share)
-    codes = [_codes(raw.values[k], column) for k, column in enumerate(by.columns)]
+    codes = [_codes(raw, k, column) for k, column in enumerate(by.columns)]
     for start, block in blocks(raw.x):
         rows, at = out[start : start + len(block)], 0
         for column, code, cells in zip(by.columns, codes, block.T, strict=True):
-            at = _fill(rows, at, column, code, cells)
+            end = at + len(column.features)
+            _write(rows[:, at:end], column, code, cells)
+            at = end
         if by.shift:
             rows -= np.array(by.shift, np.float32)
             rows /= np.array(by.scale, np.float32)
     return out
 
 
-def _fill(
-    rows: NDArray[Any], at: int, column: TableColumn, codes: NDArray[np.int64], cells: Floats
-) -> int:
-    """Write the features of one column starting at index ``at``; return the next index."""
+def _write(out: NDArray[Any], column: TableColumn, codes: NDArray[np.int64], cells: Floats) -> None:
+    """Write the features (n, F) of the cells (n,) of one column."""
     gaps = np.isnan(cells)
     if column.kind == "category":
         usual = column.values.index(column.fill) if column.fill in column.values else -1
-        found = np.full(len(cells), usual)
-        found[~gaps] = codes[cells[~gaps].astype(np.int64)]
-        end = at + len(column.values)
-        rows[:, at:end] = found[:, None] == np.arange(len(column.values))
+        number = np.full(len(cells), usual)
+        number[~gaps] = codes[cells[~gaps].astype(np.int64)]
+        out[:, : len(column.values)] = number[:, None] == np.arange(len(column.values))
     else:
-        end = at + 1
-        rows[:, at] = np.where(gaps, column.fill or 0.0, cells) - column.offset
+        out[:, 0] = np.where(gaps, column.fill or 0.0, cells) - column.offset
     if column.flagged:
-        rows[:, end] = gaps
-        end += 1
-    return end
+        out[:, -1] = gaps
 
 
-def _codes(values: Sequence[str], column: TableColumn) -> NDArray[np.int64]:
-    """Return each category's feature index, -1 for those without."""
-    place = {value: j for j, value in enumerate(column.values)}
-    return np.array([place.get(value, -1) for value in values], np.int64)
+def _codes(raw: RawTable, k: int, column: TableColumn) -> NDArray[np.int64]:
+    """Return the feature's index of each category of a column, -1 for those without."""
+    index = {value: j for j, value in enumerate(column.values)}
+    return np.array([index.get(value, -1) for value in raw.values[k]], np.int64)
 
 
 def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
@@ -124,47 +116,41 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
     """
     lines = []
     for k, column in enumerate(by.columns):
-        cells = raw.x[:, k]
-        if (gaps := int(np.isnan(cells).sum())) and not column.flagged:
+        cells, n = raw.x[:, k], len(raw.x)
+        known = cells[~np.isnan(cells)]
+        if len(known) < n and not column.flagged:
             lines.append(
-                f"column {column.name}: {gaps} of {len(cells)} rows have a gap; it is filled, and "
+                f"column {column.name}: {n - len(known)} of {n} rows have a gap; it is filled, and "
                 "no feature marks it, since the rows that features were learnt from had none"
             )
-        if column.kind != "category":
-            continue
-        found = _codes(raw.values[k], column)[cells[~np.isnan(cells)].astype(np.int64)]
-        if count := int((found < 0).sum()):
-            first = raw.values[k][int(cells[~np.isnan(cells)][np.flatnonzero(found < 0)[0]])]
-            lines.append(
-                f"column {column.name}: {count} of {len(cells)} rows hold categories that the "
-                f"training rows have too seldom or not at all (first {cell_values.short(first)}); "
-                f"they are 0 in all columns of {column.name}"
-            )
+        if column.kind == "category":
+            known = known.astype(np.int64)
+            unknown = known[_codes(raw, k, column)[known] < 0]
+            if len(unknown):
+                first = cell_values.short(raw.values[k][unknown[0]])
+                lines.append(
+                    f"column {column.name}: {len(unknown)} of {n} rows hold categories that the "
+                    f"training rows have too seldom or not at all (first {first}); they are 0 in "
+                    f"all columns of {column.name}"
+                )
     return lines
 
 
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
     """Summarise the features made from a table; empty if the columns are used unchanged."""
     moved = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
-    near = (
-        [f"numbers too close to each other for float32, read less their median: {listed(moved, 8)}"]
-        if moved
-        else []
-    )
+    text = "numbers too close to each other for float32, read less their median"
+    lines = [f"{text}: {listed(moved, 8)}"] if moved else []
     if by.features == by.names and not by.shift:
-        return near
-    filled = [column.name for column in by.columns if column.flagged]
-    gaps = f"; gaps in {listed(filled, 8)} are filled and flagged" if filled else ""
-    empty = [
-        column.name for column in by.columns if column.kind == "category" and not column.values
-    ]
-    odd = (
-        [f"columns without a category that is frequent enough: {listed(empty)}; leave them out"]
-        if empty
-        else []
+        return lines
+    filled = listed([column.name for column in by.columns if column.flagged], 8)
+    lines.insert(
+        0,
+        f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training rows"
+        f"{f'; gaps in {filled} are filled and flagged' if filled else ''}",
     )
-    learnt = (
-        f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training "
-        f"rows{gaps}"
-    )
-    return [learnt, *near, *odd, *strangers(raw, by)]
+    if empty := [c.name for c in by.columns if c.kind == "category" and not c.values]:
+        lines.append(
+            f"columns without a category that is frequent enough: {listed(empty)}; leave them out"
+        )
+    return [*lines, *strangers(raw, by)]

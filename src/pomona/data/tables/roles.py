@@ -23,14 +23,14 @@ class Roles(NamedTuple):
         dropped: columns that are left out.
         features: the other columns, without labels, owners, groups, and times that are no
             ``data.dates``.
-        notes: columns that are left out though no setting says so.
+        notes: what was assumed.
     """
 
     label: tuple[int, ...]
     purposes: Mapping[str, int]
     dropped: tuple[int, ...]
     features: tuple[int, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 def roles(first: TableSource, settings: ColumnData) -> Roles:
@@ -42,18 +42,34 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     key = "label_columns" if settings.label_columns else "label_column"
     label = tuple(_index(first, which, key) for which in settings.labels)
     purposes = {key: _index(first, which, key) for key, which in settings.purposes.items()}
-    dropped, dates = _dropped(first, settings, label, purposes)
+    used = {*label, *purposes.values()}
+    dropped, dates = tuple[int, ...](), tuple[int, ...]()
+    if table := as_features(settings):
+        dropped = _dropped(first, table, {*label, purposes.get("client_column", -1)}, used)
+        dates = first.indices(table.dates, "dates")
     unused = {*label, *dropped, purposes.get("client_column"), purposes.get("group_column")}
     unused |= {purposes.get("time_column")}.difference(dates)
-    features = [i for i in range(len(first.names)) if i not in unused]
-    notes = list[str]()
-    if _reads_features(settings) and features[:1] == [0] and _has_row_names(first):
+    features = tuple(i for i in range(len(first.names)) if i not in unused)
+    names = first.names if first.columns.named else ()
+    notes = [
+        f"{which} is the column named {str(which)!r}, which has number {i}"
+        for which in dict.fromkeys(settings.mentioned)
+        if isinstance(which, int)
+        and str(which) in names
+        and (i := names.index(str(which))) != which
+    ]
+    if table and features[:1] == (0,) and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
-        notes = [
+        notes.append(
             f"{first.path}: the first column has no name and no cell twice (row names, as R and "
             "pandas write?); it is left out"
-        ]
-    return Roles(label, purposes, dropped, tuple(features), tuple(notes))
+        )
+    return Roles(label, purposes, dropped, features, tuple(notes))
+
+
+def as_features(settings: DataSettings) -> Features | None:
+    """Return the settings if columns without another purpose become features."""
+    return settings if isinstance(settings, Features) else None
 
 
 def _index(first: TableSource, which: str | int, key: str) -> int:
@@ -66,42 +82,26 @@ def _index(first: TableSource, which: str | int, key: str) -> int:
     return first.index(which, key)
 
 
-def _reads_features(settings: DataSettings) -> bool:
-    """Return whether columns without another purpose become features."""
-    return isinstance(settings, Features)
-
-
 def _has_row_names(first: TableSource) -> bool:
     """Return whether the first column has no name, and a different cell in every row."""
-    if not first.columns.named or first.names[0]:
-        return False
     array = first.columns.arrays[0]
-    return not unreadable(array.type) and len(distinct(array).cells) == len(array)
+    named = not first.columns.named or first.names[0] or unreadable(array)
+    return not named and len(distinct(array).cells) == len(array)
 
 
 def _dropped(
-    first: TableSource, settings: DataSettings, label: Sequence[int], purposes: Mapping[str, int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the columns that are left out, by name or because others are kept, and the dates."""
-    if not isinstance(settings, Features):
-        return (), ()
+    first: TableSource, settings: Features, needed: set[int], used: set[int]
+) -> tuple[int, ...]:
+    """Return the columns that are left out, by name or because others are kept."""
     dropped = first.indices(settings.drop_columns, "drop_columns")
     selected = first.indices(settings.keep_columns, "keep_columns")
-    for i in dropped:
-        name = first.names[i]
-        if i in {*label, purposes.get("client_column")}:
+    for indices, reason in ((needed, "the label or the client"), (selected, "in keep_columns too")):
+        if twice := [first.names[i] for i in dropped if i in indices]:
             raise ConfigError(
-                f"data.drop_columns: column {name} of {first.path} is the label or the client; "
-                "keep it"
+                f"data.drop_columns: column {twice[0]} of {first.path} is {reason}; keep it"
             )
-        if i in selected:
-            raise ConfigError(
-                f"column {name} of {first.path} is in data.keep_columns and in data.drop_columns; "
-                "keep one"
-            )
-    used = {*selected, *label, *purposes.values()}
-    unused = [i for i in range(len(first.names)) if selected and i not in used]
-    return tuple(dict.fromkeys((*dropped, *unused))), first.indices(settings.dates, "dates")
+    others = range(len(first.names)) if selected else ()
+    return tuple(dict.fromkeys((*dropped, *(i for i in others if i not in {*selected, *used}))))
 
 
 def opened(paths: Sequence[Source], settings: ColumnData) -> list[TableSource]:
@@ -141,7 +141,7 @@ def require(path: Source, settings: ColumnData) -> None:
         raise ConfigError(
             f"{path} needs a label: set data.label_column to a column's name or number"
         )
-    _, names = heading(settings)
+    names = heading(settings)[1]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
     if problem := _misnamed(names, range(len(names))):
@@ -175,32 +175,37 @@ def planned(
         raise DataError(f"{first.path}: {problem}, or drop it by data.drop_columns")
     for each in sources:
         require_cells(each, features)
-
-    def listed(key: str, which: Sequence[str | int]) -> Sequence[int]:
-        indices = first.indices(map(as_column, which), key)
-        if unused := [first.names[i] for i in indices if i not in features]:
-            raise ConfigError(
-                f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
-            )
-        return indices
-
-    categories = settings.categories
-    named = [] if isinstance(categories, str) else listed("categories", categories)
-    dates = listed("dates", settings.dates)
-    if both := {*named} & {*dates}:
+    encoded = () if isinstance(settings.categories, str) else settings.categories
+    categories = _features(first, features, "categories", encoded)
+    dates = _features(first, features, "dates", settings.dates)
+    if both := {*categories} & {*dates}:
         raise ConfigError(
             f"column {first.names[min(both)]} is in data.categories and in data.dates; keep one"
         )
     by_column = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
-    indices = listed("missing_values", [*by_column])
+    indices = _features(first, features, "missing_values", [*by_column])
     markers = dict(zip(indices, by_column.values(), strict=True))
     everywhere = settings.missing_values.get("*", ())
     plan = []
     for i in features:
-        kind = "category" if i in named else "date" if i in dates else "number"
+        kind = "category" if i in categories else "date" if i in dates else "number"
         missing = tuple(dict.fromkeys(map(cell_values.plain, (*markers.get(i, ()), *everywhere))))
         plan.append(read_as(first.names[i], kind, missing, settings))
     return plan
+
+
+def _features(
+    first: TableSource, features: Sequence[int], key: str, which: Sequence[str | int]
+) -> tuple[int, ...]:
+    """Return the indices of columns that a setting names. Raises ConfigError for one that is no
+    feature.
+    """
+    indices = first.indices(map(as_column, which), key)
+    if unused := [first.names[i] for i in indices if i not in features]:
+        raise ConfigError(
+            f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
+        )
+    return indices
 
 
 def require_cells(each: TableSource, indices: Iterable[int]) -> None:
@@ -208,7 +213,7 @@ def require_cells(each: TableSource, indices: Iterable[int]) -> None:
     problems = [
         f"column {each.names[i]} {reason}; leave it out, by data.drop_columns"
         for i in indices
-        if (reason := unreadable(each.columns.arrays[i].type))
+        if (reason := unreadable(each.columns.arrays[i]))
     ]
     refuse(each.path, problems)
 

@@ -16,8 +16,6 @@ from pomona.data.formats import csv
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.frame import Frame
 
-DICTIONARY = ({"field type", "field label"}, {"field_type", "field_label"})  # as saved, by the API
-
 Source = Path | Frame
 """Where a table comes from."""
 
@@ -48,27 +46,25 @@ class TableSource:
         """The names of the columns, or their numbers as text."""
         return self.columns.names
 
-    def cells(self, index: int, start: int = 0, count: int | None = None) -> Any:
+    def cells(self, index: int) -> Any:
         """Return the cells of kept rows of a column, as ``pyarrow.ChunkedArray``."""
         array = self.columns.arrays[index]
-        if self.kept is None:
-            return array.slice(start, count)
-        rows = self.kept[start : None if count is None else start + count]
-        if not len(rows):
-            return array.slice(0, 0)
-        mask = np.zeros(rows[-1] + 1 - rows[0], bool)
-        mask[rows - rows[0]] = True
-        return array.slice(rows[0], len(mask)).filter(pa.array(mask))
+        return array if self.kept is None else array.filter(pa.array(self._mask))
+
+    @cached_property
+    def _mask(self) -> NDArray[np.bool_]:
+        """Whether each row is kept."""
+        mask = np.zeros(len(self.columns), bool)
+        mask[self.kept] = True
+        return mask
 
     def where(self, row: int, several: bool = False) -> str:
         """Return the location of a kept row for messages: its line or row, and its file if there
         are several.
         """
-        number = row if self.kept is None else int(self.kept[row])
+        number = self.columns.first_row + (row if self.kept is None else int(self.kept[row]))
         if self.columns.row_word == "line":
-            number = int(self._lines[number + self.columns.first_row - 1])
-        else:
-            number += self.columns.first_row
+            number = int(self._lines[number - 1])
         return f"{self.columns.row_word} {number}" + (f" of {self.path}" if several else "")
 
     @cached_property
@@ -82,15 +78,16 @@ class TableSource:
 
         Raises DataError unless both have the same columns.
         """
-        if self.names == first.names:
-            return self
         if sorted(self.names) == sorted(first.names):
             arrays = tuple(self.columns.arrays[self.names.index(name)] for name in first.names)
             return replace(self, columns=replace(self.columns, names=first.names, arrays=arrays))
         alone = [
-            f"only {one.path} has {listed(names, 4)}"
-            for one, other in ((self, first), (first, self))
-            if (names := sorted({*one.names} - {*other.names}))
+            f"only {path} has {listed(names, 4)}"
+            for path, names in (
+                (self.path, sorted({*self.names} - {*first.names})),
+                (first.path, sorted({*first.names} - {*self.names})),
+            )
+            if names
         ]
         raise DataError(
             f"{self.path} and {first.path} have different columns ({'; '.join(alone)}); give both "
@@ -121,8 +118,7 @@ class TableSource:
         if self.columns.named and str(which) in self.names:
             return self.names.index(str(which))
         if isinstance(which, str):
-            hints = near(which, self.names), csv.divided(self.names)
-            hint = "; ".join(filter(None, hints))
+            hint = "; ".join(filter(None, (near(which, self.names), csv.divided(self.names))))
             raise ConfigError(f"data.{key}: {self.path} has no column {which!r}; {hint}")
         count = len(self.names)
         if not -count <= which < count:
@@ -134,12 +130,6 @@ class TableSource:
     def indices(self, which: Iterable[str | int], key: str) -> tuple[int, ...]:
         """Return the indices of several columns; see ``index``."""
         return tuple(self.index(column, key) for column in which)
-
-    def moved(self, which: Iterable[str | int]) -> dict[int, int]:
-        """Return the indices of columns whose names are given as numbers, where these differ."""
-        names = self.names if self.columns.named else ()
-        named = {one: names.index(str(one)) for one in which if str(one) in names}
-        return {one: i for one, i in named.items() if isinstance(one, int) and one != i}
 
 
 def opened(
@@ -161,17 +151,9 @@ def opened(
     read = iter(formats.read(files, settings) if files else ())
     sources = []
     for path in paths:
-        columns = _named(path, path.columns if isinstance(path, Frame) else next(read), header)
-        sources.append(TableSource(path, columns, settings, columns.named))
+        columns = path.columns if isinstance(path, Frame) else next(read)
+        has_names = header(columns.first_cells()) if callable(header) else header
+        if has_names and not columns.named:
+            columns = columns.headed()
+        sources.append(TableSource(path, columns.named_once(path), settings, columns.named))
     return sources
-
-
-def _named(path: Source, columns: Columns, header: bool | Callable[[list[str]], bool]) -> Columns:
-    """Return columns with their names, each once."""
-    if not columns.named and (header(columns.first_cells()) if callable(header) else header):
-        columns = columns.headed()
-    if any(names <= {name.casefold() for name in columns.names} for names in DICTIONARY):
-        raise DataError(
-            f"{path} is REDCap's data dictionary, a list of fields; export the records in its place"
-        )
-    return columns.named_once(path)

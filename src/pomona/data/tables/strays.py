@@ -3,9 +3,10 @@
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
@@ -20,13 +21,42 @@ _MARKERS = (
     r"|UNK|NASK|ASKU|NAVU?|NI|INV|MSK|NP|QS|QI|TRC|UNC|DER|OTH|PINF|NINF"
     r"|#(DIV/0|VALUE|REF|NUM|NAME|NULL|SPILL|CALC)[!?]"
 )
-
-
 # 01.03.2024, 3/1/24, 01MAR2024, 1-Mar-24
 _DATES = (
     r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4}"
     r"|\d{1,2}[-. ]?(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[-. ]*\d{2,4}).*"
 )
+
+
+class CellCount(NamedTuple):
+    """A distinct cell that is not plainly a value.
+
+    Attributes:
+        text: the cell.
+        reading: ``gap``, ``stray``, ``bound``, ``thousands`` or ``zoned``.
+        rows: how many rows have it.
+        first: the number of the first of them.
+    """
+
+    text: str
+    reading: str
+    rows: int
+    first: int
+
+
+class Look(NamedTuple):
+    """What cells that are not numbers look like.
+
+    Attributes:
+        matches: whether a cell does.
+        guess: for the problem.
+        remedy: with ``{names}`` of the columns, or ``{markers}``, their entries of
+            ``data.missing_values``.
+    """
+
+    matches: Callable[[str], object]
+    guess: str
+    remedy: str
 
 
 def _is_large(cell: str) -> bool:
@@ -37,178 +67,163 @@ def _is_large(cell: str) -> bool:
         return False
 
 
-def _is_bound(cell: str) -> bool:
-    return not math.isnan(bound(cell))
-
-
-def _is_iso_date(cell: str) -> bool:
-    return "-" in cell and not math.isnan(days(cell))
-
-
-def _matches(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether a whole cell matches."""
-    compiled = re.compile(pattern)
-    return lambda cell: compiled.fullmatch(cell) is not None
-
-
-# what cells look like that are not numbers, in order of precedence
-_LOOKS: dict[str, Callable[[str], bool]] = {
-    "large": _is_large,
-    "commas": _matches(r"[-+]?\d*[\d,]*,\d+(\.\d+)?([eE][-+]?\d+)?"),
-    "points": _matches(r"[-+]?\d*\.\d*([eE][-+]?\d+)?"),
-    "dates": _is_iso_date,
-    "foreign dates": _matches(_DATES),
-    "bounds": _is_bound,
-    "percents": _matches(r"[-+]?[\d.,]+\s*%"),
-    "thousands": _matches(rf"[-+]?\d{{1,3}}(['`\u2019{_BLANKS}]\d{{3}})+([.,]\d+)?"),
-    "markers": _matches(_MARKERS),
+# in order of precedence
+LOOKS = {
+    "gaps": Look(
+        lambda _: False, "", "gaps: fill them with medians and flag them, data.missing=median"
+    ),
+    "large": Look(
+        _is_large,
+        f"beyond {LARGEST:.3g}",
+        "numbers that cannot be measurements: correct them, give them in another unit, or, if they "
+        "mark gaps, 'data.missing_values={{{markers}}}'",
+    ),
+    "commas": Look(
+        re.compile(r"[-+]?\d*[\d,]*,\d+(\.\d+)?([eE][-+]?\d+)?").fullmatch,
+        "decimal commas?",
+        "commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
+        "thousands, data.decimal=point, or take them out",
+    ),
+    "points": Look(
+        re.compile(r"[-+]?\d*\.\d*([eE][-+]?\d+)?").fullmatch,
+        "points, and data.decimal is comma",
+        "points in numbers: if they are decimal marks, data.decimal=point; a point that parts "
+        "thousands has three digits behind it",
+    ),
+    "dates": Look(
+        lambda cell: "-" in cell and not math.isnan(days(cell)),
+        "dates",
+        "dates: read them as days, 'data.dates=[{names}]'",
+    ),
+    "foreign dates": Look(
+        re.compile(_DATES).fullmatch,
+        "dates in another form",
+        "dates in another form: write them as 2024-03-01 (year, month, day)",
+    ),
+    "bounds": Look(
+        lambda cell: not math.isnan(bound(cell)),
+        "bounds?",
+        "bounds such as <5: read them as the number behind the sign, data.censored=limit",
+    ),
+    "signs": Look(
+        re.compile(
+            rf"[-+]?([\d.,]+\s*%|\d{{1,3}}(['`\u2019{_BLANKS}]\d{{3}})+([.,]\d+)?)"
+        ).fullmatch,
+        "percent signs or marks of thousands?",
+        "signs, apostrophes or blanks in numbers: take them out, so that a cell is a number",
+    ),
+    "markers": Look(
+        re.compile(_MARKERS).fullmatch,
+        "markers of gaps?",
+        "markers of gaps: say so, 'data.missing_values={{{markers}}}'",
+    ),
+    "strays": Look(
+        lambda _: False,
+        "",
+        "single cells: correct them, take out their rows, or, if they mark gaps, "
+        "'data.missing_values={{{markers}}}'",
+    ),
+    "category": Look(
+        lambda _: False,
+        "a category?",
+        "categories: one column of 0 and 1 for each value, 'data.categories=[{names}]'",
+    ),
+    "texts": Look(lambda _: False, "an identifier, or texts?", ""),
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Strays:
-    """Cells of one column that are not finite numbers, in reading order.
+    """Cells of one column that are not what they should be, in reading order.
 
     Attributes:
         name: the column, for messages.
-        wanted: the expected content.
+        cells: its cells that are not plainly values; some of them gaps and strays.
+        kind: of the column, as in ``TableColumn``.
         fills: whether gaps are filled, and therefore not a problem.
-        gaps, others: numbers of empty and of other unusable cells.
-        first: number of the row, and content, of the first cell of each type.
-        values: distinct values of the others, slightly more than a category may have.
-        looks: numbers of other cells by what they look like: dates, bounds such as <5, and so on.
     """
 
     name: str
-    wanted: str = WANTED["number"]
+    cells: Sequence[CellCount]
+    kind: str = "number"
     fills: bool = False
-    gaps: int = 0
-    others: int = 0
-    first: dict[str, tuple[int, str]] = field(default_factory=dict)
-    values: set[str] = field(default_factory=set)
-    looks: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def gaps(self) -> list[CellCount]:
+        """The gaps that are not filled."""
+        return [cell for cell in self.cells if cell.reading == "gap" and not self.fills]
+
+    @cached_property
+    def strays(self) -> list[CellCount]:
+        """The cells that are neither values nor gaps."""
+        return [cell for cell in self.cells if cell.reading == "stray"]
 
     @property
-    def wrong(self) -> bool:
+    def are_problem(self) -> bool:
         """Return whether any cell is a problem."""
-        return bool(self.others) or (bool(self.gaps) and not self.fills)
+        return bool(self.strays or self.gaps)
 
-    def add(self, cell: str, row: int, gap: bool, times: int = 1) -> None:
-        """Record a cell that is not a number and occurs ``times`` times, first in ``row``; ``gap``
-        says whether it is a gap.
-        """
-        self.first.setdefault("gap" if gap else "other", (row, cell))
-        if gap:
-            self.gaps += times
-            return
-        self.others += times
-        cell = cell.strip()
-        self.looks.update({look: times for look, matches in _LOOKS.items() if matches(cell)})
-        if len(self.values) <= FEW:
-            self.values.add(cell)
+    @cached_property
+    def values(self) -> list[str]:
+        """The distinct strays, sorted."""
+        return sorted({cell.text.strip() for cell in self.strays})
 
-    def kind(self, rows: int) -> str:
-        """Classify the column by its cells; returns a key of ``REMEDIES``."""
-        if not self.others:
+    def look(self, rows: int) -> str:
+        """Return what the cells look like, a key of ``LOOKS``."""
+        if not self.strays:
             return "gaps"
-        if self.wanted == WANTED["date"] and self.looks["foreign dates"] == self.others:
-            return "foreign dates"
-        if self.wanted != WANTED["number"]:
+        count = sum(cell.rows for cell in self.strays)
+        filled = rows - sum(cell.rows for cell in self.cells if cell.reading == "gap")
+        for key, look in LOOKS.items() if self.kind != "category" else ():
+            if all(map(look.matches, self.values)) and (key != "markers" or count < filled):
+                return key if self.kind == "number" or key == "foreign dates" else "strays"
+        if self.kind != "number" or 2 * count < filled:
             return "strays"
-        numbers = rows - self.gaps - self.others
-        for look in _LOOKS:
-            if self.looks[look] == self.others and (numbers or look != "markers"):
-                return look
-        if 2 * self.others < rows - self.gaps:
-            return "strays"
-        return "category" if len(self.values) <= FEW and len(self.values) < self.others else "texts"
+        return "category" if len(self.values) <= min(FEW, count - 1) else "texts"
 
     def problem(self, rows: int, where: Callable[[int], str]) -> str:
         """Describe the problem in one line: number of bad cells, the first one, and their apparent
         type; ``where`` gives the location of a row.
         """
-        kind = self.kind(rows)
-        row, cell = self.first["other" if self.others else "gap"]
-        first = f"first {short(cell)} in {where(row)}"
-        if kind == "gaps":
-            return f"column {self.name}: {self.gaps} of {rows} cells are gaps, {first}"
-        also = f"; and {self.gaps} gaps" if self.gaps and not self.fills else ""
-        looks = f": {LOOKS[kind]}" if kind in LOOKS else ""
-        shown = kind in {"category", "markers"}
-        values = f" ({listed(sorted(self.values), 4)})" if shown else ""
+        unusable = self.strays or self.gaps
+        first = min(unusable, key=lambda cell: cell.first)
+        count = sum(cell.rows for cell in unusable)
+        at = f"first {short(first.text)} in {where(first.first)}"
+        if not self.strays:
+            return f"column {self.name}: {count} of {rows} cells are gaps, {at}"
+        if self.kind == "category":
+            return (
+                f"column {self.name}: a category with too many values (one too many is "
+                f"{short(first.text)} in {where(first.first)}); leave it out, group its values, or "
+                "raise data.category_limit"
+            )
+        look = self.look(rows)
+        guess = f": {LOOKS[look].guess}" if LOOKS[look].guess else ""
+        values = f" ({listed(self.values, 4)})" if look in {"category", "markers"} else ""
+        also = f"; and {sum(cell.rows for cell in self.gaps)} gaps" if self.gaps else ""
         return (
-            f"column {self.name}: {self.others} of {rows} are not {self.wanted}, "
-            f"{first}{looks}{values}{also}"
+            f"column {self.name}: {count} of {rows} are not {WANTED[self.kind]}, {at}{guess}"
+            f"{values}{also}"
         )
 
-
-LOOKS = {
-    "commas": "decimal commas?",
-    "points": "points, and data.decimal is comma",
-    "dates": "dates",
-    "foreign dates": "dates in another form",
-    "bounds": "bounds?",
-    "large": f"beyond {LARGEST:.3g}",
-    "percents": "percent signs",
-    "thousands": "marks of thousands?",
-    "markers": "markers of gaps?",
-    "category": "a category?",
-    "texts": "an identifier, or texts?",
-}
-REMEDIES = {
-    "gaps": "gaps: fill them with medians and flag them, data.missing=median",
-    "commas": (
-        "commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
-        "thousands, data.decimal=point, or take them out"
-    ),
-    "points": (
-        "points in numbers: if they are decimal marks, data.decimal=point; a point that parts "
-        "thousands has three digits behind it"
-    ),
-    "dates": "dates: read them as days, 'data.dates=[{names}]'",
-    "foreign dates": "dates in another form: write them as 2024-03-01 (year, month, day)",
-    "bounds": "bounds such as <5: read them as the number behind the sign, data.censored=limit",
-    "large": (
-        "numbers that cannot be measurements: correct them, give them in another unit, or, if they "
-        "mark gaps, 'data.missing_values={{{markers}}}'"
-    ),
-    "percents": "percent signs: take them out, so that a cell is a number",
-    "thousands": "apostrophes or blanks within numbers: take them out, so that a cell is a number",
-    "markers": "markers of gaps: say so, 'data.missing_values={{{markers}}}'",
-    "strays": (
-        "single cells: correct them, take out their rows, or, if they mark gaps, "
-        "'data.missing_values={{{markers}}}'"
-    ),
-    "category": "categories: one column of 0 and 1 for each value, 'data.categories=[{names}]'",
-}
+    @property
+    def marker(self) -> str:
+        """The column's entry of data.missing_values, with its first strays."""
+        plain = re.fullmatch(r"[A-Za-z0-9_-]+", self.name)
+        key = self.name if plain else json.dumps(self.name)
+        return f"{key} = {json.dumps(self.values[:5], ensure_ascii=False)}"
 
 
 def remedies(columns: Sequence[Strays], rows: int) -> list[str]:
     """Return remedies for these columns: one line for each type, and the setting that drops
     them.
     """
-    kinds = {strays.kind(rows) for strays in columns}
-    if any(strays.gaps and not strays.fills for strays in columns):
-        kinds.add("gaps")
-
-    def names(*which: str) -> str:
-        return ", ".join(f'"{strays.name}"' for strays in columns if strays.kind(rows) in which)
-
-    def markers(kind: str) -> str:
-        return ", ".join(_marked(strays) for strays in columns if strays.kind(rows) == kind)
-
-    out = names("gaps", *LOOKS)
-    leave = [f"to leave columns out: 'data.drop_columns=[{out}]'"] if out else []
-    each = [
-        text.format(names=names(kind), markers=markers(kind))
-        for kind, text in REMEDIES.items()
-        if kind in kinds
-    ]
-    return each + leave
-
-
-def _marked(strays: Strays) -> str:
-    """Return a column's entry of data.missing_values, with its first values."""
-    key = strays.name if re.fullmatch(r"[A-Za-z0-9_-]+", strays.name) else json.dumps(strays.name)
-    values = sorted(strays.values)[:5]
-    return f"{key} = {json.dumps(values, ensure_ascii=False)}"
+    lines = []
+    for key, look in LOOKS.items():
+        alike = [one for one in columns if one.look(rows) == key or (key == "gaps" and one.gaps)]
+        names = ", ".join(f'"{one.name}"' for one in alike)
+        markers = ", ".join(one.marker for one in alike)
+        if alike and look.remedy:
+            lines.append(look.remedy.format(names=names, markers=markers))
+    out = ", ".join(f'"{one.name}"' for one in columns if one.look(rows) != "strays")
+    return [*lines, f"to leave columns out: 'data.drop_columns=[{out}]'"] if out else lines

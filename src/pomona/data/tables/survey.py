@@ -1,26 +1,43 @@
 """The columns of a table that have a purpose: labels, owners, groups, times, subgroups."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError, listed
+from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import cell_values, targets
 from pomona.data.axes import ColumnData
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.formats.columns import repeating_records
-from pomona.data.settings import DataSettings, Features, as_column
-from pomona.data.tables.cells import decimal_mark, distinct, is_text, unreadable
-from pomona.data.tables.roles import Roles, heading, opened, require, require_cells, roles
+from pomona.data.preprocessing import TableColumn
+from pomona.data.settings import as_column
+from pomona.data.tables import strays
+from pomona.data.tables.cells import (
+    ColumnCells,
+    decimal_mark,
+    distinct,
+    is_text,
+    read_column,
+    unreadable,
+)
+from pomona.data.tables.roles import (
+    Roles,
+    as_features,
+    heading,
+    opened,
+    require,
+    require_cells,
+    roles,
+)
 from pomona.data.tables.source import Source, TableSource
+from pomona.data.tables.strays import Strays
+from pomona.data.targets import Answer
 
 MOST_SUBGROUPS = 50  # maximum number of subgroups; a column with more values is an identifier
 MISSING = "(missing)"
-T = TypeVar("T")
 _IDENTIFIER = re.compile(
     r"(^|_|\b)(id|pid|mrn|patient|subject|person|case)(_?(id|no|nr|number))?$", re.IGNORECASE
 )
@@ -72,31 +89,47 @@ class TableSurvey:
 
     def texts(self, index: int) -> list[str]:
         """Return the cells of a column as texts, numbers among them with a decimal point."""
-        return [cell for cells in self._each(index, _pointed) for cell in cells]
-
-    def numbers(self, index: int) -> NDArray[np.float64]:
-        """Return the cells of a column as numbers, NaN where they are none."""
-        each = self._each(index, cell_values.number)
-        return np.array([number for numbers in each for number in numbers], np.float64)
-
-    def _each(self, index: int, read: Callable[[str, str], T]) -> Iterator[list[T]]:
-        """Yield for each source what ``read`` makes of each cell, from its text and the decimal
-        mark; each distinct cell is read once.
-        """
+        texts: list[str] = []
         for source, decimal in zip(self.sources, self.decimals, strict=True):
             cells, codes = distinct(source.cells(index))
-            values = [read(cell, decimal) for cell in cells]
-            yield [values[code] for code in codes.tolist()]
+            pointed = [_pointed(cell.strip(), decimal) for cell in cells]
+            texts += [pointed[code] for code in codes.tolist()]
+        return texts
 
-    def targets(self, settings: ColumnData) -> tuple[targets.Answer, list[str]]:
-        """Return the targets of all rows, and the problems with them; see
-        ``targets.from_cells``.
+    def read(self, index: int, kind: str = "number") -> ColumnCells:
+        """Return the cells of a column as numbers or dates."""
+        column = TableColumn.model_validate({"name": f"column {index}", "kind": kind})
+        return read_column([each.cells(index) for each in self.sources], self.decimals, column)
+
+    def targets(
+        self, settings: ColumnData, read: Callable[["TableSurvey"], list[Strays]] = lambda _: []
+    ) -> Answer:
+        """Return the targets of all rows; see ``targets.from_cells``.
+
+        Raises DataError for labels, owners, times, and columns of features that ``read`` says to be
+        unreadable; with the name of the file if only one has problems.
         """
+        answer, problems = self._checked(settings, read)
+        if problems:
+            each = zip(self.sources, self.decimals, strict=True)
+            files = [replace(self, sources=(one,), decimals=(mark,)) for one, mark in each]
+            faulty = [file for file in files if len(file) and file._checked(settings, read)[1]]
+            table = faulty[0] if len(faulty) == 1 else self
+            remedies = [*self.headless(), *strays.remedies(read(self), len(self))]
+            refuse(table.name, table._checked(settings, read)[1], remedies)
+        return answer
+
+    def _checked(
+        self, settings: ColumnData, read: Callable[["TableSurvey"], list[Strays]]
+    ) -> tuple[Answer, list[str]]:
+        """Return the targets, and all problems of the table."""
         columns = [
-            targets.LabelColumn(self.columns[i], self.texts(i), self.where, self.numbers(i))
+            targets.LabelColumn(self.columns[i], self.texts(i), self.where, self.read(i).values)
             for i in self.roles.label
         ]
-        return targets.from_cells(columns, settings)
+        answer, problems = targets.from_cells(columns, settings)
+        unread = [column.problem(len(self), self.where) for column in read(self)]
+        return answer, [*problems, *self._problems(), *unread]
 
     def _purpose(self, key: str) -> tuple[str, list[str]] | None:
         """Return the name and the cells of the column that a setting names, or None."""
@@ -118,15 +151,15 @@ class TableSurvey:
         column = self._purpose("group_column")
         return column and RowGroups(column[0], targets.grouped(column[1]))
 
-    def times(self) -> NDArray[np.float64] | None:
-        """Return each row's time, as days for dates or as the column's number; NaN for other
-        cells.
+    def times(self) -> tuple[NDArray[np.float64], Strays] | None:
+        """Return each row's time, as days for dates or as the column's number, with NaN for other
+        cells, and these cells.
         """
         if (index := self.roles.purposes.get("time_column")) is None:
             return None
-        days = np.array([cell_values.days(cell) for cell in self.texts(index)], float)
-        plain = self.numbers(index)
-        return plain if np.isnan(days).sum() > np.isnan(plain).sum() else days
+        each = {kind: self.read(index, kind) for kind in ("date", "number")}
+        kind = min(each, key=lambda kind: np.isnan(each[kind].values).sum())
+        return each[kind].values, Strays(self.columns[index], each[kind].cells, kind)
 
     def subgroups(self) -> Subgroups | None:
         """Return the values of the subgroup column, sorted by name.
@@ -144,7 +177,7 @@ class TableSurvey:
             )
         return Subgroups(column, tuple(name or MISSING for name in names), number)
 
-    def problems(self) -> list[str]:
+    def _problems(self) -> list[str]:
         """Report rows without an owner and unreadable times, one line each."""
         lines = []
         if owners := self._purpose("client_column"):
@@ -154,16 +187,11 @@ class TableSurvey:
                     f"client column {owners[0]}: {len(rows)} of {len(self)} rows name no client, "
                     f"first {self.where(rows[0])}"
                 )
-        days, times = self.times(), self._purpose("time_column")
-        if times and days is not None:
-            unread = np.flatnonzero(np.isnan(days)).tolist()
-            if unread:
-                lines.append(
-                    f"time column {times[0]}: {len(unread)} of {len(self)} are neither dates such "
-                    "as 2024-03-01 nor numbers, as most are, first "
-                    f"{cell_values.short(times[1][unread[0]])} in {self.where(unread[0])}; correct "
-                    "them"
-                )
+        if (times := self.times()) and times[1].are_problem:
+            lines.append(
+                f"time {times[1].problem(len(self), self.where)}; write dates as 2024-03-01 (year, "
+                "month, day), times as 2024-03-01T08:30, or numbers"
+            )
         return lines
 
     def repeated(self) -> list[str]:
@@ -172,31 +200,30 @@ class TableSurvey:
         """
         if "group_column" in self.roles.purposes:
             return []
-        named = [i for i, name in enumerate(self.columns) if _IDENTIFIER.search(name)]
-        counts = {
-            i: self._identifiers(i, i in named) for i in sorted({*named, *self.roles.dropped})
-        }
-        repeated = [
-            f"{self.columns[i]} ({n} values in {len(self)} rows)"
-            for i, n in counts.items()
-            if n > MOST_SUBGROUPS // 2 and (2 * n <= len(self) or (i in named and n < len(self)))
-        ]
-        if not repeated:
-            return []
-        return [
+        repeated = []
+        for i, name in enumerate(self.columns):
+            named = bool(_IDENTIFIER.search(name))
+            if named or i in self.roles.dropped:
+                count = self._identifiers(i, named)
+                often = 2 * count <= len(self) or (named and count < len(self))
+                if count > MOST_SUBGROUPS // 2 and often:
+                    repeated.append(f"{name} ({count} values in {len(self)} rows)")
+        line = (
             f"identifiers that repeat: {listed(repeated)}; if rows of one patient may be in "
             "training and in test, test figures are too good: name the column in data.group_column"
-        ]
+        )
+        return [line] if repeated else []
 
     def _identifiers(self, index: int, named: bool) -> int:
         """Return the number of different cells of a column; 0 if they are numbers or dates, unless
         it is ``named`` like an identifier, or neither text nor numbers.
         """
-        types = [source.columns.arrays[index].type for source in self.sources]
-        if any(map(unreadable, types)) or not (named or is_text(types[0])):
+        arrays = [source.columns.arrays[index] for source in self.sources]
+        if any(map(unreadable, arrays)) or not (named or is_text(arrays[0])):
             return 0
-        each = (distinct(source.cells(index)).cells for source in self.sources)
-        cells = {cell.strip() for cells in each for cell in cells}
+        cells = {
+            cell.strip() for source in self.sources for cell in distinct(source.cells(index))[0]
+        }
         return len(cells) if named or all(map(_is_name, cells)) else 0
 
     def headless(self) -> list[str]:
@@ -221,12 +248,13 @@ class TableSurvey:
                 others=tuple(name for i, name in enumerate(self.columns) if i not in inputs),
                 labels=() if dataset.classes else tuple(self.columns[i] for i in self.roles.label),
             )
+        times = self.times()
         return replace(
             dataset,
             notes=(*dataset.notes, *self.headless(), *self.notes, *self.repeated()),
             owners=self.owners(sum(self.counts[:training])),
             groups=self.groups(),
-            times=self.times(),
+            times=times and times[0],
             subgroups=self.subgroups(),
         )
 
@@ -245,77 +273,68 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
     sources = [source.like(first) for source in read]
     for source in sources:
         require_cells(source, (*assigned.label, *assigned.purposes.values()))
-    total = sum(map(len, sources))
-    if not total:
+    if not any(map(len, sources)):
         raise DataError(f"{paths[0]} names its columns but has no rows; add some")
     if settings.unlabelled == "drop":
         sources = [_labelled(source, assigned.label, settings) for source in sources]
-    dropped = total - sum(map(len, sources))
-    if dropped == total:
+    total, kept = sum(map(len, read)), sum(map(len, sources))
+    if not kept:
         raise DataError(
             f"{paths[0]}: none of {total} rows has a label; is data.label_column the right one?"
         )
     numeric = _numeric(first, assigned, settings)
     marks = [decimal_mark(source, numeric, settings) for source in sources]
-    moved = first.moved(settings.mentioned).items()
     notes = [
         *_located(sources, [source.columns.notes for source in sources]),
         *_located(sources, [notes for _, notes in marks]),
-        *(f"{name} is the column named {str(name)!r}, which has number {i}" for name, i in moved),
         *assigned.notes,
     ]
-    if dropped:
-        notes.append(f"{dropped} of {total} rows have no label and are left out")
+    if kept < total:
+        notes.append(f"{total - kept} of {total} rows have no label and are left out")
     guessed = heading(settings)[0] is None and not first.columns.named
     decimals = tuple(mark for mark, _ in marks)
     return TableSurvey(tuple(sources), decimals, assigned, guessed, tuple(notes))
 
 
 def _numeric(first: TableSource, assigned: Roles, settings: ColumnData) -> list[int]:
-    """Return the columns whose cells may be numbers."""
-    indices = {assigned.purposes.get("time_column", -1)} - {-1}
+    """Return the columns whose cells may be numbers: times, measured labels, and features that are
+    not set to be categories or dates.
+    """
+    indices = {i for key, i in assigned.purposes.items() if key == "time_column"}
     if settings.targets != "classes" or settings.label_above is not None:
         indices |= {*assigned.label}
-    return sorted(indices | _numeric_features(first, assigned, settings))
-
-
-def _numeric_features(first: TableSource, assigned: Roles, settings: DataSettings) -> set[int]:
-    """Return the feature columns that are not set to be categories or dates."""
-    if not isinstance(settings, Features):
-        return set()
-    categories = () if isinstance(settings.categories, str) else settings.categories
-    texts = first.indices(map(as_column, categories), "categories")
-    return {*assigned.features} - {*texts, *first.indices(settings.dates, "dates")}
+    if table := as_features(settings):
+        categories = () if isinstance(table.categories, str) else table.categories
+        texts = first.indices(map(as_column, categories), "categories")
+        indices |= {*assigned.features} - {*texts, *first.indices(table.dates, "dates")}
+    return sorted(indices)
 
 
 def _labelled(source: TableSource, label: Sequence[int], settings: ColumnData) -> TableSource:
     """Return a source without the rows that have no label."""
-    blank = targets.unlabelled(settings)
+    is_blank = targets.unlabelled(settings)
     without = np.zeros(len(source), bool)
     for index in label:
-        cells = distinct(source.cells(index))
-        without |= np.array([blank(cell) for cell in cells.cells], bool)[cells.codes]
+        cells, codes = distinct(source.cells(index))
+        without |= np.array([is_blank(cell) for cell in cells], bool)[codes]
     return replace(source, kept=np.flatnonzero(~without)) if without.any() else source
 
 
 def _located(sources: Sequence[TableSource], notes: Sequence[Sequence[str]]) -> list[str]:
     """Return the notes on each source, once each; those that not all have with their source."""
     shared = set(notes[0]).intersection(*notes)
-    return list(
-        dict.fromkeys(
-            line
-            if line in shared or line.startswith(f"{source.path}")
-            else f"{source.path}: {line}"
-            for source, lines in zip(sources, notes, strict=True)
-            for line in lines
-        )
-    )
+    lines = [
+        line if line in shared or line.startswith(f"{source.path}") else f"{source.path}: {line}"
+        for source, each in zip(sources, notes, strict=True)
+        for line in each
+    ]
+    return [*dict.fromkeys(lines)]
 
 
 def _pointed(cell: str, decimal: str) -> str:
-    """Return a stripped cell, with a decimal point if it is a number with a decimal comma."""
+    """Return a cell with a decimal point if it is a number with a decimal comma."""
     is_number = decimal == "comma" and not np.isnan(cell_values.number(cell, decimal))
-    return cell_values.pointed(cell.strip(), decimal) if is_number else cell.strip()
+    return cell_values.pointed(cell, decimal) if is_number else cell
 
 
 def _is_name(cell: str) -> bool:

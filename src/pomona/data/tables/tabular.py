@@ -1,4 +1,4 @@
-"""Tables as data sets, and the features learned from their training rows."""
+"""Tables as data sets: read, standardised, with features learned from rows or agreed on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,24 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError, listed, refuse
+from pomona.core.errors import ConfigError, DataError, listed
 from pomona.data import cell_values, formats
 from pomona.data.axes import Table
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
 from pomona.data.settings import DataSettings, Features, as_column
-from pomona.data.tables import cells, features, roles, strays
+from pomona.data.tables import cells, features, roles
 from pomona.data.tables.source import Source
+from pomona.data.tables.strays import Strays
 from pomona.data.tables.survey import TableSurvey, survey
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
-PIECE = 1 << 20  # image values processed at once, in double precision
-Moments = tuple[tuple[float, ...], tuple[float, ...]]
+BLOCK_VALUES = 1 << 20  # image values processed at once, in double precision
+Rows = NDArray[np.int64]
 
 
-def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
+def moments(x: NDArray[Any], rows: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation of each column of a table (N, F) over rows (n,), in
     double precision.
 
@@ -34,28 +35,26 @@ def moments(x: NDArray[Any], rows: NDArray[np.int64]) -> Moments:
     1, so that it becomes 0 instead of noise.
     """
     n, zero = max(1, len(rows) * prod(x.shape[1:-1])), np.zeros(x.shape[-1])
-    mean = sum((part.sum(axis=0, dtype=np.float64) for part in _pieces(x, rows)), zero) / n
-    square = sum((((part - mean) ** 2).sum(axis=0) for part in _pieces(x, rows)), zero)
+    mean = sum((block.sum(axis=0, dtype=np.float64) for block in _flat(x, rows)), zero) / n
+    square = sum((((block - mean) ** 2).sum(axis=0) for block in _flat(x, rows)), zero)
     deviation = np.sqrt(square / n)
     scale = np.where(deviation > np.finfo(np.float32).eps * np.abs(mean), deviation, 1.0)
     return tuple(mean.tolist()), tuple(scale.tolist())
 
 
-def _pieces(x: NDArray[Any], rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+def _flat(x: NDArray[Any], rows: Rows) -> Iterator[NDArray[Any]]:
     """Yield the rows as (m, F) in blocks that need little memory; for volumes less than one sample
     at once.
     """
     if x.ndim == 2:
-        yield from (x[part] for _, part in blocks(rows))
+        yield from (x[block] for _, block in blocks(rows))
         return
-    for _, part in blocks(rows, max(1, PIECE // prod(x.shape[1:]))):
-        flat = (x[part[0]] if len(part) == 1 else x[part]).reshape(-1, x.shape[-1])
-        yield from (values for _, values in blocks(flat, PIECE // x.shape[-1] + 1))
+    for _, block in blocks(rows, max(1, BLOCK_VALUES // prod(x.shape[1:]))):
+        flat = (x[block[0]] if len(block) == 1 else x[block]).reshape(-1, x.shape[-1])
+        yield from (values for _, values in blocks(flat, BLOCK_VALUES // x.shape[-1] + 1))
 
 
-def standardised(
-    dataset: Dataset, rows: NDArray[np.int64], _training: NDArray[np.int64] | None = None
-) -> Dataset:
+def standardised(dataset: Dataset, rows: Rows, _training: Rows | None = None) -> Dataset:
     """Standardise the data to mean 0 and deviation 1 over these rows, by column or by channel."""
     shift, scale = moments(dataset.x, rows)
     return replace(dataset, shift=shift, scale=scale, learn=standardised)
@@ -79,28 +78,28 @@ def read_parts(
             remedy), or any problem found by the survey.
     """
     table = survey(paths, settings)
-    if not table.roles.features:
+    indices = table.roles.features
+    if not indices:
         raise DataError(
-            f"{paths[0]} has no features beside labels, client and dropped columns; add some"
+            f"{paths[0]} has no features next to labels, client and dropped columns; add some"
         )
-    raw, unread = _features(table, settings)
-    (y, classes), problems = table.targets(settings)
-    problems += table.problems()
-    problems += [_problem(column, table, settings.category_limit) for column in unread]
-    refuse(table.name, problems, [*table.headless(), *strays.remedies(unread, len(table))])
-    n_train = sum(table.counts[:training])
-    dataset = Dataset(table.name, "table", raw.x, y, classes, n_train)
-    dataset = table.described(dataset, training, table.roles.features)
+    raw, unread = _cells(table, settings)
+    y, classes = table.targets(
+        settings, lambda each: unread if each is table else _cells(each, settings)[1]
+    )
+    dataset = Dataset(table.name, "table", raw.x, y, classes, sum(table.counts[:training]))
+    dataset = table.described(dataset, training, indices)
     dataset = replace(dataset, notes=(*dataset.notes, *_notes(raw)))
-    layout = () if table.sources[0].header else table.columns
-    if not _prepares(settings):
-        return in_single(dataset, settings.memory_share, layout), table.counts
-    by_client, share = settings.fit == "client", settings.memory_share
+    layout, share = () if table.sources[0].header else table.columns, settings.memory_share
+    refused = settings.missing == settings.censored == settings.categories == "refuse"
+    by_client = settings.fit == "client"
+    if refused and not settings.dates and not by_client:
+        return in_single(dataset, share, layout), table.counts
     learn = partial(learnt, share=settings.category_share, by_client=by_client, memory_share=share)
     return replace(dataset, raw=replace(raw, layout=layout), learn=learn), table.counts
 
 
-def _features(table: TableSurvey, settings: Table) -> tuple[RawTable, list[strays.Strays]]:
+def _cells(table: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]:
     """Read the feature columns as configured; returns the same as ``cells.read``.
 
     If the settings allow it, columns with mostly non-numeric cells are read again as categories.
@@ -108,56 +107,55 @@ def _features(table: TableSurvey, settings: Table) -> tuple[RawTable, list[stray
     Raises as ``planned``.
     """
     indices = table.roles.features
-    share, most = settings.memory_share, settings.category_limit
     plan = roles.planned(table.sources, indices, settings)
-    raw, unread = cells.read(table.sources, table.decimals, indices, plan, share, most)
-    texts = {s.name for s in unread if s.kind(len(table)) in {"category", "texts"}}
+
+    def read(which: Sequence[int]) -> tuple[RawTable, list[Strays]]:
+        return cells.read(
+            table.sources,
+            table.decimals,
+            [indices[k] for k in which],
+            [plan[k] for k in which],
+            settings.memory_share,
+            settings.category_limit,
+        )
+
+    raw, unread = read(range(len(plan)))
+    texts = {one.name for one in unread if one.look(len(table)) in {"category", "texts"}}
     if settings.categories != "encode" or not texts:
         return raw, unread
-    at = [k for k, column in enumerate(plan) if column.name in texts]
-    named = [roles.read_as(plan[k].name, "category", plan[k].missing, settings) for k in at]
-    chosen = [indices[k] for k in at]
-    again, rest = cells.read(table.sources, table.decimals, chosen, named, share, most)
-    order = {column.name: k for k, column in enumerate(plan)}
-    unread = [*(column for column in unread if column.name not in texts), *rest]
-    return raw.with_columns(at, again), sorted(unread, key=lambda column: order[column.name])
-
-
-def _problem(column: strays.Strays, table: TableSurvey, most: int) -> str:
-    """Describe a column with unreadable cells in one line; ``most``: of categories."""
-    if column.wanted != strays.WANTED["category"] or not column.others:
-        return column.problem(len(table), table.where)
-    row, cell = column.first["other"]
-    return (
-        f"column {column.name}: a category with more than {most} values (one too many is "
-        f"{cell_values.short(cell)} in {table.where(row)}); leave it out, group its values, or "
-        "raise data.category_limit"
-    )
+    again = [k for k, column in enumerate(plan) if column.name in texts]
+    for k in again:
+        plan[k] = roles.read_as(plan[k].name, "category", plan[k].missing, settings)
+    table_again, unread_again = read(again)
+    names = [column.name for column in plan]
+    unread = [*(one for one in unread if one.name not in texts), *unread_again]
+    return raw.with_columns(again, table_again), sorted(unread, key=lambda x: names.index(x.name))
 
 
 def _notes(raw: RawTable) -> list[str]:
     """Report categories that differ in their writing only, and cells that were read as numbers
     though they have signs or marks.
     """
+    names = [column.name for column in raw.columns]
     notes = [
-        f"column {column.name}: categories that differ in their writing only: {listed(alike)}"
-        for column, values in zip(raw.columns, raw.values, strict=True)
+        f"column {name}: categories that differ in their writing only: {listed(alike)}"
+        for name, values in zip(names, raw.values, strict=True)
         if (alike := cell_values.alike(values))
     ]
     for counts, reading in (
         (raw.bounds, "bounds such as <5, read as the number behind the sign"),
         (raw.thousands, "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145"),
     ):
-        named = [f"{c.name} ({n})" for c, n in zip(raw.columns, counts, strict=True) if n]
-        if named:
-            notes.append(f"{reading}: {listed(named, 8)}")
+        if any(counts):
+            at = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n]
+            notes.append(f"{reading}: {listed(at, 8)}")
     return notes
 
 
 def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = ()) -> Dataset:
     """Convert a numeric table x (N, F) of any dtype to float32.
 
-    Raw cells stay beside it until the training rows are known: features are learned from these if
+    Raw cells stay next to it until the training rows are known: features are learned from these if
     float32 would lose their differences.
     """
     if np.can_cast(dataset.x.dtype, np.float32):
@@ -165,20 +163,20 @@ def in_single(dataset: Dataset, memory_share: float, layout: tuple[str, ...] = (
     names = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
     raw = RawTable.plain(names, dataset.x, layout)
     learn = partial(_resolved, columns=dataset.columns, memory_share=memory_share)
-    return replace(_rounded(dataset, raw, memory_share), raw=raw, learn=learn)
+    return replace(dataset, x=_rounded(raw.x, memory_share), raw=raw, learn=learn)
 
 
-def _rounded(dataset: Dataset, raw: RawTable, memory_share: float) -> Dataset:
-    """Return the data with the raw numbers as float32."""
-    x = allocate(raw.x.shape, np.float32, memory_share)
-    x[...] = raw.x
-    return replace(dataset, x=x)
+def _rounded(x: NDArray[Any], memory_share: float) -> NDArray[Any]:
+    """Return numbers as float32."""
+    rounded: NDArray[Any] = allocate(x.shape, np.float32, memory_share)
+    rounded[...] = x
+    return rounded
 
 
 def _resolved(
     dataset: Dataset,
-    rows: NDArray[np.int64],
-    _training: NDArray[np.int64] | None = None,
+    rows: Rows,
+    _training: Rows | None = None,
     *,
     columns: tuple[str, ...],
     memory_share: float,
@@ -191,20 +189,15 @@ def _resolved(
     if any(offset(raw.x[rows, k]) for k in range(len(raw.columns))):
         return learnt(dataset, rows, share=0.0, by_client=False, memory_share=memory_share)
     if dataset.preprocessing:  # other rows needed an offset
-        dataset = replace(_rounded(dataset, raw, memory_share), preprocessing=(), columns=columns)
+        x = _rounded(raw.x, memory_share)
+        dataset = replace(dataset, x=x, preprocessing=(), columns=columns)
     return replace(standardised(dataset, rows), raw=None, learn=None)
-
-
-def _prepares(settings: Table) -> bool:
-    """Return whether the settings require more than plain numeric columns."""
-    refused = settings.missing == settings.censored == settings.categories == "refuse"
-    return not refused or bool(settings.dates) or settings.fit == "client"
 
 
 def learnt(
     dataset: Dataset,
-    rows: NDArray[np.int64],
-    training: NDArray[np.int64] | None = None,
+    rows: Rows,
+    training: Rows | None = None,
     *,
     share: float,
     by_client: bool,
@@ -228,28 +221,31 @@ def learnt(
     assert dataset.raw
     shared = features.fitted(dataset.raw, rows, share)
     x = features.features(dataset.raw, shared, memory_share)
-    notes = (*dataset.notes, *features.summary(dataset.raw, shared, len(rows)))
-    made = replace(
+    notes = features.summary(dataset.raw, shared, len(rows))
+    learned = _with_features(dataset, x, shared, notes)
+    if by_client:
+        each = _by_owner(dataset, rows if training is None else training, shared, x, memory_share)
+        return replace(learned, preprocessing=each)
+    return replace(standardised(learned, rows), learn=None)
+
+
+def _with_features(
+    dataset: Dataset, x: NDArray[Any], by: Preprocessing, notes: Sequence[str]
+) -> Dataset:
+    """Return the data with the features x in place of the raw table."""
+    return replace(
         dataset,
         x=x,
-        preprocessing=(shared,),
-        columns=shared.features,
-        notes=notes,
+        preprocessing=(by,),
+        columns=by.features,
+        notes=(*dataset.notes, *notes),
         raw=None,
         learn=None,
     )
-    if by_client:
-        each = _by_owner(dataset, rows if training is None else training, shared, x, memory_share)
-        return replace(made, preprocessing=each)
-    return replace(standardised(made, rows), learn=None)
 
 
 def _by_owner(
-    dataset: Dataset,
-    rows: NDArray[np.int64],
-    shared: Preprocessing,
-    x: NDArray[Any],
-    memory_share: float,
+    dataset: Dataset, rows: Rows, shared: Preprocessing, x: NDArray[Any], memory_share: float
 ) -> tuple[Preprocessing, ...]:
     """Learn each owner's preprocessing from its training rows, and write its features into ``x``
     (N, F).
@@ -261,12 +257,12 @@ def _by_owner(
         )
     each = []
     for k in range(len(owners.names)):
-        held, taught = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
-        own = features.own(raw, taught, shared)
-        x[held] = features.features(raw.rows(held), own, memory_share)
-        shift, scale = moments(x, taught)
-        each.append(own.model_copy(update={"shift": shift, "scale": scale}))
-        x[held] = features.features(raw.rows(held), each[-1], memory_share)
+        client, training = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
+        by = features.refilled(raw, training, shared)
+        x[client] = features.features(raw.rows(client), by, memory_share)
+        shift, scale = moments(x, training)
+        each.append(by.model_copy(update={"shift": shift, "scale": scale}))
+        x[client] = features.features(raw.rows(client), each[-1], memory_share)
     return tuple(each)
 
 
@@ -281,25 +277,22 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
     """
     if not isinstance(settings, Features):
         return settings
-    marked = {column.name: column.missing for column in by.columns if column.missing}
-    listed = {
-        kind: tuple(as_column(c.name) for c in by.columns if c.kind == kind)
+    categories, dates = (
+        tuple(as_column(column.name) for column in by.columns if column.kind == kind)
         for kind in ("category", "date")
-    }
-    return settings.model_copy(
-        update={
-            "categories": listed["category"],
-            "dates": listed["date"],
-            "missing": "median" if needs_raw(by) else "refuse",
-            "missing_values": marked,
-            "censored": "limit"
-            if any(column.censored for column in by.columns)
-            else settings.censored,
-            "category_share": 0.0,
-            "category_limit": MOST_CATEGORIES,
-            "fit": "pooled",
-        }
     )
+    censored = any(column.censored for column in by.columns)
+    update = {
+        "categories": categories,
+        "dates": dates,
+        "missing": "median" if needs_raw(by) else "refuse",
+        "missing_values": {c.name: c.missing for c in by.columns if c.missing},
+        "censored": "limit" if censored else settings.censored,
+        "category_share": 0.0,
+        "category_limit": MOST_CATEGORIES,
+        "fit": "pooled",
+    }
+    return settings.model_copy(update=update)
 
 
 def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> Dataset:
@@ -308,21 +301,18 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
     Raises DataError for different columns, or for gaps where the agreement has none.
     """
     raw = dataset.raw or RawTable.plain(dataset.columns, dataset.x)
-    names = tuple(column.name for column in raw.columns)
+    names = [column.name for column in raw.columns]
     if sorted(names) != sorted(by.names):
         raise DataError(
             f"{dataset.name} has the columns {listed(names, 12)}, the agreement says "
-            f"{listed(by.names, 12)}; give "
-            "the table these columns, and leave out others by data.drop_columns"
+            f"{listed(by.names, 12)}; give the table these columns, and leave out others by "
+            "data.drop_columns"
         )
     raw = raw.of([names.index(name) for name in by.names])
     gaps = np.isnan(raw.x).any(axis=0)
-    if odd := [c.name for c, some in zip(by.columns, gaps, strict=True) if some and c.fill is None]:
+    if empty := [c.name for c, gap in zip(by.columns, gaps, strict=True) if gap and c.fill is None]:
         raise DataError(
-            f"{dataset.name} has gaps in {listed(odd)}, where the agreement has none; fill them"
+            f"{dataset.name} has gaps in {listed(empty)}, where the agreement has none; fill them"
         )
-    notes = (*dataset.notes, *features.strangers(raw, by))
     x = features.features(raw, by, memory_share)
-    return replace(
-        dataset, x=x, preprocessing=(by,), columns=by.features, notes=notes, raw=None, learn=None
-    )
+    return _with_features(dataset, x, by, features.strangers(raw, by))
