@@ -21,6 +21,7 @@ from pomona.core.toml import Tree, branch
 from pomona.data.formats.frame import is_frame
 from pomona.data.memory import from_clients
 from pomona.data.python_values import names as names_of
+from pomona.data.quality.repeated_rows import REMEDY
 from pomona.personal import PersonalModel
 from pomona.record.result import Result
 from pomona.scenario import Scenario
@@ -87,7 +88,8 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             groups: (n,) the name of each row's client.
 
         Warns:
-            PomonaWarning: each of ``result_.notes``.
+            PomonaWarning: each of ``result_.notes``, but for those on equal rows: the test rows of
+                ``result_`` are its training rows, and frames that were resampled repeat rows.
 
         Raises:
             ValueError: X or y that scikit-learn refuses.
@@ -110,7 +112,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         usual = {"workers": 1, "eval_every": 1 if section["validation_share"] else self.rounds}
         config = resolve(usual, asked, settings, {"data": data})
-        heard = CallerWarnings(sys._getframe(1))
+        heard = FitWarnings(sys._getframe(1))
         self.result_: Result = simulate(Scenario.prepare(config), watcher=heard)
         return self
 
@@ -206,6 +208,15 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if odd := next((name for name in rows if name not in known), None):
             raise DataError(f"groups: {odd!r} was not in fit, and has no model; {near(odd, known)}")
         return rows
+
+
+class FitWarnings(CallerWarnings):
+    """Warns of all notes but those on equal rows."""
+
+    def note(self, text: str) -> None:
+        """Warn of a note."""
+        if REMEDY not in text:
+            super().note(text)
 
 
 def _rows(groups: Any, count: int) -> dict[str, NDArray[np.int64]]:

@@ -69,6 +69,50 @@ def test_columns_of_clients_files_are_matched_by_name(tmp_path):
         read(data_settings(clients=sites, **said))
 
 
+@pytest.mark.parametrize(
+    ("b", "facts"),
+    [
+        ("age,died\nx,0\n3,1\n", ["b.csv: column age: 1 of 2", "'x' in line 2"]),
+        ("age,died\n2,0\n3,\n", ["b.csv: label column died", "line 3"]),
+        ("age,died\nx,0\n3,\n", ["b.csv has 2 problems", "first 'x' in line 2", "line 3"]),
+    ],
+)
+def test_an_error_of_one_file_of_several_starts_with_its_name(tmp_path, b, facts):
+    (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
+    (tmp_path / "b.csv").write_text(b)
+    sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "ab"]
+    with pytest.raises(DataError) as caught:
+        read(data_settings(clients=sites, label_column="died"))
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path}/b.csv")
+    assert [fact for fact in facts if fact not in message] == []
+    assert "a.csv" not in message
+
+
+def test_an_error_of_two_files_names_each(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("age,died\n20,0\nx,1\n")
+    sites = [{"name": name, "train": tmp_path / f"{name}.csv"} for name in "ab"]
+    with pytest.raises(DataError, match=r"column age: 2 of 4 .* 'x' in line 3 of .*a\.csv"):
+        read(data_settings(clients=sites, label_column="died"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "count"),
+    [
+        (["01.03.2024", "17.03.2024"], "2 of 2"),
+        (["3/1/24", "3/17/24"], "2 of 2"),
+        (["2024-03-01", "17.03.2024"], "1 of 2"),
+        (["2024-03-01", ""], "1 of 2"),
+        (["5", "in May"], "1 of 2"),
+    ],
+)
+def test_times_in_another_form_are_refused_with_the_form_to_write(tmp_path, cells, count):
+    text = "day,age,died\n" + "".join(f"{cell},{k},{k}\n" for k, cell in enumerate(cells))
+    with pytest.raises(DataError, match=rf"time column day: {count}.*2024-03-01 \(year, month"):
+        table(tmp_path / "a.csv", text, time_column="day")
+
+
 def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
     (tmp_path / "a.csv").write_text("age,died\n20,0\n30,1\n")
     site = {"name": DECOMPOSED, "train": tmp_path / "a.csv"}

@@ -19,6 +19,7 @@ COMPARED: dict[Kind, str] = {
     "text": "words and label",
 }
 TRAIN, VALIDATION, TEST = range(3)
+REMEDY = "leave them out by data.duplicates=drop"
 Mask = NDArray[np.bool_]
 
 
@@ -111,8 +112,8 @@ def held_out(uses: RowUses, noun: str, compared: str) -> list[str]:
     source = "training or validation" if validated.any() else "training"
     line = (
         f"{' and '.join(phrases)} equal {source} {noun} of the same client, {compared} "
-        f"({uses.by_client(leaked)}): figures on them are too good; leave them out by "
-        "data.duplicates=drop, or keep rows of one patient together by a group column"
+        f"({uses.by_client(leaked)}): figures on them are too good; {REMEDY}, or "
+        "keep rows of one patient together by a group column"
     )
     return [line] if phrases else []
 
@@ -134,7 +135,7 @@ def across_clients(uses: RowUses, noun: str, compared: str) -> list[str]:
     return [
         f"{noun} that are the same at another client, {compared}: {again.sum()} ({of_pairs.max()} "
         f"of {uses.names[b]} at {uses.names[a]}){also}; {'if they are one patient, ' * owned}a "
-        "model is tested on what another was trained on: leave them out, by data.duplicates=drop"
+        f"model is tested on what another was trained on; {REMEDY}"
     ]
 
 
@@ -154,7 +155,7 @@ def in_training(uses: RowUses, noun: str, compared: str) -> list[str]:
     line = (
         f"training {noun} that repeat another of the same client, {compared}: {again.sum()} of "
         f"{train.sum()} ({uses.by_client(again)}); they count twice; if they were entered twice, "
-        "leave them out by data.duplicates=drop"
+        f"{REMEDY}"
     )
     return [line] if again.any() else []
 
