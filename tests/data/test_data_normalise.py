@@ -23,7 +23,7 @@ from pomona.scenario import Scenario
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 def test_moments_of_channels_against_numpy(monkeypatch, shape, dtype, piece):
     """Whatever is computed at once, in double precision."""
-    monkeypatch.setattr(tabular, "PIECE", piece)
+    monkeypatch.setattr(tabular, "BLOCK_VALUES", piece)
     x = stream(2, "x").integers(0, 256, shape).astype(dtype)
     rows = np.arange(len(x))[::2]
     shift, scale = moments(x, rows)
