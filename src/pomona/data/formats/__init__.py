@@ -73,7 +73,9 @@ _FORMATS: Mapping[Format, Sequence[str]] = {
 def formats() -> Mapping[str, Format]:
     """Return all formats by suffix, with those of other packages."""
     outside = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
-    inside = {ending: form for form, endings in _FORMATS.items() for ending in endings}
+    inside = {
+        ending: file_format for file_format, endings in _FORMATS.items() for ending in endings
+    }
     return {**outside, **inside}
 
 
@@ -108,7 +110,7 @@ def training_and_test(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    train, test = (_named(path, name) for name in ("train", "test"))
+    train, test = (_named_table(path, name) for name in ("train", "test"))
     if train:
         return [train, *filter(None, [test])]
     if test or not part_files(path):
@@ -116,7 +118,7 @@ def training_and_test(path: Path) -> list[Path]:
     return [path]
 
 
-def _named(folder: Path, name: str) -> Path | None:
+def _named_table(folder: Path, name: str) -> Path | None:
     """Return the table of a folder by its name, a file or a folder with files."""
     inside = sorted(folder.iterdir())
     paths = [path for path in inside if format_of(path) and path.stem.split(".")[0] == name]
@@ -139,38 +141,38 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
     work, used = [], []
     for path in paths:
         files = part_files(path) if path.is_dir() else [path]
-        by_format = {format_of(each) or CSV: each for each in files}
+        by_format = {format_of(name) or CSV: name for name in files}
         if len(by_format) != 1:
             raise DataError(
                 f"{path} has tables of {len(by_format)} formats "
-                f"({listed([each.name for each in by_format.values()])}); keep those of one, or "
+                f"({listed([name.name for name in by_format.values()])}); keep those of one, or "
                 "set data.path to a file"
             )
-        form = next(iter(by_format))
-        if form.library and not find_spec(form.library):
-            raise ConfigError(
-                f"{path}: {form.title} needs {form.library}; {with_extra(form.extra)}"
-            )
-        reader = cast("Reader", load(form.reader))
-        work.append(Work(path, [*map(file, files)], reader, form.title))
-        used.append(form)
-    _refuse_idle_settings(work, used, settings)
+        file_format = next(iter(by_format))
+        title, library = file_format.title, file_format.library
+        if library and not find_spec(library):
+            raise ConfigError(f"{path}: {title} needs {library}; {with_extra(file_format.extra)}")
+        work.append(
+            Work(path, [*map(file, files)], cast("Reader", load(file_format.reader)), title)
+        )
+        used.append(file_format)
+    _refuse_idle_settings(work[0], used, settings)
     return read_columns(work, settings)
 
 
-def _refuse_idle_settings(work: Sequence[Work], used: Sequence[Format], settings: object) -> None:
-    """Raise ConfigError for settings of other formats than the files have: those of a folder are
-    known only now.
+def _refuse_idle_settings(work: Work, used: Sequence[Format], settings: object) -> None:
+    """Raise ConfigError for settings of formats that no file has, also not that of ``work``: the
+    format of a folder is known only now.
     """
-    read_keys = {key for form in used if form.settings for key in form.settings.model_fields}
-    for form in formats().values():
-        if form.settings and isinstance(settings, form.settings):
-            keys = form.settings.model_fields.keys() - DataSettings.model_fields.keys() - read_keys
-            idle = sorted(
-                k for k in keys if getattr(settings, k) != form.settings.model_fields[k].default
-            )
-            if idle:
-                raise ConfigError(
-                    f"data.{idle[0]} is for {form.title}, {work[0].path} has {work[0].title}; "
-                    f"remove it, or set data.format = '{work[0].title.lower()}' for its settings"
-                )
+    read_keys = {*DataSettings.model_fields}.union(
+        *(file_format.settings.model_fields for file_format in used if file_format.settings)
+    )
+    for file_format in formats().values():
+        if file_format.settings and isinstance(settings, file_format.settings):
+            fields = file_format.settings.model_fields
+            for key in sorted(fields.keys() - read_keys):
+                if getattr(settings, key) != fields[key].default:
+                    raise ConfigError(
+                        f"data.{key} is for {file_format.title}, {work.path} has {work.title}; "
+                        f"remove it, or set data.format = '{work.title.lower()}' for its settings"
+                    )

@@ -75,7 +75,7 @@ def read(path: Path, settings: object) -> Columns:
         DataError: it is not CSV, is empty or too large, or has lines of the wrong width, which are
             all named.
     """
-    start = sniff(path, _form(settings))
+    start = sniff(path, _csv_form(settings))
     width = len(start.first)
     if not width:
         raise DataError(f"{path} is empty; at least one row is needed")
@@ -83,15 +83,15 @@ def read(path: Path, settings: object) -> Columns:
         raise DataError(
             f"{path} has {width} columns, at most {MOST_COLUMNS} are read; leave some out"
         )
-    short = _header_is_short(start, settings)
+    unnamed_column = _header_is_short(start, settings)
     try:
-        table, ragged, line_count = _parsed(path, start, width + short)
+        table, ragged, line_count = _parsed(path, start, width + unnamed_column)
     except (UnicodeError, pa.ArrowInvalid) as fault:
-        _check_records(path, start, short)  # names the line
+        _check_records(path, start, unnamed_column)  # names the line
         raise DataError(f"{path}: {misread(fault, start.encoding)}") from fault
-    if ragged > short or len(table) + ragged + start.skipped != line_count:
-        _check_records(path, start, short and ragged == short)
-    unset = _form(settings).separator is None and start.separator != ","
+    if ragged > unnamed_column or len(table) + ragged + start.skipped != line_count:
+        _check_records(path, start, unnamed_column and ragged == unnamed_column)
+    unset = _csv_form(settings).separator is None and start.separator != ","
     notes = (f"{path}: cells are divided by {start.separator!r}",) if unset else ()
     columns = Columns(
         tuple(table.column_names),
@@ -101,43 +101,43 @@ def read(path: Path, settings: object) -> Columns:
         free_commas=start.separator != ",",
         notes=notes,
     )
-    return _without_row_names(path, columns, start.first) if short else columns
+    return _without_row_names(path, columns, start.first) if unnamed_column else columns
 
 
 def lines(path: Path, settings: object) -> NDArray[np.int64]:
     """Return the line in which each record of a file ends, that of its header included."""
-    start = sniff(path, _form(settings))
+    start = sniff(path, _csv_form(settings))
     return np.array([line for line, _ in _records(path, start)], np.int64)
 
 
-def _form(settings: object) -> CsvForm:
+def _csv_form(settings: object) -> CsvForm:
     """Return the settings about CSV files; the defaults where there are none."""
     return settings if isinstance(settings, CsvForm) else CsvForm()
 
 
-def sniff(path: Path, form: CsvForm) -> Start:
+def sniff(path: Path, settings: CsvForm) -> Start:
     """Return what the start of a file says. Raises DataError for a file of another format."""
     with reading(path), opened(path) as raw:
-        begin = raw.read(SIGNATURE)
-        refuse_foreign(path, begin, "CSV")
-        codec = encoding(begin, form)
+        beginning = raw.read(SIGNATURE)
+        refuse_foreign(path, beginning, "CSV")
+        codec = encoding(beginning, settings)
         raw.seek(0)
         text = TextIOWrapper(raw, codec, "replace", newline="")
         top = [text.readline(LONGEST_LINE) for _ in range(2)]
     marked = _SEPARATOR_LINE.fullmatch(top[0])
-    mark = MARKS[form.separator] if form.separator else marked and marked[1]
+    mark = MARKS[settings.separator] if settings.separator else marked and marked[1]
     start = Start(codec, mark or _separator(*top), int(marked is not None))
     records = islice(_records(path, start, "replace"), 2)
     first, second, *_ = *(cells for _, cells in records), [], []
     return start._replace(first=first, second=second)
 
 
-def encoding(start: bytes, form: CsvForm) -> str:
+def encoding(start: bytes, settings: CsvForm) -> str:
     """Return the codec of a file from its first bytes: as set, else UTF-16 if it has a UTF-16 byte
     order mark.
     """
     marked = start[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    codec = form.encoding or ("utf-16" if marked else "utf-8")
+    codec = settings.encoding or ("utf-16" if marked else "utf-8")
     return {"utf-8": "utf-8-sig", "utf-16": "utf-16" if marked else "utf-16-le"}.get(codec, codec)
 
 
@@ -180,8 +180,8 @@ def _records(path: Path, start: Start, errors: str = "strict") -> Iterator[tuple
                 line = records.line_num + start.skipped
                 yield line, cells
         except (csv.Error, UnicodeError) as fault:
-            after = f", after line {line}" if line else ""
-            raise DataError(f"{path}{after}: {misread(fault, start.encoding)}") from fault
+            position = f", after line {line}" if line else ""
+            raise DataError(f"{path}{position}: {misread(fault, start.encoding)}") from fault
 
 
 def _header_is_short(start: Start, settings: object) -> bool:
@@ -223,13 +223,13 @@ def _parsed(path: Path, start: Start, width: int) -> tuple[pa.Table, int, int]:
     return table, ragged, counted.breaks + open_end
 
 
-def _check_records(path: Path, start: Start, short: bool) -> None:
+def _check_records(path: Path, start: Start, unnamed_column: bool) -> None:
     """Refuse what Python's stricter reader refuses: lines of the wrong width, and quotes that are
     not closed.
     """
     problems, width = [], len(start.first)
     for number, (line, cells) in enumerate(_records(path, start)):
-        if len(cells) != width + (short and number > 0):
+        if len(cells) != width + (unnamed_column and number > 0):
             problems.append(f"line {line}: {len(cells)} cells, not {width}; complete the line")
     refuse(path, problems, [*filter(None, [divided(start.first)])])
 
@@ -247,8 +247,8 @@ def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Co
         arrays, note = columns.arrays[1:], "the first column has no name (row names, as R writes?)"
     else:
         raise DataError(
-            f"{path}: the header is one name short of every row, and the cells of the first column "
-            "repeat; name each column"
+            f"{path}: the header is one name short of every row, and the cells of the first "
+            "column repeat; name each column"
         )
     notes = (*columns.notes, f"{path}: {note}; it is left out")
     return replace(columns, names=tuple(names), arrays=arrays, first_row=2, named=True, notes=notes)

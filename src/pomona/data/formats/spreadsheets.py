@@ -13,17 +13,21 @@ from pathlib import Path
 from typing import IO, Any
 from unicodedata import normalize
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import opened
 from pomona.data.formats.columns import Columns, text_array
-from pomona.data.formats.workbook_marks import Marks, read_marks
+from pomona.data.formats.workbook_marks import read_marks
 from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
 
 EXACT = 2**53  # doubles hold every whole number below it
 HEADER_ROWS = 5  # in which the names of the columns are looked for
 _DURATION = re.compile(r"PT(\d+)H(\d+)M(\d+(?:[.,]\d+)?)S")  # of LibreOffice
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-Cell = Any  # "" (empty), str, bool, int, float, date, datetime, time, timedelta
+Cell = Any  # None (empty), str, bool, int, float, date, datetime, time, timedelta
 Range = tuple[tuple[int, int], tuple[int, int]]  # row and column of the first and last cell, from 0
 
 
@@ -34,13 +38,13 @@ class Sheet:
     Attributes:
         name: of the sheet.
         unread: the names of the others.
-        rows: cells from A1, as many in each row.
+        cells: (rows, columns) from A1.
         merged: ranges of merged cells; None if the library does not read them.
     """
 
     name: str
     unread: Sequence[str]
-    rows: list[list[Cell]]
+    cells: NDArray[np.object_]
     merged: Sequence[Range] | None
 
 
@@ -56,32 +60,32 @@ def read(path: Path, settings: object) -> Columns:
         sheet = _sheet(path, file, options.sheet)
         top, problems = _header_row(path, sheet, options.header_row)
         marks = read_marks(file, sheet.name, top + 2)
-    notes, merged_problems = _repeat_merged(sheet, top)
-    if marks and marks.uncomputed:
-        problems.append(
-            f"{len(marks.uncomputed)} formulas have no result ({listed(marks.uncomputed)}), since "
-            "the program that wrote them does not compute; open and save it in a spreadsheet"
-        )
-    refuse(path, problems + merged_problems)
-    names, _ = _header(sheet, top)
-    body = sheet.rows[top + 1 :]
-    columns = [k for k, name in enumerate(names) if name]
-    notes += _without_empty_rows(body, top + 2)
-    notes += _left_out(path, sheet, names, marks)
-    arrays, times = [], []
-    for column in columns:
-        cells = [row[column] for row in body]
-        if seconds := _in_seconds(cells):
-            times.append(names[column])
-        arrays.append(text_array([_text(c, MARKS[decimal or "point"]) for c in seconds or cells]))
+    names = _header(sheet, top)[0]
+    notes = [f"sheet {sheet.name} is read, without {listed(sheet.unread)}"] * bool(sheet.unread)
+    notes += _repeat_merged(sheet, top, problems)
+    notes += marks.notes(problems) if marks else _lost(path, sheet)
+    refuse(path, problems)
+    if unnamed := [_letters(k) for k, name in enumerate(names) if not name]:
+        notes.append(f"columns that are empty or count the rows are left out: {listed(unnamed)}")
+    rows, remarks = _rows(sheet, top)
+    named = np.flatnonzero(np.not_equal(names, "")).tolist()
+    arrays, times = _arrays(rows[:, named], MARKS[decimal or "point"])
+    names = [names[k] for k in named]
     if times:
-        notes.append(f"times and durations are read in seconds: {listed(times, 8)}")
-    return Columns(
-        tuple(names[column] for column in columns),
-        tuple(arrays),
-        first_row=top + 2,
-        notes=tuple(notes),
-    )
+        times_named = listed([names[k] for k in times], 8)
+        notes.append(f"times and durations are read in seconds: {times_named}")
+    return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
+
+
+def _arrays(cells: NDArray[np.object_], mark: str) -> tuple[list[pa.Array], list[int]]:
+    """Return each column as texts with a decimal mark, and which columns are times in seconds."""
+    arrays, times = [], []
+    for index, column in enumerate(cells.T):
+        seconds = _in_seconds(column)
+        if seconds is not None:
+            times.append(index)
+        arrays.append(text_array(_text(cell, mark) for cell in seconds or column))
+    return arrays, times
 
 
 def _sheet(path: Path, file: IO[bytes], sheet_name: str | None) -> Sheet:
@@ -89,65 +93,82 @@ def _sheet(path: Path, file: IO[bytes], sheet_name: str | None) -> Sheet:
     calamine = import_module("python_calamine")
     try:
         with calamine.load_workbook(file) as book:
-            sheets = {
-                sheet.name: book.get_sheet_by_name(sheet.name)
+            names = [
+                sheet.name
                 for sheet in book.sheets_metadata
                 if sheet.typ == calamine.SheetTypeEnum.WorkSheet
                 and (sheet_name or sheet.visible == calamine.SheetVisibleEnum.Visible)
-            }
-            rows = {name: sheet.to_python(skip_empty_area=False) for name, sheet in sheets.items()}
-            unread = book.sheet_names
+            ]
+            sheets = {name: book.get_sheet_by_name(name) for name in names}
+            cells = {name: _cells(sheet) for name, sheet in sheets.items()}
+            every = book.sheet_names
     except calamine.CalamineError as fault:
-        file.seek(0)
-        if _ENCRYPTED in file.read():
-            raise DataError(f"{path} has a password; save it without one") from None
-        raise DataError(
-            f"{path}: not a readable spreadsheet ({fault}); save it again, or give it the suffix "
-            ".csv if it is text (.xls may also be a web page)"
-        ) from fault
-    if sheet_name:
-        chosen = [name for name in sheets if normalize("NFC", name) == normalize("NFC", sheet_name)]
-    else:
-        chosen = [name for name in sheets if any(map(_any_filled, rows[name]))]
-    if sheet_name and not chosen:
-        raise DataError(
-            f"{path} has no sheet {sheet_name!r} (data.sheet); {near(sheet_name, sheets)}"
-        )
-    if len(chosen) != 1:
-        raise DataError(
-            f"{path} has {len(chosen)} visible sheets with values ({listed(chosen)}); set "
-            "data.sheet to one"
-        )
-    name = chosen[0]
-    unread.remove(name)
-    return Sheet(name, unread, rows[name], sheets[name].merged_cell_ranges)
+        raise DataError(_unreadable(path, file, fault)) from fault
+    filled = [name for name in names if _has_values(cells[name]).any()]
+    name = _sheet_called(path, names, sheet_name) if sheet_name else _only_sheet(path, filled)
+    unread = [sheet_name for sheet_name in every if sheet_name != name]
+    return Sheet(name, unread, cells[name], sheets[name].merged_cell_ranges)
+
+
+def _sheet_called(path: Path, names: Sequence[str], sheet_name: str) -> str:
+    """Return the name of a sheet as the file has it. Raises DataError if there is none."""
+    for name in names:
+        if normalize("NFC", name) == normalize("NFC", sheet_name):
+            return name
+    raise DataError(f"{path} has no sheet {sheet_name!r} (data.sheet); {near(sheet_name, names)}")
+
+
+def _only_sheet(path: Path, names: Sequence[str]) -> str:
+    """Return the only name. Raises DataError unless there is one."""
+    if len(names) == 1:
+        return names[0]
+    raise DataError(
+        f"{path} has {len(names)} visible sheets with values ({listed(names)}); set data.sheet to "
+        "one"
+    )
+
+
+def _cells(sheet: Any) -> NDArray[np.object_]:
+    """Return the cells of a sheet, None for those that are empty or blank."""
+    rows = [
+        [None if isinstance(cell, str) and not cell.strip() else cell for cell in row]
+        for row in sheet.to_python(skip_empty_area=False)
+    ]
+    return np.array(rows, object).reshape(len(rows), -1 if rows else 0)
+
+
+def _unreadable(path: Path, file: IO[bytes], fault: Exception) -> str:
+    """Return the message for a file that is not a spreadsheet."""
+    file.seek(0)
+    if _ENCRYPTED in file.read():
+        return f"{path} has a password; save it without one"
+    return (
+        f"{path}: not a readable spreadsheet ({fault}); save it again, or give it the suffix .csv "
+        "if it is text (.xls may also be a web page)"
+    )
 
 
 def _header_row(path: Path, sheet: Sheet, header_row: int | None) -> tuple[int, list[str]]:
     """Return the number from 0 of the row of names, and what must be done if it has none.
 
-    Raises DataError for a sheet without it.
+    Raises DataError for a sheet without values there.
     """
-    rows = [k for k, row in enumerate(sheet.rows) if _any_filled(row)]
-    if not rows or (header_row or 1) > len(sheet.rows):
-        at_row = f" in or below row {header_row} (data.header_row)" if header_row else ""
-        raise DataError(f"{path} has no cells with values{at_row}; at least one row is needed")
-    top = header_row - 1 if header_row else rows[0]
-    problems = _header(sheet, top)[1]
-    if not problems:
-        return top, []
-    named = f"row {top + 1}: {', '.join(problems)}"
-    for row in (row for row in rows if top < row <= top + HEADER_ROWS):
-        if any(not isinstance(cell, str) for cell in sheet.rows[row]):
-            break
+    top = header_row - 1 if header_row else 0
+    rows = (top + np.flatnonzero(_has_values(sheet.cells[top:]))).tolist()
+    if not rows:
+        raise DataError(f"{path} has no cells with values from row {top + 1} on; add some")
+    top = top if header_row else rows[0]
+    tried = []
+    for row in [top, *(row for row in rows if top < row <= top + HEADER_ROWS)]:
+        if row > top and any(not isinstance(cell, str | None) for cell in sheet.cells[row]):
+            break  # a row of the table
         problems = _header(sheet, row)[1]
         if not problems:
-            return row, [
-                f"row {row + 1} names the columns; set data.header_row = {row + 1} ({named})"
-            ]
-        named += f"; row {row + 1}: {', '.join(problems)}"
+            remedy = f"row {row + 1} names the columns; set data.header_row = {row + 1}"
+            return row, [f"{remedy} ({'; '.join(tried)})"] if tried else []
+        tried.append(f"row {row + 1}: {', '.join(problems)}")
     remedy = "write one name for each column into one row, and set data.header_row to it"
-    return top, [f"no row names all columns ({named}); {remedy}"]
+    return top, [f"no row names all columns ({'; '.join(tried)}); {remedy}"]
 
 
 def _header(sheet: Sheet, top: int) -> tuple[list[str], list[str]]:
@@ -155,77 +176,76 @@ def _header(sheet: Sheet, top: int) -> tuple[list[str], list[str]]:
 
     A name above the row counts where both cells are merged.
     """
-    cells, body, problems = list(sheet.rows[top]), sheet.rows[top + 1 :], []
+    cells, problems = sheet.cells[top].copy(), []
     for (first_row, first), (last_row, last) in sheet.merged or ():
         if first == last and last_row == top:
-            cells[first] = sheet.rows[first_row][first]
+            cells[first] = sheet.cells[first_row, first]
         elif first_row <= top <= last_row:
             problems.append(f"{_address(first_row, first)}:{_address(last_row, last)} are merged")
-    names = [normalize("NFC", (_text(cell) or "").strip()) for cell in cells]
-    if not any(isinstance(cell, str) and _filled(cell) for cell in cells):
+    if not any(isinstance(cell, str) for cell in cells):
         problems.append("numbers in place of names")
-    unnamed = [
-        k for k, name in enumerate(names) if not name and any(_filled(row[k]) for row in body)
-    ]
-    if unnamed == [0] and not any(_filled(row[0]) for row in sheet.rows[:top]):
-        unnamed = [] if _counts([row[0] for row in body]) else unnamed
+    names = [normalize("NFC", (_text(cell) or "").strip()) for cell in cells]
+    valued = _has_values(sheet.cells[top + 1 :].T)
+    valued[0] &= not _counts_rows(sheet, top)
+    unnamed = [_letters(k) for k in np.flatnonzero(valued & np.equal(names, "")).tolist()]
     if unnamed:
-        letters = listed([_letters(k) for k in unnamed])
-        problems.append(f"no name for column {letters}, which has values")
+        problems.append(f"no name for column {listed(unnamed)}, which has values")
     return names, problems
 
 
-def _counts(cells: Sequence[Cell]) -> bool:
-    """Return whether cells count 0, 1, 2, ... or 1, 2, 3, ..., as row names of a program."""
-    return cells in ([*range(len(cells))], [*range(1, len(cells) + 1)])
-
-
-def _repeat_merged(sheet: Sheet, top: int) -> tuple[list[str], list[str]]:
-    """Write the value of cells that are merged downwards into each of their rows.
-
-    Returns notes, and problems: cells that are merged across columns.
+def _counts_rows(sheet: Sheet, top: int) -> bool:
+    """Return whether column A counts 0, 1, 2, ... or 1, 2, 3, ..., as row names of a program, and
+    has no name in any row.
     """
-    repeated, problems = [], []
+    cells = sheet.cells[top + 1 :, 0].tolist()
+    count = [*range(len(cells))]
+    return cells in (count, [k + 1 for k in count]) and not _has_values(sheet.cells[:top, 0]).any()
+
+
+def _repeat_merged(sheet: Sheet, top: int, problems: list[str]) -> list[str]:
+    """Write the value of cells that are merged downwards into each of their rows; returns notes,
+    and adds a problem for cells that are merged across columns.
+    """
+    repeated = []
     for (first_row, first), (last_row, last) in sheet.merged or ():
         area = f"{_address(first_row, first)}:{_address(last_row, last)}"
         if first_row > top and first != last:
             problems.append(f"{area} are merged across columns; give each cell its own value")
         elif first_row > top:
             repeated.append(area)
-            for row in sheet.rows[first_row + 1 : last_row + 1]:
-                row[first] = sheet.rows[first_row][first]
+            sheet.cells[first_row : last_row + 1, first] = sheet.cells[first_row, first]
     remark = f"the value of merged cells is read for each of their rows: {listed(repeated)}"
-    return [remark] if repeated else [], problems
+    return [remark] if repeated else []
 
 
-def _without_empty_rows(rows: list[list[Cell]], first_row: int) -> list[str]:
-    """Remove empty rows at the end; returns notes about them and about empty rows in between."""
-    count = len(rows)
-    while rows and not _any_filled(rows[-1]):
-        rows.pop()
-    empty = [str(k + first_row) for k, row in enumerate(rows) if not _any_filled(row)]
-    notes = {
-        f"{count - len(rows)} empty rows at the end are left out": count > len(rows),
-        f"{len(empty)} rows are empty, and are read as gaps: rows {listed(empty)}": bool(empty),
-    }
-    return [note for note, present in notes.items() if present]
+def _rows(sheet: Sheet, top: int) -> tuple[NDArray[np.object_], list[str]]:
+    """Return the rows of the table, and notes about empty ones: those at the end are left out."""
+    rows = sheet.cells[top + 1 :]
+    filled = np.flatnonzero(_has_values(rows))
+    count = int(filled[-1]) + 1 if len(filled) else 0
+    notes = []
+    if count < len(rows):
+        notes.append(f"{len(rows) - count} empty rows at the end are left out")
+    if empty := [str(top + 2 + k) for k in np.setdiff1d(np.arange(count), filled).tolist()]:
+        notes.append(f"{len(empty)} rows are empty, and are read as gaps: rows {listed(empty)}")
+    return rows[:count], notes
 
 
-def _left_out(path: Path, sheet: Sheet, names: Sequence[str], marks: Marks | None) -> list[str]:
-    """Return notes about what is not read, or is read although it is marked."""
-    notes = marks.notes() if marks else []
-    if sheet.unread:
-        notes.append(f"sheet {sheet.name} is read, without {listed(sheet.unread)}")
-    unnamed = [_letters(k) for k, name in enumerate(names) if not name]
-    if unnamed:
-        notes.append(f"columns that are empty or count the rows are left out: {listed(unnamed)}")
-    if marks is None and any("" in row for row in sheet.rows):
-        lost = "cells with an error (#N/A)" + " and merged cells" * (sheet.merged is None)
-        notes.append(
-            f"{lost} look like empty cells in {path.suffix}: all are gaps; save as .xlsx to "
-            "distinguish them"
-        )
-    return notes
+def _lost(path: Path, sheet: Sheet) -> list[str]:
+    """Return a note about what cannot be seen in a format."""
+    if all(cell is not None for cell in sheet.cells.flat):
+        return []
+    content = "cells with an error (#N/A)" + " and merged cells" * (sheet.merged is None)
+    return [
+        f"{content} look like empty cells in {path.suffix}: all are gaps; save as .xlsx to "
+        "distinguish them"
+    ]
+
+
+def _has_values(cells: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Return which rows (n,) have a value."""
+    filled = np.not_equal(cells, None).astype(bool)
+    return filled if filled.ndim == 1 else filled.any(axis=1)
 
 
 def _address(row: int, column: int) -> str:
@@ -242,16 +262,6 @@ def _letters(column: int) -> str:
     return letters
 
 
-def _filled(cell: Cell) -> bool:
-    """Return whether a cell has a value; blanks alone are none."""
-    return not isinstance(cell, str) or bool(cell.strip())
-
-
-def _any_filled(row: Sequence[Cell]) -> bool:
-    """Return whether a row has a value."""
-    return any(map(_filled, row))
-
-
 def _text(cell: Cell, decimal: str = ".") -> str | None:
     """Return a cell as text: 3 for 3.0, ISO dates, True and False; None if it is empty.
 
@@ -263,13 +273,15 @@ def _text(cell: Cell, decimal: str = ".") -> str | None:
         return cell.isoformat()
     if isinstance(cell, float):
         return str(cell).replace(".", decimal)
-    return str(cell) if _filled(cell) else None
+    return None if cell is None else str(cell)
 
 
-def _in_seconds(cells: Sequence[Cell]) -> list[Cell] | None:
-    """Return cells of times of day and durations in seconds; None if any is something else."""
-    seconds = [_seconds(cell) if _filled(cell) else "" for cell in cells]
-    return None if None in seconds or not _any_filled(seconds) else seconds
+def _in_seconds(cells: NDArray[np.object_]) -> list[float | None] | None:
+    """Return cells in seconds; None if they are not times of day or durations."""
+    seconds = [_seconds(cell) for cell in cells]
+    filled = _has_values(cells)
+    are_times = filled.any() and filled.tolist() == [number is not None for number in seconds]
+    return seconds if are_times else None
 
 
 def _seconds(cell: Cell) -> float | None:

@@ -56,18 +56,19 @@ def read(path: Path, settings: object) -> Columns:
         _refuse_several_tables(path)
     stored, facts = _parsed(path, function, options.encoding)
     notes: defaultdict[str, list[str]] = defaultdict(list)
-    if function == "read_sas7bdat" and (catalogue := path.with_name(CATALOGUE)).is_file():
-        facts.variable_value_labels |= _catalogue_labels(catalogue, facts.variable_to_label)
+    if function == "read_sas7bdat":
+        facts.variable_value_labels = _catalogue_labels(path, facts.variable_to_label)
         notes[f"value labels are taken from {CATALOGUE}"] += facts.variable_value_labels
-    arrays = []
-    for name, cells in stored.items():
-        array, remarks = _column(name, cells, facts, program, options.value_labels == "labels")
-        arrays.append(array)
+    by_labels = options.value_labels == "labels"
+    columns = [_column(name, cells, facts, program, by_labels) for name, cells in stored.items()]
+    for name, (_, remarks) in zip(stored, columns, strict=True):
         for remark, detail in remarks:
-            notes[remark].append(f"{name} ({detail})" if detail else name)
-    names = tuple(normalize("NFC", name.strip()) for name in stored)
-    lines = tuple(f"{remark}: {listed(columns, 8)}" for remark, columns in notes.items() if columns)
-    return Columns(names, tuple(arrays), notes=lines)
+            notes[remark].append(f"{name}{detail and f' ({detail})'}")
+    return Columns(
+        tuple(normalize("NFC", name.strip()) for name in stored),
+        tuple(array for array, _ in columns),
+        notes=tuple(f"{note}: {listed(names, 8)}" for note, names in notes.items() if names),
+    )
 
 
 def _refuse_several_tables(path: Path) -> None:
@@ -87,19 +88,25 @@ def _refuse_several_tables(path: Path) -> None:
         )
 
 
-def _parsed(path: Path, function: str, encoding: str | None = None) -> tuple[Any, Any]:
-    """Return the stored values by column name, and the library's facts about them."""
-    library = import_module("pyreadstat")
+def _arguments(path: Path, function: str, encoding: str | None) -> dict[str, Any]:
+    """Return the arguments with which a function of the library reads stored values."""
+    if encoding and (encoding == "utf-16" or function == "read_por"):
+        raise DataError(f"{path}: {path.suffix} is not read by data.encoding; drop the setting")
     arguments: dict[str, Any] = {"output_format": "dict"}
     if function != "read_sas7bcat":
         arguments["disable_datetime_conversion"] = True
     if function in {"read_sav", "read_dta", "read_sas7bdat"}:
         arguments["user_missing"] = True
-    if encoding and (encoding == "utf-16" or function == "read_por"):
-        raise DataError(f"{path}: {path.suffix} is not read by data.encoding; drop the setting")
     if encoding:
         iconv = {"latin-1": "ISO-8859-1", "mac-roman": "MACINTOSH"}
         arguments["encoding"] = iconv.get(encoding, encoding.upper())
+    return arguments
+
+
+def _parsed(path: Path, function: str, encoding: str | None = None) -> tuple[Any, Any]:
+    """Return the stored values by column name, and the library's facts about them."""
+    library = import_module("pyreadstat")
+    arguments = _arguments(path, function, encoding)
     try:
         with warnings.catch_warnings(action="ignore"):
             stored, facts = getattr(library, function)(str(path), **arguments)
@@ -115,8 +122,13 @@ def _parsed(path: Path, function: str, encoding: str | None = None) -> tuple[Any
 
 
 def _catalogue_labels(path: Path, formats: dict[str, str]) -> dict[str, dict[Any, str]]:
-    """Return the value labels that a SAS catalogue has for columns, by the columns' formats."""
-    _, facts = _parsed(path, "read_sas7bcat")
+    """Return the value labels that the SAS catalogue next to a file has for its columns, by the
+    columns' formats.
+    """
+    catalogue = path.with_name(CATALOGUE)
+    if not catalogue.is_file():
+        return {}
+    _, facts = _parsed(catalogue, "read_sas7bcat")
     labels = {name.upper(): texts for name, texts in facts.value_labels.items()}
     names = {column: re.sub(r"\d*\.?\d*$", "", name.upper()) for column, name in formats.items()}
     return {column: labels[name] for column, name in names.items() if name in labels}
@@ -130,7 +142,9 @@ def _column(
         facts.readstat_variable_types[name],
         facts.original_variable_types[name] or "",
     )
-    values, missing, remarks = _values(cells, storage, facts.missing_ranges.get(name, ()))
+    values, missing, remarks = _values(cells, storage)
+    declared, remark = _declared(values, missing, facts.missing_ranges.get(name, ()))
+    missing, remarks = missing | declared, remarks + remark
     if storage != "string" and (period := calendar(program, pattern)):
         array, remark = _calendar_column(np.where(missing, np.nan, values), period)
         return array, remarks + remark
@@ -149,9 +163,7 @@ def _column(
     return _number_column(values, missing, single=storage == "float"), remarks
 
 
-def _values(
-    cells: list[Any], storage: str, missing_ranges: Sequence[Mapping[str, Any]]
-) -> tuple[NDArray[Any], NDArray[np.bool_], list[Remark]]:
+def _values(cells: list[Any], storage: str) -> tuple[NDArray[Any], NDArray[np.bool_], list[Remark]]:
     """Return the values (n,) of a column, and which of them are gaps.
 
     Texts lose the blanks that fill their width. Stata's .a and SAS's .A come as letters.
@@ -167,15 +179,22 @@ def _values(
             remarks.append(("missing values with a letter are gaps", counts))
         values = np.array([None if isinstance(cell, str) else cell for cell in cells], np.float64)
         missing = np.isnan(values)
+    return values, missing, remarks
+
+
+def _declared(
+    values: NDArray[Any], missing: NDArray[np.bool_], missing_ranges: Sequence[Mapping[str, Any]]
+) -> tuple[NDArray[np.bool_], list[Remark]]:
+    """Return which values (n,) SPSS declares as missing."""
     declared = np.zeros(len(values), bool)
     for bounds in missing_ranges:
         low, high = (b.rstrip() if isinstance(b, str) else b for b in (bounds["lo"], bounds["hi"]))
         declared |= ~missing & (values >= low) & (values <= high)
-    if declared.any():
-        counted = sorted(Counter(values[declared].tolist()).items())
-        detail = listed([f"{_code(value)}: {count}" for value, count in counted], 4)
-        remarks.append(("values that the file declares as missing are gaps", detail))
-    return values, missing | declared, remarks
+    if not declared.any():
+        return declared, []
+    counts = sorted(Counter(values[declared].tolist()).items())
+    detail = listed([f"{_code(value)}: {count}" for value, count in counts], 4)
+    return declared, [("values that the file declares as missing are gaps", detail)]
 
 
 def _calendar_column(

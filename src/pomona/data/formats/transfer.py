@@ -82,11 +82,11 @@ def _mapped(file: int) -> mmap.mmap:
 def _read(work: Sequence[Work], settings: object, answer: int) -> Reply:
     """Read each table and append its columns to the answer; returns facts and lengths."""
     facts = []
-    with os.fdopen(os.dup(answer), "wb") as out:
-        for each in work:
-            start = out.tell()
+    with os.fdopen(os.dup(answer), "wb") as stream:
+        for task in work:
+            start = stream.tell()
             try:
-                columns = _table(each, settings)
+                columns = _table(task, settings)
                 numbers = [str(k) for k in range(len(columns.arrays))]
                 table = pa.table(list(columns.arrays), names=numbers)
                 table.validate(full=True)
@@ -95,11 +95,11 @@ def _read(work: Sequence[Work], settings: object, answer: int) -> Reply:
             except (pa.ArrowException, OSError, ValueError, LookupError, SyntaxError) as fault:
                 reason = str(fault).strip().partition("\n")[0]
                 raise DataError(
-                    f"{each.path}: not a readable {each.title} file ({reason}); save it again"
+                    f"{task.path}: not a readable {task.title} file ({reason}); save it again"
                 ) from fault
-            with pa.ipc.new_stream(out, table.schema) as stream:
-                stream.write_table(table)
-            facts.append(({name: getattr(columns, name) for name in FACTS}, out.tell() - start))
+            with pa.ipc.new_stream(stream, table.schema) as writer:
+                writer.write_table(table)
+            facts.append(({name: getattr(columns, name) for name in FACTS}, stream.tell() - start))
     return Reply(facts)
 
 
@@ -120,15 +120,17 @@ def _table(work: Work, settings: object) -> Columns:
                 f"{file} and {files[0]} have different columns (only one has "
                 f"{listed(sorted(different), 4)}); give both the same, or set data.path to one file"
             )
-    joined = pa.concat_tables(
-        [pa.table(list(table.arrays), names=list(table.names)) for table in tables],
-        promote_options="permissive",
-    )
+    joint = pa.concat_tables(map(_arrow_table, tables), promote_options="permissive")
     keys = [name for name, _ in _keys(path, files[0])]
     origin = f", and its folders give {listed(keys)}" if keys else ""
     note = f"{path}: {len(files)} files are read as one table{origin}"
     notes = (note, *(note for table in tables for note in table.notes))
-    return replace(first, arrays=tuple(joined.columns), row_word="row", notes=notes)
+    return replace(first, arrays=tuple(joint.columns), row_word="row", notes=notes)
+
+
+def _arrow_table(columns: Columns) -> pa.Table:
+    """Return columns as a table of Arrow."""
+    return pa.table(list(columns.arrays), names=list(columns.names))
 
 
 def _keys(path: Path, file: Path) -> list[tuple[str, str]]:
@@ -156,8 +158,11 @@ def _below(first: Columns, table: Columns) -> Columns:
     if table.named or not len(table) or not len(first):
         return table
     header, cells = first.first_cells(), table.first_cells()
-    names = len({*header}) == len(header) and not any(map(reads_as_number, header))
-    if cells != header and not (names and sorted(cells) == sorted(header)):
+    order = range(len(cells))
+    if len({*header}) == len(header) and not any(map(reads_as_number, header)):
+        if sorted(cells) != sorted(header):
+            return table
+        order = [cells.index(name) for name in header]
+    elif cells != header:
         return table
-    order = [cells.index(name) for name in header] if names else range(len(cells))
     return replace(table, arrays=tuple(table.arrays[k].slice(1) for k in order))

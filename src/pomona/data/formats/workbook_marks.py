@@ -30,8 +30,13 @@ class Marks:
     unsure: list[str] = field(default_factory=list)
     hidden_rows: list[str] = field(default_factory=list)
 
-    def notes(self) -> list[str]:
-        """Return notes about cells that are read or left out."""
+    def notes(self, problems: list[str]) -> list[str]:
+        """Return notes about the marks; adds a problem if formulas have no result."""
+        if self.uncomputed:
+            problems.append(
+                f"{len(self.uncomputed)} formulas have no result ({listed(self.uncomputed)}); open "
+                "the file in a spreadsheet, which computes them, and save it"
+            )
         remarks = {
             f"{len(self.errors)} cells with an error are gaps": self.errors,
             "results of formulas that no spreadsheet has computed": self.unsure,
@@ -62,11 +67,12 @@ def read_marks(file: IO[bytes], sheet: str, first_row: int) -> Marks | None:
 
 def _member(archive: zipfile.ZipFile, book: ElementTree.Element, sheet: str) -> str:
     """Return the name of a sheet's file in the archive."""
-    sheets = book.iterfind("{*}sheets/{*}sheet")
-    attributes = next(each.attrib for each in sheets if each.get("name") == sheet)
+    elements = book.iterfind("{*}sheets/{*}sheet")
+    attributes = next(element.attrib for element in elements if element.get("name") == sheet)
     identifier = next(value for key, value in attributes.items() if key.endswith("}id"))
     relations = _parsed(archive.read("xl/_rels/workbook.xml.rels"))
-    target = next(each.get("Target", "") for each in relations if each.get("Id") == identifier)
+    targets = {element.get("Id"): element.get("Target", "") for element in relations}
+    target = targets[identifier]
     return target[1:] if target.startswith("/") else f"xl/{target}"
 
 
