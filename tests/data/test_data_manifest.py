@@ -290,13 +290,13 @@ def test_masks_are_read_for_their_images(six):
         skip_bad=True,
     )
     stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
-    assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
+    assert (stack.masks[:, 0, 0].tolist(), stack.rows.tolist()) == ([0, 2, 0, 2], [0, 2, 3, 5])
     assert (stack.masks.shape, stack.masks.dtype, len(stack.x)) == ((4, 4, 6), np.uint8, 4)
     assert "1.png holds 7" in stack.notes[1]
     assert "4.png has 2 x 2 x 1 values" in stack.notes[2]
     images[3].write_bytes(b"damaged after its mask was read")
     stack = image_stack.stacked("six", images, settings, masks=masks, classes=settings.classes)
-    assert (stack.masks[:, 0, 0].tolist(), stack.kept.tolist()) == ([0, 2, 2], [0, 2, 5])
+    assert (stack.masks[:, 0, 0].tolist(), stack.rows.tolist()) == ([0, 2, 2], [0, 2, 5])
 
 
 @pytest.fixture

@@ -85,9 +85,9 @@ def image_formats() -> Mapping[str, ImageFormat]:
 
 def by_suffix(path: Path) -> ImageFormat | None:
     """Return the format that a file's name says, if any."""
-    known, suffixes = image_formats(), path.suffixes
-    ends = ("".join(suffixes[-2:]).lower(), path.suffix.lower())
-    return next((known[end] for end in ends if end in known), None)
+    formats = image_formats()
+    suffixes = ("".join(path.suffixes[-2:]).lower(), path.suffix.lower())
+    return next((formats[suffix] for suffix in suffixes if suffix in formats), None)
 
 
 def is_companion(path: Path) -> bool:
@@ -109,10 +109,10 @@ def opened(path: Path) -> ImageFile:
         DataError: it cannot be read, with the reason.
         ConfigError: a package is missing.
     """
-    form = SERIES if path.is_dir() else by_suffix(path)
-    if form is None and is_dicom(path):
-        form = DICOM
-    if form is None:
+    image_format = SERIES if path.is_dir() else by_suffix(path)
+    if image_format is None and is_dicom(path):
+        image_format = DICOM
+    if image_format is None:
         text = BY_SUFFIX.get(path.suffix.lower())
         raise DataError(
             f"{path} is {text}"
@@ -120,4 +120,4 @@ def opened(path: Path) -> ImageFile:
             else f"cannot read the image {path} (no format of images has the suffix "
             f"{path.suffix or 'nothing'}); convert it to PNG, TIFF or NIfTI"
         )
-    return form.opened(path)
+    return image_format.opened(path)

@@ -43,7 +43,7 @@ def opened(path: Path) -> ImageFile:
 
     Raises DataError if it is not, has several pictures, or pixels of an unsupported type.
     """
-    return _opened(path, partial(_form, path))
+    return _opened(path, partial(_image_file, path))
 
 
 def labels(path: Path) -> NDArray[Any]:
@@ -64,7 +64,7 @@ def labels(path: Path) -> NDArray[Any]:
     return _opened(path, pixels)
 
 
-def _form(path: Path, image: Image.Image) -> ImageFile:
+def _image_file(path: Path, image: Image.Image) -> ImageFile:
     mode = _mode(path, image)
     rows, columns = image.size if _orientation(image) > 4 else image.size[::-1]
     deep = mode in DEEP
@@ -141,13 +141,13 @@ def _upright(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
 
 
-def _opened(path: Path, look: Callable[[Image.Image], T]) -> T:
-    """Apply ``look`` to an opened image. Raises DataError for any problem with the file."""
+def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
+    """Apply ``use`` to an opened image. Raises DataError for any problem with the file."""
     files.regular(path, DataError)
     with decoding(path), files.opened(path) as raw, _any_size():
         try:
             with Image.open(raw, formats=FORMATS) as image:
-                return look(image)
+                return use(image)
         except UnidentifiedImageError:
             raise DataError(unread.by_content(path, FORMATS)) from None
 

@@ -105,9 +105,9 @@ class Layout:
         if self.bits < 8:
             values = (values * (255 // (2**self.bits - 1))).astype(np.uint8)
         if self.colours == "SEPARATED":
-            most = np.uint64(2**self.bits - 1)
-            light = most - values.astype(np.uint64)
-            rgb = (light[..., :3] * light[..., 3:] + most // np.uint64(2)) // most
+            largest = np.uint64(2**self.bits - 1)
+            light = largest - values.astype(np.uint64)
+            rgb = (light[..., :3] * light[..., 3:] + largest // np.uint64(2)) // largest
             values = rgb.astype(values.dtype)
         with np.errstate(over="ignore"):  # infinite numbers are refused later
             return np.ascontiguousarray(scaled(values, 1.0, 0.0, self.image_type, path))
@@ -161,9 +161,9 @@ def _file(path: Path) -> Iterator[Any]:
         except ValueError as fault:
             if "imagecodecs" not in str(fault):
                 raise
-            kind = re.search(r"COMPRESSION\.(\w+)", str(fault))
+            match = re.search(r"COMPRESSION\.(\w+)", str(fault))
             raise ConfigError(
-                f"{path}: TIFF of compression {kind[1] if kind else 'of this kind'} needs "
+                f"{path}: TIFF of compression {match[1] if match else 'of this kind'} needs "
                 f"imagecodecs; {with_extra('decoders')}"
             ) from fault
 
@@ -205,7 +205,7 @@ def _layout(path: Path, tiff: Any) -> Layout:
         )
     page.decode  # noqa: B018 - raises for a missing decoder
     first_extra = page.samplesperpixel - len(page.extrasamples)
-    alpha = [first_extra + k for k, kind in enumerate(page.extrasamples) if kind in ALPHA]
+    alpha = [first_extra + k for k, use in enumerate(page.extrasamples) if use in ALPHA]
     return Layout(
         axes,
         tuple(n for _, n in sizes),
@@ -235,8 +235,8 @@ def _spacing(tiff: Any) -> tuple[float, ...]:
         pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
         names = [f"PhysicalSize{axis}" for axis in "ZYX"]
         sizes = [(pixels.get(name), str(pixels.get(f"{name}Unit", "µm"))) for name in names]
-    known = [float(size) * MM[unit] for size, unit in sizes if size and unit in MM]
-    return tuple(known) if len(known) == 3 and min(known) > 0 else ()
+    spacing = [float(size) * MM[unit] for size, unit in sizes if size and unit in MM]
+    return tuple(spacing) if len(spacing) == 3 and min(spacing) > 0 else ()
 
 
 def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:

@@ -56,9 +56,10 @@ def shares(values: dict[Path, str]) -> str:
     counts = Counter(values.values())
     names = zip(values.values(), short_names([*values]), strict=True)
     example = dict(reversed([*names]))
-    more = f" and {len(counts) - 4} others" if len(counts) > 4 else ""
+    remainder = f" and {len(counts) - 4} others" if len(counts) > 4 else ""
     return (
-        ", ".join(f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4)) + more
+        ", ".join(f"{n} of {value} ({example[value]})" for value, n in counts.most_common(4))
+        + remainder
     )
 
 
@@ -70,13 +71,13 @@ def by_note(remarks: Sequence[tuple[str, Sequence[str]]], noun: str) -> tuple[st
     wordings: dict[str, list[str]] = {}
     for name, file_notes in remarks:
         for note in file_notes:
-            form = NUMBER.sub("0", note)
-            names.setdefault(form, []).append(name)
-            wordings.setdefault(form, []).append(note)
+            pattern = NUMBER.sub("0", note)
+            names.setdefault(pattern, []).append(name)
+            wordings.setdefault(pattern, []).append(note)
     return tuple(
-        f"{len(files)} of {len(remarks)} {noun} ({listed(files, 2)}): {wordings[form][0]}"
-        f"{' (numbers of the first; others differ)' if len({*wordings[form]}) > 1 else ''}"
-        for form, files in names.items()
+        f"{len(files)} of {len(remarks)} {noun} ({listed(files, 2)}): {wordings[pattern][0]}"
+        f"{' (numbers of the first; others differ)' if len({*wordings[pattern]}) > 1 else ''}"
+        for pattern, files in names.items()
     )
 
 
@@ -94,8 +95,8 @@ def spacings(files: Sequence[ImageFile]) -> tuple[Spacing, ...]:
 
 def orientation(files: Sequence[ImageFile]) -> str:
     """Return the orientation of the volumes' axes, or nothing unless all headers have it."""
-    known = bool(files) and all(file.grid and file.grid.oriented for file in files)
-    return ORIENTATION if known else ""
+    oriented = bool(files) and all(file.grid and file.grid.oriented for file in files)
+    return ORIENTATION if oriented else ""
 
 
 def times(sides: Sequence[float]) -> str:

@@ -114,11 +114,11 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     inside = [item for item in images if item.role != OUTSIDE and item.folders]
     automatic = not levels
     levels = levels or folder_levels.levels(root, {item.folders for item in inside}, classes)
-    at = {level: levels.index(level) for level in levels}
-    least = max(at["class"], at.get("site", 0)) + 1
-    inside = [item for item in inside if len(item.folders) >= least]
-    problems, notes = _left_out(root, every, levels, least)
-    labels = [normalize("NFC", item.folders[at["class"]]) for item in inside]
+    depth = {level: levels.index(level) for level in levels}
+    required = max(depth["class"], depth.get("site", 0)) + 1
+    inside = [item for item in inside if len(item.folders) >= required]
+    problems, notes = _unused_files(root, every, levels, required)
+    labels = [normalize("NFC", item.folders[depth["class"]]) for item in inside]
     if levels[0] == "class" and not classes:
         filled = {_outer(root, item) for item in inside}
         problems += [
@@ -133,7 +133,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         f"{folder}: no such class among the training images; {near(name, classes)}"
         for name, folder in unknown.items()
     ]
-    clients = _level(inside, at.get("site"))
+    clients = _level(inside, depth.get("site"))
     y = [numbers.get(name, 0) for name in labels]
     meaning = _meaning(levels, clients, classes) if automatic else []
     rows = ImageRows(
@@ -144,8 +144,8 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         np.array(y, np.int64),
         classes,
         clients=clients,
-        folders=_level(inside, at.get("patient")),
-        notes=(*meaning, *_lacking(clients, y, classes), *notes),
+        folders=_level(inside, depth.get("patient")),
+        notes=(*meaning, *_missing_classes(clients, y, classes), *notes),
     )
     return rows, problems
 
@@ -189,14 +189,14 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
 
 def _walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
     """Yield the names and files of a folder and of all below it, without hidden ones."""
-    seen = set()
+    visited = set()
     with reading(root):
         for folder, inner, names in os.walk(root, onerror=_raise, followlinks=True):
             real, path = os.path.realpath(folder), Path(folder)
-            if real in seen:  # a link to a folder above
+            if real in visited:  # a link to a folder above
                 inner.clear()
                 continue
-            seen.add(real)
+            visited.add(real)
             inner[:] = sorted(name for name in inner if not _hidden(name))
             yield path.relative_to(root).parts, [path / n for n in names if not _hidden(n)]
 
@@ -209,30 +209,30 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in TIDY
 
 
-def _left_out(
-    root: Path, every: Sequence[FolderFile], levels: Levels, least: int
+def _unused_files(
+    root: Path, every: Sequence[FolderFile], levels: Levels, required: int
 ) -> tuple[list[str], list[str]]:
     """Report images outside of the folders for them, and unreadable ones, as problems; and other
     files as notes: one line for each reason.
     """
-    images, others = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    images, other_files = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for item in every:
         name = item.path.relative_to(root).as_posix()
         if item.is_image and not item.folders:
             images["in no class"].append(name)
         elif item.is_image and item.role == OUTSIDE:
             images["outside of train/, val/ and test/"].append(name)
-        elif item.is_image and len(item.folders) < least:
+        elif item.is_image and len(item.folders) < required:
             images[f"above the folders of data.folders = {list(levels)}"].append(name)
         elif not item.is_image and not image_formats.is_companion(item.path):
-            others[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
+            other_files[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
     problems = [
-        f"{root}: {len(names)} images lie {place} ({listed(names, 3)}); put them into class "
+        f"{root}: {len(names)} images lie {location} ({listed(names, 3)}); put them into class "
         "folders, or away"
-        for place, names in images.items()
+        for location, names in images.items()
     ]
     notes = []
-    for suffix, names in others.items():
+    for suffix, names in other_files.items():
         ending = suffix or "without a suffix"
         line = f"{root}: {len(names)} files {ending} are not read ({listed(names, 3)})"
         if text := unread.BY_SUFFIX.get(suffix):
@@ -244,20 +244,20 @@ def _left_out(
 
 def _meaning(levels: Levels, clients: Sequence[str], classes: Names) -> list[str]:
     """Return how folders in folders are interpreted, and the setting for another meaning."""
-    shown = "/".join(levels).upper()
+    pattern = "/".join(levels).upper()
     if "site" in levels:
         return [
-            f"folders are {shown}, since they hold folders of the same names: clients "
+            f"folders are {pattern}, since they hold folders of the same names: clients "
             f"{listed(sorted({*clients}), 6)}, classes {listed(classes, 6)}; for patients inside "
             "classes set data.folders = ['class', 'patient']"
         ]
     return [
-        f"folders are {shown}, by the names of the inner ones; for sites with classes set "
+        f"folders are {pattern}, by the names of the inner ones; for sites with classes set "
         "data.folders = ['site', 'class']"
     ] * (len(levels) > 1)
 
 
-def _lacking(clients: Sequence[str], y: Sequence[int], classes: Names) -> list[str]:
+def _missing_classes(clients: Sequence[str], y: Sequence[int], classes: Names) -> list[str]:
     """Return which classes sites lack."""
     present = {*zip(clients, y, strict=False)}
     absent = {c: [n for k, n in enumerate(classes) if (c, k) not in present] for c in clients}

@@ -35,22 +35,20 @@ def usual(x: NDArray[Any]) -> tuple[Values, Values]:
     return (SHIFT, SCALE) if x.dtype == np.uint8 else ((0.0,), (1.0,))
 
 
-def sample_type(dtypes: Iterable[np.dtype[Any]], where: object = "x") -> np.dtype[Any]:
+def sample_type(dtypes: Iterable[np.dtype[Any]], location: object = "x") -> np.dtype[Any]:
     """Return the first image dtype that holds all values of these; float64 is treated as float32.
 
     Raises DataError.
     """
     dtypes = {np.dtype(np.float32) if dtype.kind == "f" else dtype for dtype in dtypes}
     for dtype in DTYPES:
-        if all(each.kind in "iuf" and np.can_cast(each, dtype) for each in dtypes):
+        if all(stored.kind in "iuf" and np.can_cast(stored, dtype) for stored in dtypes):
             return dtype
-    known = ", ".join(FORMS["image"].dtypes)
-    raise DataError(
-        f"{where}: images are {known}, not {' and '.join(map(str, dtypes))}; store one of these"
-    )
+    supported, stored = ", ".join(map(str, DTYPES)), " and ".join(map(str, dtypes))
+    raise DataError(f"{location}: images are {supported}, not {stored}; store one of these")
 
 
-def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
+def require(shape: tuple[int, ...], dtype: np.dtype[Any], location: str) -> None:
     """Raise DataError unless the shape is (n, H, W), (n, H, W, C) or (n, D, H, W, C) and the dtype
     is supported.
 
@@ -61,10 +59,10 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
     channels = (*row, 1)[2] if len(row) in {2, 3} else 1
     if len(row) not in {2, 3, 4} or not (channels in range(1, 5) or channels < min(row[:2])):
         raise DataError(
-            f"{where} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, H, "
-            "W, C) with their channels last, of which a gray volume has 1"
+            f"{location} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, "
+            "H, W, C) with their channels last, of which a gray volume has 1"
         )
-    sample_type([dtype], where)
+    sample_type([dtype], location)
 
 
 def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
@@ -86,7 +84,7 @@ def dataset(
     parts: Sequence[tuple[StoredArray, StoredArray]],
     training: int,
     memory_share: float,
-    kind: Targets = "classes",
+    target_kind: Targets = "classes",
     classes: tuple[str, ...] = (),
     first: int = 0,
 ) -> Dataset:
@@ -97,7 +95,7 @@ def dataset(
         parts: inputs and targets as stored.
         training: number of parts for training.
         memory_share: see ``allocate``.
-        kind: see ``targets.from_arrays``.
+        target_kind: see ``targets.from_arrays``.
         classes: see ``targets.from_arrays``.
         first: number that the first class has in the files.
 
@@ -106,21 +104,21 @@ def dataset(
     """
     numbers = [(y.where, y.load()) for _, y in parts]
     if first:
-        numbers = [(where, y - np.int64(first)) for where, y in numbers]
-    y, classes = targets.from_arrays(numbers, kind, classes)
+        numbers = [(location, y - np.int64(first)) for location, y in numbers]
+    y, classes = targets.from_arrays(numbers, target_kind, classes)
     x = gathered([x for x, _ in parts], memory_share)
     n_train = sum(len(x) for x, _ in parts[:training])
     return Dataset(name, "image", x, y, classes, n_train, *usual(x))
 
 
-def adopted(x: NDArray[Any], where: str) -> NDArray[Any]:
+def adopted(x: NDArray[Any], location: str) -> NDArray[Any]:
     """Convert an array in memory as ``gathered`` does. Raises DataError likewise."""
-    require(x.shape, x.dtype, where)
+    require(x.shape, x.dtype, location)
     with np.errstate(over="ignore"):  # the check that follows reports the row
         return (x if x.ndim > 3 else x[..., None]).astype(sample_type([x.dtype]), copy=False)
 
 
-def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
+def as_type(x: NDArray[Any], dtype: str, location: str) -> NDArray[Any]:
     """Convert values to another dtype: a copy (on disk if they are), or the input if nothing
     changes.
 
@@ -129,19 +127,19 @@ def as_type(x: NDArray[Any], dtype: str, where: str) -> NDArray[Any]:
     """
     if x.dtype == dtype:
         return x
-    out = allocate(x.shape, dtype, memory_share=float(not isinstance(x, np.memmap)))
+    converted = allocate(x.shape, dtype, memory_share=float(not isinstance(x, np.memmap)))
     for start, block in blocks(x):
         with np.errstate(invalid="ignore"):
-            out[start : start + len(block)] = block.astype(dtype)
-        wrong = np.flatnonzero(
-            (out[start : start + len(block)] != block).reshape(len(block), -1).any(axis=1)
+            converted[start : start + len(block)] = block.astype(dtype)
+        misfits = np.flatnonzero(
+            (converted[start : start + len(block)] != block).reshape(len(block), -1).any(axis=1)
         )
-        if wrong.size:
+        if misfits.size:
             raise DataError(
-                f"{where}: row {start + wrong[0]} is {x.dtype} and does not fit into {dtype}; "
+                f"{location}: row {start + misfits[0]} is {x.dtype} and does not fit into {dtype}; "
                 f"store {dtype}"
             )
-    return out
+    return converted
 
 
 def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
@@ -156,8 +154,8 @@ def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
     if side is None or dataset.x.shape[1:-1] == (side, side):
         return dataset
     if dataset.kind != "image" or dataset.x.ndim != 4:
-        what = "volumes" if dataset.kind == "image" else f"a {dataset.kind}"
-        raise ConfigError(f"data.resize is for images, and {dataset.name} is {what}; drop it")
+        content = "volumes" if dataset.kind == "image" else f"a {dataset.kind}"
+        raise ConfigError(f"data.resize is for images, and {dataset.name} is {content}; drop it")
     x = _resize(dataset.x, plane_resized, side, memory_share)
     if dataset.targets != "segmentation":
         return replace(dataset, x=x)
@@ -167,10 +165,10 @@ def resized(dataset: Dataset, side: int | None, memory_share: float) -> Dataset:
 def _resize(
     x: NDArray[Any], resize: Callable[..., NDArray[Any]], side: int, memory_share: float
 ) -> NDArray[np.generic]:
-    out = allocate((len(x), side, side, *x.shape[3:]), x.dtype, memory_share)
-    for image, small in zip(x, out, strict=True):
+    converted = allocate((len(x), side, side, *x.shape[3:]), x.dtype, memory_share)
+    for image, small in zip(x, converted, strict=True):
         small[...] = resize(image, (side, side))
-    return out
+    return converted
 
 
 def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
@@ -179,15 +177,15 @@ def plane_resized(image: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
     # Pillow's integer arithmetic gives the same bytes on every machine, and so the same
     # fingerprint.
-    shown = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
+    plane_type = np.dtype(np.uint8 if image.dtype == np.uint8 else np.float32)
     if image.shape[2] == 3 and image.dtype == np.uint8:
         return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
-    out = np.empty((size[1], size[0], image.shape[2]), image.dtype)
+    converted = np.empty((size[1], size[0], image.shape[2]), image.dtype)
     for channel in range(image.shape[2]):
-        plane = Image.fromarray(np.ascontiguousarray(image[..., channel], shown))
+        plane = Image.fromarray(np.ascontiguousarray(image[..., channel], plane_type))
         values = np.asarray(plane.resize(size, Image.Resampling.BILINEAR))
-        out[..., channel] = values if image.dtype == shown else np.rint(values)
-    return out
+        converted[..., channel] = values if image.dtype == plane_type else np.rint(values)
+    return converted
 
 
 def in_channels(image: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
@@ -205,5 +203,5 @@ def nearest(mask: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
         (2 * np.arange(n) + 1) * old // (2 * n)
         for n, old in zip(size[::-1], mask.shape, strict=True)
     )
-    out: NDArray[Any] = mask[rows[:, None], columns]
-    return out
+    converted: NDArray[Any] = mask[rows[:, None], columns]
+    return converted

@@ -127,10 +127,10 @@ def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype
     """Return the first image dtype that holds slope * v + shift for all integers v from low to
     high.
     """
-    ends = (low * slope + shift, high * slope + shift)
+    limits = (low * slope + shift, high * slope + shift)
     if float(slope).is_integer() and float(shift).is_integer():
         for dtype in DTYPES[:-1]:
-            if np.iinfo(dtype).min <= min(ends) and max(ends) <= np.iinfo(dtype).max:
+            if np.iinfo(dtype).min <= min(limits) and max(limits) <= np.iinfo(dtype).max:
                 return dtype
     return np.dtype(np.float32)
 
@@ -146,13 +146,13 @@ def scaled(
         return values
     wide = values.astype(np.float64) * slope + shift
     with np.errstate(over="ignore", invalid="ignore"):
-        out = wide.astype(dtype)
-    whole = values.dtype.kind in "iu" and slope.is_integer() and shift.is_integer()
-    if whole and (out != wide).any():
+        converted = wide.astype(dtype)
+    integers = values.dtype.kind in "iu" and slope.is_integer() and shift.is_integer()
+    if integers and (converted != wide).any():
         raise DataError(
             f"{path} holds whole numbers beyond its header, or beyond {dtype}; write it again"
         )
-    return out
+    return converted
 
 
 def plain(

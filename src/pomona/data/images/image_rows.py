@@ -72,30 +72,30 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
         [rows.masks[k] for k in order] if rows.masks else (),
         rows.classes,
     )
-    kept = order[stack.kept]
-    n_train = int((roles[kept] != TEST).sum())
+    decoded = order[stack.rows]
+    n_train = int((roles[decoded] != TEST).sum())
     owners, groups, notes = None, None, [*rows.notes, *stack.notes]
     if rows.clients:
-        names, number = targets.numbered([rows.clients[k] for k in kept])
-        owners = Owners(names, number, roles[kept])
+        names, number = targets.numbered([rows.clients[k] for k in decoded])
+        owners = Owners(names, number, roles[decoded])
     elif VALIDATION in roles:
         notes.append("validation images are used for training, since there are no clients")
     if rows.groups:
-        groups = RowGroups("group", targets.grouped([rows.groups[k] for k in kept]))
+        groups = RowGroups("group", targets.grouped([rows.groups[k] for k in decoded]))
     else:
         groups, remarks = patients.grouped(
-            [rows.folders[k] for k in kept] if rows.folders else (),
+            [rows.folders[k] for k in decoded] if rows.folders else (),
             stack.patients,
-            [os.path.relpath(rows.paths[k], rows.root) for k in kept],
+            [os.path.relpath(rows.paths[k], rows.root) for k in decoded],
             owners,
             n_train,
         )
-        notes += [*remarks, *_patients_as_classes(rows, kept, stack.patients)]
+        notes += [*remarks, *_patients_as_classes(rows, decoded, stack.patients)]
     return Dataset(
         rows.name,
         "image",
         stack.x,
-        rows.y[kept] if stack.masks is None else stack.masks,
+        rows.y[decoded] if stack.masks is None else stack.masks,
         rows.classes,
         n_train,
         *image_arrays.usual(stack.x),
@@ -109,12 +109,12 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
 
 
 def _patients_as_classes(
-    rows: ImageRows, kept: NDArray[np.int64], headers: Sequence[str]
+    rows: ImageRows, decoded: NDArray[np.int64], headers: Sequence[str]
 ) -> list[str]:
     """Remark on folders that seem to be patients rather than classes, as in an archive's export."""
     if rows.y.ndim != 1 or rows.masks:
         return []
-    labels = rows.y[kept].tolist()
+    labels = rows.y[decoded].tolist()
     pairs = {*zip(labels, headers, strict=True)}
     single = len(pairs) == len({*labels}) == len({*headers} - {""})
     if not single or not 1 < len(pairs) < len(labels):

@@ -35,7 +35,7 @@ class Stack:
 
     Attributes:
         x: (n, ..., C), in the first dtype that holds all values.
-        kept: (n,) int64, indices of the files that were decoded, in order.
+        rows: (n,) int64, indices of the files that were decoded, in order.
         notes: remarks on skipped files, and of ``file_notes``.
         spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
         orientation: of the volumes' axes, if all headers say how they lie.
@@ -44,7 +44,7 @@ class Stack:
     """
 
     x: NDArray[Any]
-    kept: NDArray[np.int64]
+    rows: NDArray[np.int64]
     notes: tuple[str, ...]
     spacings: tuple[Spacing, ...] = ()
     orientation: str = ""
@@ -130,7 +130,7 @@ def stacked(
                 return _stack(name, reader, skip_bad, problems, (x, y))
 
             try:
-                facts, (kept,) = read_in_child(work, reader, total)
+                facts, (decoded,) = read_in_child(work, reader, total)
             except CrashError as crash:
                 if not skip_bad or len(reader.crashes) == MOST_CRASHES:
                     raise
@@ -138,13 +138,13 @@ def stacked(
                 continue
             shape, dtype = facts["x"]
             return Stack(
-                x.received(shape, dtype)[: len(kept)],
-                kept,
+                x.received(shape, dtype)[: len(decoded)],
+                decoded,
                 tuple(facts["notes"]),
                 tuple((a, b, c) for a, b, c in facts["spacings"]),
                 facts["orientation"],
                 tuple(facts["patients"]),
-                y.received(facts["masks"], np.uint8)[: len(kept)] if masks else None,
+                y.received(facts["masks"], np.uint8)[: len(decoded)] if masks else None,
             )
 
 
@@ -164,7 +164,7 @@ def _stack(
         first_fault = next(iter([*bad, *imageless]), "there are none")
         faults = [f"none of {count} files can be read as an image: {first_fault}"]
     if faults:  # all are reported together
-        for _ in _each(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
+        for _ in _results(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
             pass
         refuse(name, faults)
     first = next(iter(files.values()))
@@ -173,16 +173,16 @@ def _stack(
     shape = (len(files), *spatial, max(file.shape[-1] for file in files.values()))
     x = memory[0].allocate(shape, sample_type(f.dtype_in(reader.window) for f in files.values()))
     y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
-    kept, remarks = list[int](), list[tuple[str, Sequence[str]]]()
-    for k, (values, labels, notes) in _each(
+    decoded, remarks = list[int](), list[tuple[str, Sequence[str]]]()
+    for k, (values, labels, notes) in _results(
         files, lambda k: reader.decoded(k, files[k], shape[-1]), bad
     ):
-        x[len(kept)] = values
+        x[len(decoded)] = values
         if y is not None:
-            y[len(kept)] = labels
+            y[len(decoded)] = labels
             remarks.append((reader.masks[k].name, notes))
-        kept.append(k)
-    if not skip_bad or not kept:
+        decoded.append(k)
+    if not skip_bad or not decoded:
         refuse(name, bad)
     read = list(files.values())
     facts = {
@@ -196,9 +196,9 @@ def _stack(
         ),
         "spacings": file_notes.spacings(read),
         "orientation": file_notes.orientation(read),
-        "patients": [files[k].patient for k in kept],
+        "patients": [files[k].patient for k in decoded],
     }
-    return Reply(facts, [np.array(kept, np.int64)])
+    return Reply(facts, [np.array(decoded, np.int64)])
 
 
 def _opened(reader: _Reader) -> tuple[dict[int, ImageFile], list[str], list[str]]:
@@ -228,7 +228,7 @@ def stored_bytes(path: Path) -> int:
         return 0
 
 
-def _each(
+def _results(
     numbers: Iterable[int], function: Callable[[int], T], faults: list[str]
 ) -> Iterator[tuple[int, T]]:
     """Yield files with the function's result; errors of others are collected in ``faults``."""
@@ -245,11 +245,11 @@ def _skipped(name: str, bad: Sequence[str], count: int) -> tuple[str, ...]:
         return ()
     folder = Path(name).parent if Path(name).suffix else name
     lines = [line.replace(f"{folder}/", "") for line in bad]
-    more = [f"and {len(bad) - MOST_PROBLEMS} more"] if len(bad) > MOST_PROBLEMS else []
+    remainder = [f"and {len(bad) - MOST_PROBLEMS} more"] if len(bad) > MOST_PROBLEMS else []
     return (
         f"{name}: {len(bad)} of {count} files are skipped (data.skip_bad)",
         *lines[:MOST_PROBLEMS],
-        *more,
+        *remainder,
     )
 
 

@@ -37,13 +37,13 @@ class Listing:
     Attributes:
         path: of the list.
         cells: by column, of n rows each.
-        where: returns the location of a row, for messages.
+        location: returns the location of a row, for messages.
         notes: remarks.
     """
 
     path: Path
     cells: dict[str, list[str]]
-    where: Callable[[int], str]
+    location: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
     def files(self, column: str, problems: Sequence[str]) -> tuple[list[Path], list[str]]:
@@ -61,7 +61,7 @@ class Listing:
                 problem = f"{plain(cell)!r} does not exist; correct the {column}"
             else:
                 continue
-            problems.append(f"{self.where(row)}: {problem}")
+            problems.append(f"{self.location(row)}: {problem}")
         return [folder / cell for cell in self.cells[column]], problems
 
 
@@ -82,7 +82,7 @@ def read(settings: ImageList) -> Dataset:
     listing = _table(file(own_path(settings)), settings)
     if settings.targets == "segmentation":
         return _dataset(listing, settings, settings.classes)
-    column = targets.LabelColumn("label", listing.cells["label"], listing.where)
+    column = targets.LabelColumn("label", listing.cells["label"], listing.location)
     (y, classes), problems = targets.from_cells([column], settings)
     return _dataset(listing, settings, classes, y, problems)
 
@@ -189,11 +189,11 @@ def _cell(column: str, cell: str) -> str:
 
 def _problems(listing: Listing, paths: Sequence[Path]) -> Iterator[str]:
     """Return the problems of splits, clients and groups."""
-    cells, where = listing.cells, listing.where
+    cells, location = listing.cells, listing.location
     for row, split in enumerate(cells.get("split", ())):
         if split not in SPLITS:
-            yield f"{where(row)}: split {split!r}; say train, validation or test"
-    if unnamed := [where(row) for row, name in enumerate(cells.get("client", ())) if not name]:
+            yield f"{location(row)}: split {split!r}; say train, validation or test"
+    if unnamed := [location(row) for row, name in enumerate(cells.get("client", ())) if not name]:
         yield f"{len(unnamed)} of {len(paths)} lines name no client, first {unnamed[0]}; name it"
     yield from _scattered(listing, "group", cells.get("group", ()))
     yield from _scattered(listing, "path", [_real(path) for path in paths])
@@ -206,21 +206,21 @@ def _real(path: Path) -> str:
 
 def _scattered(listing: Listing, column: str, keys: Sequence[str]) -> Iterator[str]:
     """Report each group or repeated image that has several splits or clients, or may have."""
-    cells, where = listing.cells, listing.where
+    cells, location = listing.cells, listing.location
     rows: dict[str, int] = {}
     for row, key in enumerate(keys):
         if not key or (first := rows.setdefault(key, row)) == row:
             continue
         name = cells[column][first]
-        for other in ("split", "client"):
-            values = cells.get(other)
+        for role in ("split", "client"):
+            values = cells.get(role)
             if values and values[first] != values[row]:
                 yield (
-                    f"{column} {name} is in {other} {values[first]} ({where(first)}) and "
-                    f"{values[row]} ({where(row)}); keep a {column} together"
+                    f"{column} {name} is in {role} {values[first]} ({location(first)}) and "
+                    f"{values[row]} ({location(row)}); keep a {column} together"
                 )
         if column == "path" and "split" not in cells:
             yield (
-                f"{name!r} is in {where(first)} and {where(row)}, and rows are split at random; "
-                "list it once, or add a split"
+                f"{name!r} is in {location(first)} and {location(row)}, and rows are split at "
+                "random; list it once, or add a split"
             )

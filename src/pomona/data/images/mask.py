@@ -81,18 +81,18 @@ def _classes(
             f"the mask {path} has {times(values.shape)} values, its image {times(spatial)} pixels; "
             f"{remedy}"
         )
-    numbers, notes = _whole(values[..., 0], step)
-    wrong = ~((numbers >= 0) & (numbers < count) & (numbers == np.floor(numbers)))
-    if wrong.any():
+    numbers, notes = _rounded(values[..., 0], step)
+    invalid = ~((numbers >= 0) & (numbers < count) & (numbers == np.floor(numbers)))
+    if invalid.any():
         remedy = (
             f" (the file scales its numbers, in steps of {step:.4g}: save it as whole numbers)"
             if step
             else _renumbered(np.unique(numbers), count)
         )
         raise DataError(
-            f"the mask {path} holds {numbers[wrong][0]:g} in {int(wrong.sum())} of {numbers.size} "
-            f"pixels; classes are whole numbers from 0 to {count - 1}, as many as data.classes "
-            f"names{remedy}"
+            f"the mask {path} holds {numbers[invalid][0]:g} in {int(invalid.sum())} of "
+            f"{numbers.size} pixels; classes are whole numbers from 0 to {count - 1}, as many as "
+            f"data.classes names{remedy}"
         )
     return numbers, notes
 
@@ -122,7 +122,7 @@ def _on_grid(mask: Grid, values: NDArray[Any], image: Grid) -> tuple[NDArray[Any
     return image.turned(mask.stored(values)), [note] * (mask.oriented != image.oriented)
 
 
-def _whole(values: NDArray[Any], step: float) -> tuple[NDArray[Any], tuple[str, ...]]:
+def _rounded(values: NDArray[Any], step: float) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return numbers rounded to whole ones if no further from them than their storage explains, and
     remarks.
     """

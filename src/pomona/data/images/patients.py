@@ -62,10 +62,10 @@ def grouped(
             f"{len(shared)} patients ({listed(shared, 3)}) are named at several clients: an "
             "identifier at two clients is taken for two patients"
         )
-    if both := sorted(name for _, name in {*rows[:n_train]} & {*rows[n_train:]}):
+    if repeated := sorted(name for _, name in {*rows[:n_train]} & {*rows[n_train:]}):
         notes.append(
-            f"{len(both)} patients ({listed(both, 3)}) have rows for training and for testing, "
-            "as the files say: results are too good; put each patient into one part"
+            f"{len(repeated)} patients ({listed(repeated, 3)}) have rows for training and for "
+            "testing, as the files say: results are too good; put each patient into one part"
         )
     return RowGroups("patient", targets.grouped([name for _, name in rows])), tuple(notes)
 
@@ -80,9 +80,9 @@ def _varying(
     constant = {k: n[0] for k, n in by_client.items() if len({*n}) == 1 < len(n) and n[0]}
     if not constant:
         return names, []
-    where = f" of {listed([owners.names[k] for k in sorted(constant)], 3)}" if owners else ""
+    clients = f" of {listed([owners.names[k] for k in sorted(constant)], 3)}" if owners else ""
     note = (
-        f"all files{where} have one patient by {source} ({constant[min(constant)]!r}), which is "
+        f"all files{clients} have one patient by {source} ({constant[min(constant)]!r}), which is "
         "not used to keep patients together; name patients in a column group, or in folders"
     )
     return ["" if k in constant else n for k, n in zip(client, names, strict=True)], [note]
