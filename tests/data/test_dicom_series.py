@@ -75,7 +75,7 @@ def test_strangers_are_left_out_with_a_note_and_damaged_slices_are_not(tmp_path)
     report = get_testdata_file("reportsi.dcm", download=False)
     shutil.copy(report, folder / "report.dcm")
     notes = " ".join(opened(folder).notes)
-    assert "1 file is not DICOM (notes.txt)" in notes
+    assert "not DICOM, and left out: notes.txt" in notes
     assert "report.dcm, a DICOM Basic Text SR" in notes
     np.testing.assert_array_equal(values(folder), turned())
     (folder / "CT.1.2.840.9").write_bytes(b"cut off")

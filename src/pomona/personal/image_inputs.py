@@ -59,7 +59,7 @@ def read(path: Path, about: ModelMetadata) -> ImageInput:
         return Reply(facts, [x])
 
     facts, (x,) = read_in_child(work, path, image_stack.stored_bytes(path))
-    grid = Grid.of(path, *facts["grid"]) if facts["grid"] else None
+    grid = Grid.from_affine(path, *facts["grid"]) if facts["grid"] else None
     fitting, notes = _as_trained(x[np.newaxis], about, path)
     remarks = tuple(f"{path}: {note}" for note in (*facts["notes"], *notes))
     return ImageInput(fitting, remarks, grid, tuple(facts["sides"]))

@@ -5,7 +5,6 @@ Values are those of the modality (``dicom_values``); slices become a volume by `
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom_values import scale
 from pomona.data.images.grid import volume
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, decoding, plain, within
+from pomona.data.images.image_file import ImageFile, decoding
 from pomona.data.images.slice_stack import Slice, block
 
 MOST_FILES = 10_000
@@ -111,9 +110,8 @@ def _files(folder: Path) -> tuple[list[Path], list[str]]:
         or path.suffix[1:].isdigit()
         or dicom_header.is_dicom(path)
     }
-    rest = [path.name for path in paths if path not in expected]
-    are = "file is" if len(rest) == 1 else "files are"
-    notes = [f"{len(rest)} {are} not DICOM ({listed(rest, 3)}), and left out"] if rest else []
+    unrelated = [path.name for path in paths if path not in expected]
+    notes = [f"not DICOM, and left out: {listed(unrelated, 3)}"] if unrelated else []
     return sorted(expected), notes
 
 
@@ -124,27 +122,26 @@ def _frames(path: Path, dataset: Any) -> Frames:
     headers = [dicom_header.frame_header(path, dataset, frame) for frame in range(count)]
     scales = [scale(path, flat) for flat in headers]
     shape = (int(dataset.Rows), int(dataset.Columns), int(dataset.get("SamplesPerPixel", 1)))
-    within(path, (count, *shape))
-    dtype = sample_type(one.dtype for one in scales)
-    image = replace(
-        plain(path, shape, dtype, lambda: _planes(path, dtype)[0]),
-        unit=" and ".join(sorted({one.unit for one in scales if one.unit})),
-        step=max(one.step for one in scales),
+    dtype = sample_type(entry.dtype for entry in scales)
+    image = ImageFile(
+        path,
+        shape,
+        dtype,
+        lambda: _planes(path, dtype)[0],
+        unit=" and ".join(sorted({entry.unit for entry in scales if entry.unit})),
+        step=max(entry.step for entry in scales),
         patient=bounds.plain(str(dataset.get("PatientID") or "").strip(), 80),
         padding=scales[0].padding(dataset),
-        notes=tuple(dict.fromkeys(note for one in scales for note in one.notes)),
+        notes=tuple(dict.fromkeys(note for entry in scales for note in entry.notes)),
     )
     slices = [
         frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)
         for frame, flat in enumerate(headers)
     ]
-    placed = dataset.get("SOPClassUID") == dicom_header.DOSE or all(
-        "PlanePositionSequence" in h for h in headers
-    )
-    if count > 1 and not placed:
+    is_dose = dataset.get("SOPClassUID") == dicom_header.DOSE
+    if count > 1 and not is_dose and any("PlanePositionSequence" not in flat for flat in headers):
         raise DataError(
-            f"{path} holds {count} frames without positions (a film, or views); save each frame as "
-            "PNG, or a volume as NIfTI"
+            f"{path} holds {count} frames without positions (a film, or views); save each as PNG"
         )
     return Frames(image, slices)
 
@@ -154,10 +151,9 @@ def frame_slice(name: str, flat: Any, frame: int) -> Slice:
     position = dicom_header.numbers(flat, "ImagePositionPatient", 3)
     orientation = dicom_header.numbers(flat, "ImageOrientationPatient", 6)
     spacing = dicom_header.numbers(flat, "PixelSpacing", 2)
-    if (
-        frame and flat.get("SOPClassUID") == dicom_header.DOSE and position and orientation
-    ):  # PS3.3 C.8.8.3.2
-        offset = float(flat.GridFrameOffsetVector[frame]) - float(flat.GridFrameOffsetVector[0])
+    offsets = flat.get("GridFrameOffsetVector")  # of a dose, PS3.3 C.8.8.3.2
+    if offsets and frame and position and orientation:
+        offset = float(offsets[frame]) - float(offsets[0])
         position = tuple(position + offset * np.cross(orientation[:3], orientation[3:]))
     number = flat.get("InstanceNumber")
     return Slice(
@@ -170,17 +166,13 @@ def frame_slice(name: str, flat: Any, frame: int) -> Slice:
         number=None if number is None else int(number),
         series=str(flat.get("SeriesInstanceUID", "")),
         localizer="LOCALIZER" in (flat.get("ImageType") or ()),
-        attributes={
-            element: bounds.plain(str(flat.get(element)), 40)
-            for element in DISTINGUISHING
-            if element in flat
-        },
+        attributes={n: bounds.plain(str(flat.get(n)), 40) for n in DISTINGUISHING if n in flat},
     )
 
 
 def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageFile:
     """Return files of one series as a volume. Raises DataError if their slices form no block."""
-    order, grid, more = block(path, [one for file in files for one in file.slices])
+    order, grid, remarks = block(path, [plane for file in files for plane in file.slices])
     frames = [(file.image, frame) for file in files for frame in range(len(file.slices))]
     ordered = [frames[k] for k in order]  # without localizers, which have another form
     images = list(dict.fromkeys(image for image, _ in ordered))
@@ -200,7 +192,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         step=max(image.step for image in images),
         patient=first.patient,
         padding=first.padding,
-        notes=(*more, *notes, *mixed, *common),
+        notes=(*remarks, *notes, *mixed, *common),
     )
 
 
@@ -209,23 +201,25 @@ def _voxels(
 ) -> NDArray[Any]:
     """Decode frames into a block (columns, rows, slices, C)."""
     rows, columns, channels = shape
-    out = np.empty((columns, rows, len(frames), channels), dtype)
+    voxels = np.empty((columns, rows, len(frames), channels), dtype)
     layers: dict[Path, list[tuple[int, int]]] = defaultdict(list)
     for layer, (path, frame) in enumerate(frames):
         layers[path].append((layer, frame))
-    for path, places in layers.items():
+    for path, pairs in layers.items():
         planes = _planes(path, dtype)
-        for layer, frame in places:
-            out[:, :, layer] = planes[frame].swapaxes(0, 1)
-    return out
+        for layer, frame in pairs:
+            voxels[:, :, layer] = planes[frame].swapaxes(0, 1)
+    return voxels
 
 
 def _planes(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Decode all frames of a file: (frames, H, W, C) of values."""
-    dataset = dicom_header.read(path, whole=True)
+    dataset = dicom_header.read(path, pixels=True)
     raw = dicom_header.pixels(path, dataset)
-    out = np.empty((*raw.shape[:3], raw.shape[3] if raw.ndim > 3 else 1), dtype)
+    values = np.empty((*raw.shape[:3], raw.shape[3] if raw.ndim > 3 else 1), dtype)
     for frame, plane in enumerate(raw):
-        values = scale(path, dicom_header.frame_header(path, dataset, frame)).values(plane, path)
-        out[frame] = values.reshape(out.shape[1:])
-    return out
+        plane_values = scale(path, dicom_header.frame_header(path, dataset, frame)).values(
+            plane, path
+        )
+        values[frame] = plane_values.reshape(values.shape[1:])
+    return values

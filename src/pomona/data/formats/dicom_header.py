@@ -36,7 +36,7 @@ def is_dicom(path: Path) -> bool:
     return start[MAGIC_AT:] == MAGIC or (bare and len(start) > MAGIC_AT)
 
 
-def read(path: Path, whole: bool = False) -> Any:
+def read(path: Path, pixels: bool = False) -> Any:
     """Read a file as pydicom's data set: all of it, or its elements before the pixels.
 
     Raises:
@@ -46,7 +46,7 @@ def read(path: Path, whole: bool = False) -> Any:
     pydicom = package("pydicom", path)
     file(path)
     with decoding(path):
-        dataset = pydicom.dcmread(path, stop_before_pixels=not whole, force=is_dicom(path))
+        dataset = pydicom.dcmread(path, stop_before_pixels=not pixels, force=is_dicom(path))
         if not dataset:
             raise ValueError("it has no elements")
         if "TransferSyntaxUID" not in dataset.file_meta:
@@ -85,8 +85,11 @@ def numbers(dataset: Any, name: str, count: int) -> tuple[float, ...]:
 
 def has_image(dataset: Any) -> bool:
     """Return whether a file holds an image: no report, plan, contours or segmentation."""
-    pixels = "Rows" in dataset and "Columns" in dataset
-    return pixels and dataset.get("SOPClassUID") not in SEGMENTATIONS
+    return (
+        "Rows" in dataset
+        and "Columns" in dataset
+        and dataset.get("SOPClassUID") not in SEGMENTATIONS
+    )
 
 
 def object_name(dataset: Any) -> str:
@@ -117,7 +120,7 @@ def require_image(path: Path, dataset: Any) -> None:
     samples = int(dataset.get("SamplesPerPixel", 1))
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))
-    most = 8 if samples == 3 else 64 if "BitsStored" not in dataset else 32
+    limit = 8 if samples == 3 else 64 if "BitsStored" not in dataset else 32
     problem = ""
     if uid == MICROSCOPY:
         problem = "is a slide in tiles; save regions as TIFF"
@@ -125,7 +128,7 @@ def require_image(path: Path, dataset: Any) -> None:
         problem = (
             "has the slices of a volume in one picture (Siemens mosaic); convert it (dcm2niix)"
         )
-    elif colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= most:
+    elif colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= limit:
         problem = (
             f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
             "bits is read, and colour of 8"

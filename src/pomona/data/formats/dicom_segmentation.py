@@ -18,7 +18,7 @@ from pomona.data.images.grid import LPS_TO_RAS, Grid
 from pomona.data.images.image_file import decoding
 from pomona.data.images.slice_stack import Slice, plane_affine
 
-HALF = 0.5  # of the full value of a fractional segment: from here on a voxel is in it
+FRACTION = 0.5  # of the full value of a fractional segment: from here on a voxel is in it
 
 
 class Mask(NamedTuple):
@@ -57,15 +57,15 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
         ConfigError: a decoder is not installed.
     """
     with decoding(path):
-        dataset = dicom_header.read(path, whole=True)
+        dataset = dicom_header.read(path, pixels=True)
         dicom_header.require_decoder(path, dataset.file_meta.TransferSyntaxUID)
         numbers, notes = _classes(path, dataset, names)
-        out = np.zeros(grid.shape if grid else size, np.uint8)
+        mask = np.zeros(grid.shape if grid else size, np.uint8)
         planes = dicom_header.pixels(path, dataset)
         if str(dataset.SegmentationType) == "FRACTIONAL":
-            planes = planes >= HALF * float(dataset.MaximumFractionalValue)
+            planes = planes >= FRACTION * float(dataset.MaximumFractionalValue)
             meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
-            notes.append(f"fractional segments ({meaning}): a voxel is in one from {HALF:g} on")
+            notes.append(f"fractional segments ({meaning}): a voxel is in one from {FRACTION:g} on")
         lookup = np.zeros(max(numbers, default=0) + 1, np.uint8)
         lookup[list(numbers)] = list(numbers.values())
         for frame, plane in enumerate(planes):
@@ -78,8 +78,8 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
                     f"the mask {path} holds segment {min(missing)}, which it does not describe"
                 )
             spot = frame_slice(f"frame {frame + 1}", flat, frame)
-            classes, window = _placed(path, spot, lookup[segments], out.shape, grid)
-            voxels = out[window]
+            classes, window = _placed(path, spot, lookup[segments], mask.shape, grid)
+            voxels = mask[window]
             overlap = (classes > 0) & (voxels > 0) & (voxels != classes)
             if overlap.any():
                 pair = {names[voxels[overlap][0]], names[classes[overlap][0]]}
@@ -88,7 +88,7 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
                     "overlap; give each voxel one class"
                 )
             voxels[classes > 0] = classes[classes > 0]
-        return Mask(grid.turned(out) if grid else out, tuple(notes))
+        return Mask(grid.turned(mask) if grid else mask, tuple(notes))
 
 
 def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
@@ -105,9 +105,9 @@ def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, 
         numbers = {n: n for n in labels if n < len(names)}
         pairs = [f"{labels[n] or n} is {names[n]}" for n in numbers]
         notes = [f"segments are taken by number, as none is named like a class: {listed(pairs, 4)}"]
-    if rest := [f"{n} ({label})" for n, label in labels.items() if n not in numbers]:
+    if nameless := [f"{n} ({label})" for n, label in labels.items() if n not in numbers]:
         raise DataError(
-            f"the mask {path} has segments {listed(rest, 4)}, data.classes names {len(names)} "
+            f"the mask {path} has segments {listed(nameless, 4)}, data.classes names {len(names)} "
             f"classes ({listed(names, 6)}); name each segment there"
         )
     return numbers, notes
@@ -139,7 +139,7 @@ def _placed(
             f"the mask {path} ({spot.name}) or its image {grid.path} does not say where it lies in "
             "the patient; save the mask as NIfTI with the image's affine"
         )
-    plane = Grid.of(path, (*spot.size[::-1], 1), LPS_TO_RAS @ plane_affine(spot))
+    plane = Grid.from_affine(path, (*spot.size[::-1], 1), LPS_TO_RAS @ plane_affine(spot))
     placed = plane.onto(grid, classes.T[:, :, np.newaxis])
     if placed is None:
         raise DataError(

@@ -59,6 +59,7 @@ class Scale:
 
     def values(self, stored: NDArray[Any], path: Path) -> NDArray[Any]:
         """Convert stored numbers. Raises DataError for numbers beyond the dtype."""
+        values: NDArray[Any]
         if self.table is not None:
             # pydicom subtracts in the stored dtype, where it may overflow
             lookup = package("pydicom.pixels", path).apply_modality_lut
@@ -99,17 +100,17 @@ def scale(path: Path, header: Any) -> Scale:
         )
     if table := header.get("ModalityLUTSequence"):
         dtype = np.dtype(f"uint{table[0].LUTDescriptor[2]}")
-        ends = 0.0, float(np.iinfo(dtype).max)
+        limits = 0.0, float(np.iinfo(dtype).max)
     else:
         lowest = -(2 ** (int(header.BitsStored) - 1)) if int(header.PixelRepresentation) else 0
         highest = lowest + 2 ** int(header.BitsStored) - 1
         dtype = scaled_type(lowest, highest, slope, shift)
-        ends = lowest * slope + shift, highest * slope + shift
+        limits = lowest * slope + shift, highest * slope + shift
     inverted = None
     if header.get("PhotometricInterpretation") == "MONOCHROME1":
         action = f"kept, since they are {unit}"
         if unit.split(",")[0] in RELATIVE_UNITS:
-            inverted = sum(ends)
+            inverted = sum(limits)
             action = (
                 f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"
             )
@@ -120,7 +121,7 @@ def scale(path: Path, header: Any) -> Scale:
 def _linear(header: Any) -> tuple[float, float, str]:
     """Return slope, intercept and unit of a frame; 1 and 0 if it has no slope, or a table."""
     slope, shift, unit = header.get("RescaleSlope"), header.get("RescaleIntercept"), _unit(header)
-    mappings = header.get("RealWorldValueMappingSequence") or ()
+    mappings: Any = header.get("RealWorldValueMappingSequence") or ()
     unscaled = (slope, shift) in {(None, None), (1, 0)}
     if header.get("ModalityLUTSequence"):
         slope, shift = 1, 0

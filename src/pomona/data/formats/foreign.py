@@ -31,10 +31,10 @@ def refuse_foreign(path: Path, start: bytes, title: str) -> None:
     """Raise DataError if a file that is read as ``title`` starts as one of another format does."""
     for pattern, suffix in TABLES.items():
         if re.match(pattern, start):
-            form = formats.formats()[suffix]
-            extra = f" (with the extra {form.extra})" if form.extra else ""
+            table = formats.formats()[suffix]
+            extra = f" (with the extra {table.extra})" if table.extra else ""
             raise DataError(
-                f"{path} is a {form.title} file, not {title}; give it the suffix {suffix}{extra}, "
+                f"{path} is a {table.title} file, not {title}; give it the suffix {suffix}{extra}, "
                 "or save it as CSV or Parquet"
             )
     if UNREAD.match(start):

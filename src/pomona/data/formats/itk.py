@@ -12,10 +12,9 @@ from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.images.grid import LPS_TO_RAS, Grid, volume
-from pomona.data.images.image_file import ImageFile, decoding, plain, scaled, scaled_type, within
+from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type
 from pomona.data.images.packages import package
 
-SUFFIXES = (".nrrd", ".nhdr", ".mha", ".mhd")
 MOST_HEADER = 1 << 20  # bytes
 DATA_FILE = re.compile(
     rb"^(?:data ?file|ElementDataFile)\s*[:=]\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE
@@ -38,9 +37,8 @@ def opened(path: Path) -> ImageFile:
     with decoding(path):
         size, channels = tuple(map(int, reader.GetSize())), int(reader.GetNumberOfComponents())
         dtype = _dtype(path, reader)
-        within(path, (*size, channels))
         if len(size) == 2:
-            return plain(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
+            return ImageFile(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
         if len(size) != 3:
             raise DataError(
                 f"{path} has {len(size)} axes of {' x '.join(map(str, size))}; a volume has three: "
@@ -50,7 +48,7 @@ def opened(path: Path) -> ImageFile:
         affine[:3, :3] = np.reshape(reader.GetDirection(), (3, 3)) * reader.GetSpacing()
         affine[:3, 3] = reader.GetOrigin()
         oriented = ORIENTED.search(header) is not None
-        grid = Grid.of(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
+        grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
         return volume(grid, channels, dtype, lambda: _values(path, dtype).transpose(2, 1, 0, 3))
 
 
@@ -100,11 +98,9 @@ def _dtype(path: Path, reader: Any) -> np.dtype[Any]:
     name = package("SimpleITK", path).GetPixelIDValueAsString(reader.GetPixelID())
     if "complex" in name or "label" in name:
         raise DataError(f"{path} holds {name}; store whole or real numbers")
-    if "float" in name:
-        return np.dtype(np.float32)
-    bits = int(name.partition("-bit")[0].split()[-1])
-    limits = np.iinfo(f"{'u' if 'unsigned' in name else ''}int{bits}")
-    return scaled_type(float(limits.min), float(limits.max), 1.0, 0.0)
+    number = "float" if "float" in name else "uint" if "unsigned" in name else "int"
+    bits = name.partition("-bit")[0].split()[-1]
+    return stored_type(np.dtype(f"{number}{bits}"))
 
 
 def _values(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

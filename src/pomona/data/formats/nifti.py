@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.images.grid import Grid, volume
-from pomona.data.images.image_file import ImageFile, decoding, scaled, scaled_type, within
+from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type
 from pomona.data.images.packages import package
 
 PACKED = (".gz", ".bz2")
-STEMS = (".nii", ".img", ".hdr", ".mgh")
-SUFFIXES = (*STEMS, *(stem + packed for stem in STEMS for packed in PACKED), ".mgz")
 IN_MM = {"meter": 1000, "micron": 0.001}
 
 
@@ -42,14 +40,10 @@ def opened(path: Path) -> ImageFile:
             f"{path} has shape {shape}; a volume has (x, y, z): save a flat image as PNG or TIFF"
         )
     shape = (*shape[:3], prod(shape[3:]))
-    within(path, shape)
-    dtype, step = np.dtype(np.float32), 0.0
-    if stored.kind != "f":
-        limits = np.iinfo(stored)
-        dtype = scaled_type(float(limits.min), float(limits.max), slope, shift)
-        step = 0.0 if (slope, shift) == (1, 0) else abs(slope)
+    dtype = stored_type(stored, slope, shift)
+    step = 0.0 if stored.kind == "f" or (slope, shift) == (1, 0) else abs(slope)
     affine, oriented, notes = _affine(image)
-    grid = Grid.of(path, shape[:3], affine, oriented)
+    grid = Grid.from_affine(path, shape[:3], affine, oriented)
     read = partial(_values, path, shape, slope, shift, dtype)
     return volume(grid, shape[3], dtype, read, step=step, notes=notes)
 

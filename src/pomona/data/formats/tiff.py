@@ -128,7 +128,7 @@ def opened(path: Path) -> ImageFile:
     if layout.colours in {"PALETTE", "SEPARATED"}:
         shape = (*shape[:-1], 3)
     if len(shape) == 4 and spacing:
-        grid = Grid.of(path, shape[2::-1], np.diag([*spacing[::-1], 1]), oriented=False)
+        grid = Grid.from_affine(path, shape[2::-1], np.diag([*spacing[::-1], 1]), oriented=False)
         return volume(grid, shape[3], dtype, lambda: load().transpose(2, 1, 0, 3), notes=notes)
     picture = len(shape) == 3 and dtype == np.uint8 and shape[2] in {1, 3}
     image = ImageFile(path, shape, dtype, load, picture=picture)

@@ -6,7 +6,7 @@ the closest stored axes, by permuting and flipping, never by interpolating.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.images.image_file import ImageFile, plain
+from pomona.data.images.image_file import ImageFile
 from pomona.data.images.packages import package
 
 TOLERANCE = 0.1  # of the smallest side of a voxel: less is rounding of numbers in headers
@@ -47,7 +47,7 @@ class Grid:
     oriented: bool = True
 
     @classmethod
-    def of(
+    def from_affine(
         cls, path: Path, shape: Sequence[int], affine: ArrayLike, oriented: bool = True
     ) -> "Grid":
         """Create a grid. Raises DataError for an affine in which two axes coincide or one is
@@ -81,7 +81,9 @@ class Grid:
     @cached_property
     def _turn(self) -> NDArray[np.float64]:
         """For each stored axis, its number among z, y, x, and -1 if it runs against that."""
-        return np.asarray(self._nibabel.io_orientation(self.matrix)) * [-1, 1] + [2, 0]
+        turn: NDArray[np.float64] = self._nibabel.io_orientation(self.matrix)
+        turn[:, 0] = 2 - turn[:, 0]
+        return turn
 
     def turned(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Turn voxels (i, j, k, ...) on the stored axes to (z, y, x, ...)."""
@@ -167,14 +169,16 @@ def volume(
     """Create a file (D, H, W, C) of the voxels (i, j, k, C) that ``voxels`` returns on the grid's
     stored axes; ``attributes``: further ones of ``ImageFile``.
     """
-    image = plain(
+    notes = (*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED]))
+    return ImageFile(
         grid.path,
         (*grid.turned_shape, channels),
         dtype,
         lambda: np.ascontiguousarray(grid.turned(voxels())),
+        grid=grid,
+        notes=notes,
+        **attributes,
     )
-    notes = (*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED]))
-    return replace(image, grid=grid, notes=notes, **attributes)
 
 
 def _times(values: Iterable[float]) -> str:

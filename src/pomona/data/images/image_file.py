@@ -135,6 +135,14 @@ def scaled_type(low: float, high: float, slope: float, shift: float) -> np.dtype
     return np.dtype(np.float32)
 
 
+def stored_type(stored: np.dtype[Any], slope: float = 1.0, shift: float = 0.0) -> np.dtype[Any]:
+    """Return the first image dtype that holds slope * v + shift for all numbers v of a dtype."""
+    if stored.kind == "f":
+        return np.dtype(np.float32)
+    limits = np.iinfo(stored)
+    return scaled_type(float(limits.min), float(limits.max), slope, shift)
+
+
 def scaled(
     values: NDArray[Any], slope: float, shift: float, dtype: np.dtype[Any], path: Path
 ) -> NDArray[Any]:
@@ -153,13 +161,6 @@ def scaled(
             f"{path} holds whole numbers beyond its header, or beyond {dtype}; write it again"
         )
     return converted
-
-
-def plain(
-    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], NDArray[Any]]
-) -> ImageFile:
-    """Create an image file from what every format has. Raises DataError if it has no pixels."""
-    return ImageFile(path, shape, dtype, load)
 
 
 def within(path: Path, shape: tuple[int, ...]) -> None:

@@ -70,15 +70,15 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
         DataError: several series, slices of different form, at one position or shifted against each
             other, missing slices, or no order.
     """
-    kept = [k for k, one in enumerate(slices) if not one.localizer] or [*range(len(slices))]
+    used = [k for k, plane in enumerate(slices) if not plane.localizer] or [*range(len(slices))]
     notes = []
-    if len(kept) < len(slices):
-        overviews = [one.name for one in slices if one.localizer]
+    if len(used) < len(slices):
+        overviews = [plane.name for plane in slices if plane.localizer]
         notes.append(f"{len(overviews)} localizers are left out ({listed(overviews, 2)})")
-    _require_alike(path, [slices[k] for k in kept])
-    placed = all(slices[k].position and slices[k].orientation for k in kept)
-    heights = _heights(path, [slices[k] for k in kept], placed)
-    order = [kept[k] for k in np.argsort(heights, kind="stable")]
+    _require_alike(path, [slices[k] for k in used])
+    placed = all(slices[k].position and slices[k].orientation for k in used)
+    heights = _heights(path, [slices[k] for k in used], placed)
+    order = [used[k] for k in np.argsort(heights, kind="stable")]
     ordered = [slices[k] for k in order]
     steps = np.diff(np.sort(heights))
     usual = float(np.median(steps)) if placed and len(steps) else 1.0
@@ -88,39 +88,39 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     if not placed:
         shape = (*ordered[0].size[::-1], len(ordered))
         affine = plane_affine(replace(ordered[0], position=(), orientation=()))
-        return Block(order, Grid.of(path, shape, affine, oriented=False), tuple(notes))
+        return Block(order, Grid.from_affine(path, shape, affine, oriented=False), tuple(notes))
     if np.abs(steps - usual).max(initial=0) > max(UNEVEN * usual, 0.01):
         notes.append(
             f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
             f"{usual:.4g} mm, nothing is resampled here"
         )
-    grid, more = _grid(path, ordered)
-    return Block(order, grid, (*notes, *more))
+    grid, tilt = _grid(path, ordered)
+    return Block(order, grid, (*notes, *tilt))
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:
     """Return the affine (4, 4) from columns, rows and layers of a slice to mm in DICOM's
     coordinates, with the next layer at its thickness.
     """
-    across, down = np.reshape(plane.orientation or (1, 0, 0, 0, 1, 0), (2, 3))
+    row_direction, column_direction = np.reshape(plane.orientation or (1, 0, 0, 0, 1, 0), (2, 3))
     between_rows, between_columns = plane.spacing or (1.0, 1.0)
     affine = np.eye(4)
-    affine[:3, 0] = across * between_columns
-    affine[:3, 1] = down * between_rows
-    affine[:3, 2] = np.cross(across, down) * (plane.thickness or 1.0)
+    affine[:3, 0] = row_direction * between_columns
+    affine[:3, 1] = column_direction * between_rows
+    affine[:3, 2] = np.cross(row_direction, column_direction) * (plane.thickness or 1.0)
     affine[:3, 3] = plane.position or (0, 0, 0)
     return affine
 
 
 def _require_alike(path: Path, slices: Sequence[Slice]) -> None:
     """Raise DataError unless all slices are of one series, size, orientation and spacing."""
-    first, series = slices[0], len({one.series for one in slices})
+    first, series = slices[0], len({plane.series for plane in slices})
     for name in ("series", "size", "orientation", "spacing"):
-        for one in slices:
-            values, expected = getattr(one, name), getattr(first, name)
+        for plane in slices:
+            values, expected = getattr(plane, name), getattr(first, name)
             if _differs(values, expected):
                 raise DataError(
-                    f"{path}: {one.name} differs from {first.name} in {name} ({values} and "
+                    f"{path}: {plane.name} differs from {first.name} in {name} ({values} and "
                     f"{expected}; {series} series); put each series into its own folder"
                 )
 
@@ -139,8 +139,8 @@ def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.fl
     """
     if placed:
         normal = np.cross(slices[0].orientation[:3], slices[0].orientation[3:])
-        return np.array([one.position for one in slices]) @ normal
-    numbers = [one.number for one in slices]
+        return np.array([np.dot(plane.position, normal) for plane in slices])
+    numbers = [plane.number for plane in slices]
     if None in numbers and len(slices) > 1:
         raise DataError(
             f"{path}: slices without ImagePositionPatient and InstanceNumber have no order; add one"
@@ -155,20 +155,20 @@ def _require_distances(
     doubles = np.flatnonzero(steps <= 1e-3 * max(np.max(steps, initial=0), 1e-3))
     gaps = np.flatnonzero(steps > GAP * usual)
     for index in (*doubles, *gaps):
-        before, after = ordered[index : index + 2]
+        lower, upper = ordered[index : index + 2]
         if not len(doubles):
             raise DataError(
-                f"{path}: slices are missing between {before.name} and {after.name}: distance "
+                f"{path}: slices are missing between {lower.name} and {upper.name}: distance "
                 f"{steps[index]:.4g}, elsewhere {usual:.4g} (mm, or InstanceNumber); fetch the "
                 "series again, or resample it"
             )
         differences = [
-            f"{name} {value} and {after.attributes.get(name)}"
-            for name, value in before.attributes.items()
-            if value != after.attributes.get(name)
+            f"{name} {value} and {upper.attributes.get(name)}"
+            for name, value in lower.attributes.items()
+            if value != upper.attributes.get(name)
         ]
         raise DataError(
-            f"{path}: {before.name} and {after.name} are at the same position and differ in "
+            f"{path}: {lower.name} and {upper.name} are at the same position and differ in "
             f"{listed(differences, 3) or 'nothing'} ({len(ordered)} slices at "
             f"{len(ordered) - len(doubles)} positions); keep one of them, or put each volume "
             "(echo, time point) into its own folder"
@@ -182,7 +182,7 @@ def _grid(path: Path, ordered: Sequence[Slice]) -> tuple[Grid, list[str]]:
     """
     first, notes, affine = ordered[0], list[str](), plane_affine(ordered[0])
     if len(ordered) > 1:
-        offsets = np.array([one.position for one in ordered]) - first.position
+        offsets = np.array([plane.position for plane in ordered]) - first.position
         line = offsets[-1] / np.linalg.norm(offsets[-1])
         aside = np.linalg.norm(offsets - np.outer(offsets @ line, line), axis=1)
         if aside.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
@@ -199,4 +199,4 @@ def _grid(path: Path, ordered: Sequence[Slice]) -> tuple[Grid, list[str]]:
             )
         affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
     shape = (*first.size[::-1], len(ordered))
-    return Grid.of(path, shape, LPS_TO_RAS @ affine), notes
+    return Grid.from_affine(path, shape, LPS_TO_RAS @ affine), notes
