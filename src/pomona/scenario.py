@@ -36,7 +36,13 @@ from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
-from pomona.objective.dataset import DeviceDataset, as_learned, cached
+from pomona.objective.dataset import (
+    DeviceDataset,
+    as_learned,
+    cached,
+    groups_of,
+    largest_groups,
+)
 from pomona.objective.native import NativeObjective
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import Criterion, Objective
@@ -50,7 +56,7 @@ from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition, client_names
 from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
-from pomona.privacy.accounting import projected_epsilon
+from pomona.privacy.accounting import epsilon, of_groups, projected
 from pomona.scenario_checks import require_patches, require_private, require_samples, require_task
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
@@ -293,19 +299,41 @@ class Scenario:
         settings = self.config.privacy
         return PrivateObjective(self.objective(), module, space, settings, folder, run=run)
 
-    def epsilons(self, alone: bool = False) -> list[float]:
-        """Return upper bounds of each client's epsilon for the whole run; ``alone``: by its own
-        noise alone.
+    @property
+    def unprotected_groups(self) -> bool:
+        """Whether epsilon is of a row, and some client has several training rows of one group."""
+        privacy = self.config.privacy
+        return privacy is not None and privacy.unit == "row" and max(self.largest_groups()) > 1
 
-        Raises ConfigError without accountants.
+    def largest_groups(self) -> list[int]:
+        """Return the most training samples that one group has, for each client."""
+        return largest_groups(groups_of(self.dataset), self.partition)
+
+    def epsilons(self, alone: bool = False, groups: bool = False) -> list[float]:
+        """Return upper bounds of each client's epsilon for the whole run.
+
+        Args:
+            alone: by its own noise alone.
+            groups: for all training samples of any one of its groups.
+
+        Raises:
+            ConfigError: the accountants are not installed.
         """
         c = self.config
         assert c.privacy
         settings = c.privacy.alone if alone else c.privacy
         asked, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
-        cost = cache(lambda n, r: projected_epsilon(settings, asked, n, c.batch_size, c.passes, r))
-        sizes = [len(rows.train) for rows in self.partition.clients]
-        return [cost(n, c.adapt_rounds if i in unseen else c.rounds) for i, n in enumerate(sizes)]
+        rows = self.largest_groups() if groups else [1] * len(self.partition.clients)
+
+        @cache
+        def cost(n: int, rounds: int, rows: int) -> float:
+            history = projected(settings, n, c.batch_size, asked, c.passes, rounds)
+            return epsilon(settings, of_groups(history, rows))
+
+        return [
+            cost(len(own.train), c.adapt_rounds if i in unseen else c.rounds, rows[i])
+            for i, own in enumerate(self.partition.clients)
+        ]
 
     def objective(self) -> Objective:
         """Return the objective over this scenario's data, or over the features of a frozen part.
@@ -453,10 +481,9 @@ class Scenario:
 
     def test_groups(self) -> dict[int, NDArray[np.int64]]:
         """Return (n,) int64 the group of each client's test samples; empty without groups."""
-        data = self.dataset
-        if data.groups is None:
+        groups = groups_of(self.dataset)
+        if groups is None:
             return {}
-        groups = data.groups.within(data.owners.client if data.owners else None)
         return {
             i: np.unique(groups[c.test], return_inverse=True)[1]
             for i, c in enumerate(self.partition.clients)

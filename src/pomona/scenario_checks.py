@@ -23,7 +23,7 @@ def require_private(
 
     ``agreed``: whether the clients have agreed on class names before.
     """
-    from pomona.objective.private import refuse_statistics
+    from pomona.objective.private import WITHOUT_GROUPS, refuse_statistics
     from pomona.privacy.settings import require_releases
 
     assert config.privacy
@@ -33,6 +33,8 @@ def require_private(
     _refuse_learnt_edges(config, dataset, agreed)
     data, entry = config.data, CATALOGUE.get(config.data.name)
     named = agreed or (isinstance(data, ClassNames) and data.classes) or entry
+    if config.privacy.unit == "group" and dataset.groups is None:
+        raise ConfigError(WITHOUT_GROUPS)
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None

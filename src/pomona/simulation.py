@@ -68,6 +68,7 @@ from pomona.personal.collect import (
     save_models,
 )
 from pomona.personal.model import metadata
+from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
@@ -290,9 +291,14 @@ def _train(
         notes.add(warning)
     if config.privacy:
         worst, delta = max(scenario.epsilons()), config.privacy.delta
-        line = f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}"
+        line = (
+            f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}, for one "
+            f"{config.privacy.unit}"
+        )
         if whom := against(config):
             line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+        if scenario.unprotected_groups:
+            line += f"; {groups_note(scenario.largest_groups(), scenario.epsilons(groups=True))}"
         notes.add(line)
     if not found:
         if out:
@@ -454,6 +460,11 @@ def _collected(
     spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
     added = noise_adds_up(config)
     alone = transport.collect(ClientRuntime.spent_alone, everybody) if added else None
+    by_groups = (
+        transport.collect(ClientRuntime.spent_by_groups, everybody)
+        if scenario.unprotected_groups
+        else None
+    )
     filed = sum(transport.collect(ClientRuntime.filed, everybody)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
@@ -462,22 +473,32 @@ def _collected(
         if config.attack and config.attack.kind == "backdoor"
         else {}
     )
-    return {"state_files_bytes": filed, **busy, **privacy(config, spent, alone), **answered}
+    section = privacy(config, spent, alone)
+    if section and by_groups:
+        rows, bounds = scenario.largest_groups(), _bounded(by_groups)
+        section["privacy"]["groups"] = {"rows": rows, "clients": bounds}
+    return {"state_files_bytes": filed, **busy, **section, **answered}
 
 
 def privacy(
     config: Config, spent: Sequence[float] | None, alone: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Return the summary's privacy section: each client's epsilon, None if unbounded; where others'
-    noise counts, also by its own noise alone.
+    """Return the summary's privacy section: each client's epsilon, None if unbounded, and its unit;
+    where others' noise counts, also by its own noise alone.
     """
     if not config.privacy or spent is None:
         return {}
     bounded = _bounded(spent)
     worst = None if None in bounded else max(spent)
     p = config.privacy
-    said = {"epsilon": worst, "delta": p.delta, "clients": bounded, "void": p.void}
-    return {"privacy": said | ({"alone": _bounded(alone)} if alone else {})}
+    section = {
+        "epsilon": worst,
+        "delta": p.delta,
+        "unit": p.unit,
+        "clients": bounded,
+        "void": p.void,
+    }
+    return {"privacy": section | ({"alone": _bounded(alone)} if alone else {})}
 
 
 def _bounded(spent: Sequence[float]) -> list[float | None]:

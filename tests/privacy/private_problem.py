@@ -10,7 +10,7 @@ from torch import Tensor
 from pomona.core.rng import stream
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Passes
-from pomona.data.dataset import Dataset
+from pomona.data.dataset import Dataset, RowGroups
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods.base import Initial, Method
@@ -68,12 +68,20 @@ class Problem:
 
 
 def problem(
-    folder: Path, settings: Privacy, sizes=(12, 9), data_seed=1, model="mlp", chunk=None
+    folder: Path,
+    settings: Privacy,
+    sizes=(12, 9),
+    data_seed=1,
+    model="mlp",
+    chunk=None,
+    groups=None,
 ) -> Problem:
+    """``groups``: of all samples in order, if there are groups."""
     n = sum(sizes)
     draw = stream(data_seed, "data")
     x, y = draw.normal(size=(n, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, n)
-    dataset = Dataset("noise", "table", x, y, tuple("abc"), n)
+    together = None if groups is None else RowGroups("patient", np.asarray(groups, np.int64))
+    dataset = Dataset("noise", "table", x, y, tuple("abc"), n, groups=together)
     ends = np.cumsum(sizes)
     clients = tuple(
         ClientRows(np.arange(e - s, e), np.arange(e - s, e)[: min(s, 2)], np.arange(0, 2))

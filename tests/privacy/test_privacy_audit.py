@@ -81,6 +81,6 @@ def test_the_released_sums_are_those_of_the_claim(tmp_path):
 def test_the_sampler_and_the_noise_at_a_million(tmp_path):
     z = gaussian(1_000_000, stream(7, "noise")).numpy()
     assert 2 * min(stats.chi2.cdf((z**2).sum(), len(z)), stats.chi2.sf((z**2).sum(), len(z))) > 1e-6
-    sizes = [len(poisson(100, 10, stream(7, "sample", i))) for i in range(50_000)]
+    sizes = [len(poisson(100, 0.1, stream(7, "sample", i))) for i in range(50_000)]
     assert abs(np.mean(sizes) - 10) < 5 * math.sqrt(9 / 50_000)
     assert abs(np.var(sizes) - 9) < 5 * 9 * math.sqrt(2 / 50_000) * 1.1

@@ -97,7 +97,7 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
     n, size, T = 40, 10, 4000
     hits = np.zeros((T, n))
     for step in range(T):
-        hits[step, poisson(n, size, stream(1, "sample", 1, step))] = 1
+        hits[step, poisson(n, rate(n, size), stream(1, "sample", 1, step))] = 1
     q = rate(n, size)
     assert q == 0.25
     expected = T * q * (1 - q)

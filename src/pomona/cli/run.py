@@ -26,6 +26,7 @@ from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError
 from pomona.federation.callbacks import CallbackList
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
+from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
@@ -324,7 +325,10 @@ def _spent(privacy: Mapping[str, Any]) -> str:
     if alone := privacy.get("alone"):
         most = "no bound" if None in alone else f"{max(alone):.3g}"
         bound += f" with others' noise in the sums, {most} by its own alone"
-    return f"privacy: the client that spent most has {bound}" + (f"; {void}" if void else "")
+    line = f"privacy: the client that spent most has {bound}, for one {privacy['unit']}"
+    if (groups := privacy.get("groups")) and not void:
+        line += f"; {groups_note(groups['rows'], groups['clients'])}"
+    return line + (f"; {void}" if void else "")
 
 
 def _effort(result: Result) -> str:

@@ -198,6 +198,10 @@ class ClientRuntime:
         """Return a client's epsilon so far by its own noise alone."""
         return self.objective.spent_alone(client)
 
+    def spent_by_groups(self, client: int) -> float:
+        """Return a client's epsilon so far for all training samples of any one of its groups."""
+        return self.objective.spent_by_groups(client)
+
     def position(self, client: int) -> list[Any]:
         """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""
         return list(self.objective.position(client))

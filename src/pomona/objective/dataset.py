@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, multiprocessing
 
 from pomona.core.bounds import SPLITS, Targets
@@ -67,6 +68,8 @@ class DeviceDataset:
         augment: changes of training images, from ``augmentation.parsed``.
         patch: patch size for training on images with masks; None for whole images.
         clustered: (split, client) with several samples of one group, e.g. rows of one patient.
+        groups: (N,) int64 number of each sample's group, if there are groups; those of different
+            owners differ.
     """
 
     x: Tensor
@@ -82,6 +85,7 @@ class DeviceDataset:
     augment: tuple[str, ...] = ()
     patch: PatchSettings | None = None
     clustered: frozenset[tuple[str, int]] = frozenset()
+    groups: Tensor | None = None
 
     @classmethod
     def of(
@@ -110,8 +114,20 @@ class DeviceDataset:
                 for v in (dataset.target_shift, dataset.target_scale)
             )
             units = moved, scaled
-        several = clustered(dataset, partition)
-        return cls(x, y, shift, scale, own, targets, held, units, dataset.edges, clustered=several)
+        groups = groups_of(dataset)
+        return cls(
+            x,
+            y,
+            shift,
+            scale,
+            own,
+            targets,
+            held,
+            units,
+            dataset.edges,
+            clustered=clustered(groups, partition),
+            groups=None if groups is None else torch.from_numpy(groups).to(device),
+        )
 
     def class_counts(self, client: int) -> Tensor | None:
         """Return the training samples (pixels, of masks) per class, up to the client's last; None
@@ -221,11 +237,25 @@ class DeviceDataset:
         return [len(r) for r in self.rows[split]]
 
 
-def clustered(dataset: Dataset, partition: Partition) -> frozenset[tuple[str, int]]:
-    """Return the (split, client) pairs in which several samples are of one group."""
+def groups_of(dataset: Dataset) -> NDArray[np.int64] | None:
+    """Return the number of each sample's group within its owner (N,); None without groups."""
     if dataset.groups is None:
+        return None
+    return dataset.groups.within(dataset.owners.client if dataset.owners else None)
+
+
+def largest_groups(groups: NDArray[np.int64] | None, partition: Partition) -> list[int]:
+    """Return the most training samples that one group has, for each client; 1 without groups."""
+    if groups is None:
+        return [1] * len(partition.clients)
+    counts = (np.unique(groups[c.train], return_counts=True)[1] for c in partition.clients)
+    return [int(count.max(initial=1)) for count in counts]
+
+
+def clustered(groups: NDArray[np.int64] | None, partition: Partition) -> frozenset[tuple[str, int]]:
+    """Return the (split, client) pairs in which several samples are of one group."""
+    if groups is None:
         return frozenset()
-    groups = dataset.groups.within(dataset.owners.client if dataset.owners else None)
     return frozenset(
         (split, i)
         for split in SPLITS

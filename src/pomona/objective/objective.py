@@ -294,3 +294,9 @@ class Objective(GradientSource, Protocol):
     def spent_alone(self, client: int) -> float:
         """Return a client's epsilon so far by its own noise alone; infinite without privacy."""
         return self.spent(client)
+
+    def spent_by_groups(self, client: int) -> float:
+        """Return a client's epsilon so far for all training samples of any one of its groups;
+        infinite without privacy.
+        """
+        return self.spent(client)

@@ -5,6 +5,10 @@
 is the only function of private data that a method receives: everything computed from G (APPLE's
 step on its directed relationships, FedALA's weights, APFL's alpha) is post-processing without
 further cost. B is the expected batch size, min(batch_size, n), never the drawn one.
+
+With ``privacy.unit = "group"`` i is a group of samples, such as those of a patient: groups are
+drawn whole with the same q, and dF_i is the sum over the group's samples (McMahan et al., ICLR
+2018, clip users' updates alike). B stays the expected number of samples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +33,10 @@ from pomona.privacy.settings import SECOND_ORDER, Privacy, require_acknowledged
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
 CHUNK_SAMPLES = 64
+WITHOUT_GROUPS = (
+    'privacy.unit = "group" needs groups, and the data have none: set data.group_column, or '
+    "privacy.unit = row"
+)
 
 
 class PrivateObjective(Objective):
@@ -110,6 +118,14 @@ class PrivateObjective(Objective):
         """Return a client's epsilon so far by its own noise alone."""
         return self.key_store(client).spent_alone()
 
+    def spent_by_groups(self, client: int) -> float:
+        """Return a client's epsilon so far for all training samples of any one of its groups."""
+        if self._settings.unit == "group" or self.data.groups is None:
+            return self.spent(client)
+        groups = self.data.groups[self.data.rows["train"][client]]
+        most = int(groups.unique(return_counts=True)[1].max()) if len(groups) else 1
+        return self.key_store(client).spent(most)
+
     def _open(self, client: int, since: Position | None = None) -> KeyStore:
         return KeyStore.open(self._folder, client, self._settings, since, self._run)
 
@@ -120,7 +136,7 @@ class PrivateObjective(Objective):
         n, store = len(rows), self.key_store(pass_.client)
         for step in range(pass_.passes.batches(steps(n, pass_.size, pass_.share))):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
-            index = rows[store.batch(draw).to(rows.device)]
+            index = rows[store.batch(draw, self._groups(rows)).to(rows.device)]
             self._drawn[index] = pass_.client, draw
             yield index
 
@@ -172,20 +188,55 @@ class PrivateObjective(Objective):
     def clipped_sum(
         self, row: Tensor, index: Tensor, view: View | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return mean loss () and sum (d,) float64 of clipped gradients of samples ``index``;
-        private, no noise.
+        """Return mean loss () and sum (d,) float64 of clipped gradients of samples ``index``, or of
+        their groups; private, no noise.
         """
         loss, total = row.new_zeros(()), torch.zeros_like(row, dtype=torch.float64)
-        parameters = {e.name: e.view(row) for e in self._space.parameters}
-        for part in index.split(self._chunk) if len(index) else ():
-            parts, values = self._each(parameters, *self.data.seen(padded(part, self._chunk), view))
-            P = row.new_zeros(self._chunk, len(row))
-            for entry in self._space.parameters:
-                entry.view(P).copy_(parts[entry.name])
-            P[len(part) :] = 0
-            total += clipped(P, self._settings.max_grad_norm).sum(0)
+        C = self._settings.max_grad_norm
+        groups = self._groups(index)
+        if groups is not None:
+            order = groups.argsort(stable=True)
+            index, groups = index[order], groups[order]
+        begun = torch.zeros_like(total)  # of the group that the next chunk continues
+        for start in range(0, len(index), self._chunk):
+            part = index[start : start + self._chunk]
+            P, values = self._gradients(row, part, view)
             loss = loss + values[: len(part)].sum() / len(index)
+            if groups is None:
+                total += clipped(P, C).sum(0)
+                continue
+            numbers = groups[start : start + self._chunk]
+            sums = begun.new_zeros(int(numbers[-1] - numbers[0]) + 1, len(row))
+            sums.index_add_(0, numbers - numbers[0], P[: len(part)].double())
+            sums[0] += begun
+            following = groups[start + self._chunk : start + self._chunk + 1]
+            continues = bool((following == numbers[-1]).any())
+            begun = sums[-1] if continues else torch.zeros_like(total)
+            total += clipped(sums[: len(sums) - continues], C).sum(0)
         return loss, total
+
+    def _gradients(self, row: Tensor, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
+        """Return gradients (chunk, d) and losses (chunk,) of up to a chunk of samples; gradients
+        beyond them are zero.
+        """
+        parameters = {e.name: e.view(row) for e in self._space.parameters}
+        parts, values = self._each(parameters, *self.data.seen(padded(index, self._chunk), view))
+        P = row.new_zeros(self._chunk, len(row))
+        for entry in self._space.parameters:
+            entry.view(P).copy_(parts[entry.name])
+        P[len(index) :] = 0
+        return P, values
+
+    def _groups(self, rows: Tensor) -> Tensor | None:
+        """Return the groups of rows (n,), numbered from 0 among them; None where rows are the unit.
+
+        Raises ConfigError if the data have no groups.
+        """
+        if self._settings.unit == "row":
+            return None
+        if self.data.groups is None:
+            raise ConfigError(WITHOUT_GROUPS)
+        return self.data.groups[rows].unique(return_inverse=True)[1]
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
         """Refuse, because such a product is not a clipped gradient. Raises ConfigError."""

@@ -26,6 +26,7 @@ from pomona.core.files import LONG, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
+from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import digest
@@ -120,7 +121,7 @@ def card_of(
         if metrics
         else "Not measured: this client has no test samples.",
         figures(metrics),
-        _privacy(scenario, epsilon),
+        _privacy(scenario, client, epsilon),
         _learnt(title, sources),
         [(title, _largest(weights)) for title, weights in sources.weights.items()],
         [*_hashes(scenario, path).items(), *hashes.items()],
@@ -231,7 +232,7 @@ def _people(path: Path) -> bytes:
     return PEOPLE.encode()
 
 
-def _privacy(scenario: Scenario, epsilon: float | None) -> str:
+def _privacy(scenario: Scenario, client: int, epsilon: float | None) -> str:
     privacy = scenario.config.privacy
     if not privacy:
         return "None: what this client sent had no noise."
@@ -240,8 +241,15 @@ def _privacy(scenario: Scenario, epsilon: float | None) -> str:
     if epsilon is None or not isfinite(epsilon):
         return "No bound: noise was added, but epsilon is not finite."
     whom = f", {said}" if (said := against(scenario.config)) else ""
-    bound = f"epsilon {epsilon:.4g} at delta {privacy.delta:g}"
-    return f"{bound}, for one sample of this client{whom}."
+    protected = "one group of samples" if privacy.unit == "group" else "one sample"
+    bound = (
+        f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for {protected} of this client{whom}."
+    )
+    if not scenario.unprotected_groups:
+        return bound
+    rows, bounds = scenario.largest_groups(), scenario.epsilons(groups=True)
+    note = groups_note([rows[client]], [bounds[client]])
+    return f"{bound} Over all rounds {note}."
 
 
 def _learnt(method: str, sources: Sources) -> str:

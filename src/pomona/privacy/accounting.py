@@ -136,6 +136,20 @@ def effective(sigma: float, q: float, honest: int) -> float:
     return sigma * math.sqrt(1 + (honest - 1) * q * q)
 
 
+def of_groups(history: History, most: int) -> Counter[Event]:
+    """Return a history that bounds what the same releases reveal about ``most`` rows together.
+
+    The rows drawn into a batch are Binomial(most, q), and their gradients sum to at most that many
+    clipping norms. A mechanism of random sensitivity is dominated by one of stochastically larger
+    sensitivity (Choquette-Choo et al., ICLR 2024, on mixtures of Gaussians): here by all rows, with
+    the probability that any of them is drawn.
+    """
+    bounds: Counter[Event] = Counter()
+    for event, count in history.items():
+        bounds[Event(event.sigma / most, 1 - (1 - event.q) ** most)] += count
+    return bounds
+
+
 @dataclass
 class Budget:
     """Budget check that avoids running the accountant at every release.

@@ -42,13 +42,15 @@ class Draw:
 @dataclass(frozen=True)
 class LedgerEntry:
     """One release: its batch, its noise multiplier (0: none), its unique name (hex), and of how
-    many clients the noise counts, if it is made in a sum.
+    many clients the noise counts, if it is made in a sum; ``unit``: what was drawn and clipped as
+    one, "row" or "group".
     """
 
     draw: Draw
     sigma: float
     release: str
     honest: int = 1
+    unit: str = "row"
 
     @property
     def effective(self) -> float:
@@ -58,14 +60,26 @@ class LedgerEntry:
     def line(self) -> dict[str, Any]:
         """Return the fields of its line, by name, in alphabetical order."""
         in_a_sum = {"honest": self.honest} if self.honest > 1 else {}
-        fields = {**asdict(self.draw), "sigma": self.sigma, "release": self.release, **in_a_sum}
+        unit = {"unit": self.unit} if self.unit != "row" else {}
+        fields = {
+            **asdict(self.draw),
+            "sigma": self.sigma,
+            "release": self.release,
+            **in_a_sum,
+            **unit,
+        }
         return dict(sorted(fields.items()))
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> "LedgerEntry":
         """Create an entry from the fields of a line, the inverse of ``line``."""
         draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
-        return cls(draw, float(line["sigma"]), str(line["release"]), int(line.get("honest", 1)))
+        unit = str(line.get("unit", "row"))
+        if unit not in {"row", "group"}:
+            raise ValueError(f"unit is {unit!r}")
+        return cls(
+            draw, float(line["sigma"]), str(line["release"]), int(line.get("honest", 1)), unit
+        )
 
 
 class Position(NamedTuple):
@@ -176,6 +190,10 @@ class Ledger:
             sigmas.append(entry.effective)
             events[Event(combined(sigmas), q)] += 1
         return +events
+
+    def units(self) -> set[str]:
+        """Return the units of all releases so far."""
+        return {entry.unit for entries in self._batches.values() for entry in entries}
 
     def position(self) -> Position:
         """Current position."""

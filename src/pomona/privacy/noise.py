@@ -27,18 +27,18 @@ from torch import Tensor
 from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.files import publish, text
 from pomona.core.rng import stream
-from pomona.privacy.accounting import Budget, epsilon, rate, with_room
+from pomona.privacy.accounting import Budget, epsilon, of_groups, rate, with_room
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
 from pomona.privacy.settings import Privacy
 
 BELOW = 1 - 2**-20  # more than the possible rounding error of a norm
 
 
-def poisson(n: int, size: int, generator: np.random.Generator) -> NDArray[np.int64]:
+def poisson(n: int, q: float, generator: np.random.Generator) -> NDArray[np.int64]:
     """Draw a Poisson sample of range(n), ascending: each independently with probability q; may be
     empty.
     """
-    return np.flatnonzero(generator.random(n) < rate(n, size))
+    return np.flatnonzero(generator.random(n) < q)
 
 
 def clipped(P: Tensor, C: float) -> Tensor:
@@ -129,6 +129,11 @@ class KeyStore:
             )
         if since:
             account.require(since)
+        if other := account.units() - {settings.unit}:
+            raise PrivacyError(
+                f"{ledger} counts releases of a {other.pop()}, and privacy.unit is "
+                f"{settings.unit!r}; keep the unit, or give a new folder"
+            )
         return cls(client, settings, account, secret, run)
 
     def within(self, most: float) -> None:
@@ -138,14 +143,20 @@ class KeyStore:
                 self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)})
             )
 
-    def batch(self, draw: Draw) -> Tensor:
+    def batch(self, draw: Draw, groups: Tensor | None = None) -> Tensor:
         """Return the Poisson sample at an address: positions (b,) int64 among the client's n rows,
         ascending.
+
+        ``groups``: (n,) int64 number of each row's group, from 0; each group is drawn whole, with
+        the probability of a row.
         """
         address = (draw.round, draw.step, draw.n, draw.size)
-        return torch.from_numpy(
-            poisson(draw.n, draw.size, self._stream(f"sample {draw.purpose}", *address))
-        )
+        generator = self._stream(f"sample {draw.purpose}", *address)
+        if groups is None:
+            return torch.from_numpy(poisson(draw.n, rate(draw.n, draw.size), generator))
+        count = int(groups.max()) + 1 if len(groups) else 0
+        chosen = poisson(count, rate(draw.n, draw.size), generator)
+        return torch.isin(groups, torch.from_numpy(chosen).to(groups.device)).nonzero().flatten()
 
     def release(self, draw: Draw, question: Tensor, total: Tensor) -> Tensor:
         """Return the clipped sum ``total`` (d,) with noise, float64, after recording it in the
@@ -162,16 +173,18 @@ class KeyStore:
         """
         name = self._name(draw, question, total)
         honest = self.settings.counted(draw.purpose)
-        self._spend(LedgerEntry(draw, self.settings.noise_multiplier, name, honest))
+        sigma, unit = self.settings.noise_multiplier, self.settings.unit
+        self._spend(LedgerEntry(draw, sigma, name, honest, unit))
         noise = gaussian(len(total), self._stream("noise", int(name, 16))).to(total.device)
-        return total + self.settings.noise_multiplier * self.settings.max_grad_norm * noise
+        return total + sigma * self.settings.max_grad_norm * noise
 
     def unprotected(self, draw: Draw, question: Tensor) -> None:
         """Record a release without noise; epsilon is infinite from here on.
 
         Raises as ``release`` does.
         """
-        self._spend(LedgerEntry(draw, 0.0, self._name(draw, question, question)))
+        name = self._name(draw, question, question)
+        self._spend(LedgerEntry(draw, 0.0, name, unit=self.settings.unit))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
         """Return a 60-bit seed for dropout masks on a CPU: secret, and the same when a release is
@@ -185,9 +198,9 @@ class KeyStore:
         """
         return int(self._name(draw)[:15], 16)
 
-    def spent(self) -> float:
-        """Return epsilon so far."""
-        return epsilon(self.settings, self.ledger.history())
+    def spent(self, rows: int = 1) -> float:
+        """Return epsilon so far, for so many rows of one group together."""
+        return epsilon(self.settings, of_groups(self.ledger.history(), rows))
 
     def spent_alone(self) -> float:
         """Return epsilon so far by the client's own noise alone."""
@@ -220,6 +233,8 @@ class KeyStore:
     def _name(self, draw: Draw, *tensors: Tensor) -> str:
         settings, name = self.settings, hashlib.blake2b(key=self._key, digest_size=32)
         name.update(repr((draw, settings.noise_multiplier, settings.max_grad_norm)).encode())
+        if settings.unit != "row":
+            name.update(settings.unit.encode())
         if settings.counted(draw.purpose) > 1 and settings.seed is None:
             name.update(self.run.encode())
         for tensor in tensors:

@@ -4,6 +4,7 @@ acknowledged by its name.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -35,6 +36,11 @@ class Privacy(Settings):
     )
     accountant: Literal["rdp", "prv"] = Field(
         "rdp", description="how losses add up: Renyi, or the tighter numerical one"
+    )
+    unit: Literal["row", "group"] = Field(
+        "row",
+        description="what epsilon protects: one row, or all rows of a group at a client "
+        "(data.group_column), such as a patient's: groups are drawn and clipped as one",
     )
     honest: int = Field(
         1,
@@ -92,6 +98,21 @@ def in_sums(honest: int, least: int) -> str:
     return (
         f"against those who see sums of {least} clients or more alone, of which up to "
         f"{least - honest} may be with them"
+    )
+
+
+def groups_note(rows: Sequence[int], epsilons: Sequence[float | None]) -> str:
+    """Say how little epsilon of a row protects a group.
+
+    Args:
+        rows: the most training rows of one group, by client.
+        epsilons: for all rows of any one group, by client; None or infinite for no bound.
+    """
+    bounded = [e for e in epsilons if e is not None and isfinite(e)]
+    bound = f"{max(bounded):.3g}" if len(bounded) == len(epsilons) else "without bound"
+    return (
+        f"a group (data.group_column) has up to {max(rows)} training rows at a client, for which "
+        f"together epsilon is {bound}: set privacy.unit = group to protect groups"
     )
 
 

@@ -197,12 +197,19 @@ class _Unseen(Kind):
     mean: Figure
 
 
+class _GroupsSpent(Kind):
+    rows: list[Number]
+    clients: list[Figure]
+
+
 class _Spent(Kind):
     epsilon: Figure
     delta: Figure
     clients: list[Figure]
     void: Line | None = None
     alone: list[Figure] | None = None
+    unit: Line = "row"
+    groups: _GroupsSpent | None = None
 
 
 class _Summary(Kind):

@@ -26,7 +26,8 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
     accuracy the papers' BMCTA) are means over clients; ``pooled`` (all test samples together; None
     for a metric that is not a mean over samples), ``worst``, ``percentile_10`` and ``loss`` (mean
     over clients, of the loss in ``loss_name``) are for the last round evaluated. Bytes and seconds
-    are totals over all recorded rounds and clients.
+    are totals over all recorded rounds and clients. Private runs have ``epsilon``, the largest of a
+    client (None: no bound), at ``delta``, for one ``unit`` of its training data.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -57,7 +58,17 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
         "bytes_down": sum(sum(r.bytes_down) for r in result.rounds),
         "bytes_up": sum(sum(r.bytes_up) for r in result.rounds),
         "seconds": float(sum(r.seconds for r in result.rounds)),
+        **_privacy(result),
     }
+
+
+def _privacy(result: Result) -> dict[str, Any]:
+    """Return the largest epsilon of a client, its delta and its unit; nothing without privacy."""
+    spent = result.summary.get("privacy")
+    if not spent:
+        return {}
+    epsilon = None if spent["void"] else spent["epsilon"]
+    return {"epsilon": epsilon, "delta": spent["delta"], "unit": spent.get("unit", "row")}
 
 
 def _over_clients(run: Run, key: Key) -> dict[str, Any]:
@@ -148,10 +159,12 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     shown = distinct(list(rows))
     metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
     words, numbers = _word_columns(shown, len(metrics) > 1), _number_columns(metrics)
+    private = any("epsilon" in row for row in shown)
     lines = [
         [
             *(told(row) for told in words.values()),
             *(metric_named(row["metric"]).number(row[key]) for key in numbers.values()),
+            *([_epsilon(row)] if private else []),
             *_costs(row),
         ]
         for row in shown
@@ -161,7 +174,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         if len(metrics) == 1
         else "On test data, each run in its own metric"
     )
-    header = [*words, *numbers, "loss", "sent", "seconds"]
+    header = [*words, *numbers, *(["epsilon"] if private else []), "loss", "sent", "seconds"]
     bold = [(i, 0) for i, row in enumerate(shown) if row["headline"]]
     bold += [
         (i, len(words) + list(numbers.values()).index(key))
@@ -212,6 +225,15 @@ def _judged(row: dict[str, Any]) -> str:
 
 def _tenth(metrics: Sequence[Metric]) -> str:
     return "10th pct." if all(metric.higher for metric in metrics) else "10th/90th pct."
+
+
+def _epsilon(row: dict[str, Any]) -> str:
+    """Return a run's epsilon with its delta and unit, in one cell."""
+    if "epsilon" not in row:
+        return "no privacy"
+    if row["epsilon"] is None:
+        return "no bound"
+    return f"{row['epsilon']:.3g} (delta {row['delta']:g}, one {row['unit']})"
 
 
 def _costs(row: dict[str, Any]) -> list[str]:

@@ -186,4 +186,5 @@ class PrivateRun:
             for k in range(times * gradients.per_batch):
                 release = hashlib.blake2b(f"{name} {draw} {k}".encode(), digest_size=32).hexdigest()
                 sigma = self.settings.noise_multiplier if gradients.noised else 0.0
-                yield LedgerEntry(draw, sigma, release, self.settings.counted(draw.purpose))
+                honest = self.settings.counted(draw.purpose)
+                yield LedgerEntry(draw, sigma, release, honest, self.settings.unit)

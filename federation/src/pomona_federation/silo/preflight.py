@@ -10,6 +10,7 @@ from typing import Any
 from pomona.core.errors import DataError, PomonaError, ProtocolError
 from pomona.core.registry import importable
 from pomona.federation.noise_in_sums import against
+from pomona.privacy.settings import groups_note
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json
@@ -242,6 +243,8 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         if whom := against(own.config):
             leaves["epsilon"] += f", {whom}"
             leaves["alone"] = _whole_run(worst_cost(own, alone=True))
+        if own.unprotected_groups:
+            leaves["groups"] = groups_note(own.largest_groups(), own.epsilons(groups=True))
         leaves["total"] = str(found.total)
     work.require_affordable()
     sizes = (

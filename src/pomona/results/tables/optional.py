@@ -2,7 +2,7 @@
 train, and epsilon.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,12 +210,13 @@ def privacy(runs: list[Run]) -> Table:
     """Return the epsilon of each client of a private run."""
     private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
     several, added = len(private) > 1, any("alone" in spent for _, spent in private)
+    grouped = any("groups" in spent for _, spent in private)
     return Table(
         "privacy",
         "What privacy was spent",
         [
             "Differential privacy: the smaller ε, the less a client's uplinks reveal about any one "
-            "training sample.",
+            "training sample, or about all samples of a group where that is the unit.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
         ],
         [
@@ -223,6 +224,7 @@ def privacy(runs: list[Run]) -> Table:
             *(["Run"] if several else []),
             "ε",
             *(["ε by its own noise alone"] if added else []),
+            *(["Most samples of a group", "ε of that group"] if grouped else []),
         ],
         [
             [
@@ -230,12 +232,18 @@ def privacy(runs: list[Run]) -> Table:
                 *([run.label] if several else []),
                 _figure(e),
                 *([_figure(spent.get("alone", spent["clients"])[client])] if added else []),
+                *(_of_group(spent.get("groups"), client) if grouped else []),
             ]
             for run, spent in private
             for client, e in enumerate(spent["clients"])
         ],
         range(1 + several),
     )
+
+
+def _of_group(groups: Mapping[str, Any] | None, client: int) -> list[str]:
+    """Return the most samples of one group at a client and their epsilon, if they are no unit."""
+    return [str(groups["rows"][client]), _figure(groups["clients"][client])] if groups else ["", ""]
 
 
 def _figure(epsilon: float | None) -> str:
@@ -251,8 +259,8 @@ def _terms(run: Run, delta: float, void: str | None) -> str:
     summed = honest and honest > 1
     whom = in_sums(honest, least) if summed else "against anyone who sees a client's uplinks"
     return (
-        f"{run.label}: {whom}; δ = {delta:g}, noise multiplier "
-        f"{run.setting('privacy.noise_multiplier'):g}, gradients clipped "
+        f"{run.label}: for one {run.setting('privacy.unit')}, {whom}; δ = {delta:g}, noise "
+        f"multiplier {run.setting('privacy.noise_multiplier'):g}, gradients clipped "
         f"at {run.setting('privacy.max_grad_norm'):g}"
         f"{f', a budget of ε = {budget:g}' if budget else ''}"
         f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
