@@ -23,13 +23,11 @@ EXCEPTIONS = {
     ("pomona/results/web/report_page.py", "read_text"): "files of the installed package",
     ("pomona/data/cifar.py", "tarfile.open"): "given an open file",
     ("pomona/data/published.py", "np.loadtxt"): "a file of an installed package",
-    ("pomona/data/npz.py", "zipfile.ZipFile"): "given an open file",
     ("pomona/data/formats/workbook_marks.py", "zipfile.ZipFile"): "given an open file",
     ("pomona/data/formats/pictures.py", "Image.open"): "given an open file",
     ("pomona/data/reader_process.py", "np.memmap"): "a scratch file of its own, without a name",
     ("pomona/data/reader_process.py", "os.fdopen"): "a scratch file of its own, without a name",
     ("pomona/data/reader_process.py", "open"): "what the system says of this process",
-    ("pomona/data/array_file.py", "self.open"): "a stream that the reader made of an open file",
     (
         "pomona/storage/lock.py",
         "os.open",

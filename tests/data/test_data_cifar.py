@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as hnp
 from pomona.core.errors import DataError
 from pomona.core.rng import stream
 from pomona.data import data_settings, read
-from pomona.data.cifar import CLASSES, restore
+from pomona.data.catalogue import CATALOGUE
+from pomona.data.cifar import restore
 
 
 def residuals(images: np.ndarray) -> np.ndarray:
@@ -84,7 +85,7 @@ def test_compact(tmp_path, folder, file, number, memory_share):
     np.testing.assert_array_equal(data.x, x)
     np.testing.assert_array_equal(data.y, y)
     assert data.name == f"cifar{number} (subset: 5 of 50000 training rows)"
-    assert (data.n_train, data.classes) == (5, CLASSES[f"cifar{number}"])
+    assert (data.n_train, data.classes) == (5, CATALOGUE[f"cifar{number}"].classes)
     assert len(set(data.classes)) == number
 
 

@@ -328,7 +328,7 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
         archive.writestr(
             "x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
         )
-    with pytest.raises(DataError, match="promises 4503599627370496 bytes"):
+    with pytest.raises(OutOfMemoryError, match="more memory than a reader process may have"):
         read(tmp_path / "x.npz", picture.about)
 
 
@@ -342,7 +342,7 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
         (np.full((2, 8, 8), 0.5), "row 0 is float32 and does not fit into uint8"),
         (np.full((2, 8, 8), 256, np.uint16), "row 0 is uint16 and does not fit into uint8"),
         (np.zeros((2, 8, 8), np.int32), "images are uint8, uint16, int16, float32, not int32"),
-        (np.zeros((2, 8, 8), object), "holds Python objects"),
+        (np.zeros((2, 8, 8), object), "pickle is never read"),
     ],
 )
 def test_arrays_follow_the_rules_of_training(tmp_path, picture, x, told):

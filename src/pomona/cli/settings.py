@@ -58,9 +58,9 @@ def _data() -> Iterator[Part]:
     for group in groups():
         left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
         names = ", ".join(names_with(group))
-        yield Part(
-            "data", group, f"data {names}", f"Section `data`, {group.title}: {names}", left_out
-        )
+        title = str(group.__doc__).partition(".\n")[0].rstrip(".")
+        title = title if title[1:2].isupper() else title[0].lower() + title[1:]
+        yield Part("data", group, f"data {names}", f"Section `data`, {title}: {names}", left_out)
 
 
 PARTS = (

@@ -1,13 +1,16 @@
 """Base class of all settings records: frozen, typed, no unknown keys."""
 
+import inspect
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_origin
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -24,7 +27,10 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings(BaseModel):
-    """Settings from a user. Unknown keys are errors; values are validated on creation."""
+    """Settings from a user. Unknown keys are errors; values are validated on creation.
+
+    The description of a key is its line in the class's docstring, below ``Attributes:``.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -34,6 +40,15 @@ class Settings(BaseModel):
         populate_by_name=True,  # for a key that is no name in Python: lambda, lambda_ in code
         serialize_by_alias=True,
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Describe the keys, before pydantic reads them."""
+        super().__init_subclass__(**options)
+        types = inspect.get_annotations(cls)
+        for key, text in descriptions(cls.__doc__ or "").items():
+            if key in types and get_origin(types[key]) is not ClassVar:
+                types[key] = Annotated[types[key], Field(description=text)]
+        cls.__annotations__ = types
 
     @field_validator("*")
     @classmethod
@@ -86,6 +101,13 @@ class Settings(BaseModel):
     def _without_idle(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         idle = self.idle()
         return {key: value for key, value in handler(self).items() if key not in idle}
+
+
+def descriptions(docstring: str) -> dict[str, str]:
+    """Return the text of each name below ``Attributes:`` of a docstring, as one line."""
+    attributes = inspect.cleandoc(docstring).partition("\nAttributes:\n")[2]
+    texts = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", attributes, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in texts}
 
 
 def of_kind(kind: type[S], section: Mapping[str, Any], misplaced: Mapping[str, str]) -> S:

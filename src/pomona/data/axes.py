@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from pomona.data.formats import Format, formats
+from pomona.data.formats import formats
 from pomona.data.settings import (
     DEFAULT,
     ClassNames,
@@ -40,6 +40,7 @@ from pomona.data.settings import (
 )
 
 Group = type[DataSettings]
+Name = Annotated[str, Field(description=DataSettings.model_fields["name"].description)]
 
 
 class ColumnData(Columns, LabelThreshold, EventTimes):
@@ -71,16 +72,15 @@ class ImageList(ImageFiles, Images, LabelThreshold, TargetKind, CsvFormat):
 
 
 class InMemory(DataSettings):
-    """Data in Python's memory, which ``pomona.data.memory`` attaches to the settings; a record has
-    the settings alone.
+    """Memory.
+
+    ``pomona.data.memory`` attaches the data to the settings; a record has the settings alone.
+
+    Attributes:
+        memory: The data were in a Python program's memory; not for files.
     """
 
-    title = "memory"
-    absence = "is not in a program's memory"
-
-    memory: Literal[True] = Field(
-        default=True, description="The data were in a Python program's memory; not for files."
-    )
+    memory: Literal[True] = True
     _content: Any = PrivateAttr(default=None)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -89,37 +89,41 @@ class InMemory(DataSettings):
 
 
 class FileFormat(DataSettings):
-    """Files whose format a suffix tells."""
+    """Format of files.
 
-    title = "format of files"
-    absence = "is not read from files"
+    Attributes:
+        format: Format of the files, where their suffix does not tell it.
+    """
 
-    format: str = Field(
-        default="",
-        max_length=80,
-        description="Format of the files, where their suffix does not tell it.",
-    )
+    format: str = Field("", max_length=80)
 
 
-@dataclass(frozen=True)
-class AxisValue:
+class AxisValue(NamedTuple):
     """A value of one axis.
 
     Attributes:
         name: in settings, or for messages.
         title: in messages, completing "data ...".
         groups: the settings that it brings.
-        suffixes: of file names that select it (formats only).
     """
 
     name: str
     title: str
     groups: tuple[Group, ...] = ()
-    suffixes: tuple[str, ...] = ()
 
 
 def _by_name(*values: AxisValue) -> dict[str, AxisValue]:
     return {value.name: value for value in values}
+
+
+def _table_formats() -> dict[str, AxisValue]:
+    """Return the formats of tables, as their registry has them."""
+    each = tuple(
+        AxisValue(form.name, f"in {form.title} files", (form.settings,) if form.settings else ())
+        for form in dict.fromkeys(formats().values())
+    )
+    groups = tuple(dict.fromkeys(group for value in each for group in value.groups))
+    return _by_name(*each, AxisValue("mixed", "in files of several formats", groups))
 
 
 CONTENTS = _by_name(
@@ -134,39 +138,16 @@ LOCATIONS = _by_name(
     AxisValue("repository", "of the Hugging Face Hub", (HubFiles,)),
     AxisValue("memory", "in memory", (InMemory,)),
 )
-
-
-def _table_formats() -> dict[str, AxisValue]:
-    """Return the formats of tables, as their registry has them."""
-    suffixes: dict[Format, list[str]] = {}
-    for suffix, file_format in formats().items():
-        suffixes.setdefault(file_format, []).append(suffix)
-    groups = dict.fromkeys(each.settings for each in suffixes if each.settings)
-    return _by_name(
-        *(
-            AxisValue(
-                file_format.title.lower(),
-                f"in {file_format.title} files",
-                (file_format.settings,) if file_format.settings else (),
-                tuple(each),
-            )
-            for file_format, each in suffixes.items()
-        ),
-        AxisValue("mixed", "in files of several formats", tuple(groups)),
-    )
-
-
-TABLE_FORMATS = _table_formats()
-IMAGE_FORMATS = _by_name(
-    AxisValue("folders", "in class folders", (ImageFolders,)),
-    AxisValue("list", "that a table lists", (ImageList,)),
-    AxisValue("idx", "in IDX files"),
-)
+_TABLES = _table_formats()
 FORMATS = {
-    "table": TABLE_FORMATS,
-    "text": TABLE_FORMATS,
-    "images": IMAGE_FORMATS,
-    "arrays": _by_name(AxisValue("npz", "in .npz archives", (), (".npz",))),
+    "table": _TABLES,
+    "text": _TABLES,
+    "images": _by_name(
+        AxisValue("folders", "in class folders", (ImageFolders,)),
+        AxisValue("list", "that a table lists", (ImageList,)),
+        AxisValue("idx", "in IDX files"),
+    ),
+    "arrays": _by_name(AxisValue("npz", "in .npz archives")),
 }
 
 
@@ -210,7 +191,7 @@ class Source:
 class BundledImages(Images):
     """Images that come with a library."""
 
-    name: str = Field(default=DEFAULT, description=DataSettings.model_fields["name"].description)
+    name: Name = DEFAULT
 
 
 class BundledTable(DataSettings):
@@ -249,16 +230,14 @@ def _restored(source: Source, state: Any) -> DataSettings:
 @cache
 def settings_class(source: Source) -> type[OwnData]:
     """Return the class of settings that data of a source have."""
-    name = "".join(value.name.title() for value in source.values)
-    groups: tuple[Group, ...] = (*source.groups, OwnData)
-    described = DataSettings.model_fields["name"].description
     members = {
         "__doc__": f"{source.title}.",
-        "__annotations__": {"name": str},
-        "name": Field(default=source.content, description=described),
+        "__annotations__": {"name": Name},
+        "name": source.content,
         "source": source,
     }
-    return type(name, minimal(groups), members)
+    name = "".join(value.name.title() for value in source.values)
+    return type(name, minimal((*source.groups, OwnData)), members)
 
 
 def minimal(groups: Iterable[Group]) -> tuple[Group, ...]:

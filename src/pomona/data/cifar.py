@@ -7,42 +7,25 @@ N, H, W) uint8, see ``restore``.
 """
 
 import tarfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data import npz, targets
-from pomona.data.array_file import StoredArray, file, opened, reading
+from pomona.data.array_file import NamedArray, joined, opened, reading
 from pomona.data.axes import PublicImages
-from pomona.data.catalogue import locate
+from pomona.data.catalogue import CATALOGUE, locate
 from pomona.data.dataset import Dataset
 from pomona.data.images import image_arrays
+from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.validation import blocks
-from pomona.storage.mapped_array import allocate
 
 SIDE, TRAINING = 32, 50_000
-_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
-_FINE = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
-caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
-forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
-mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
-possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
-sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
-willow_tree wolf woman worm
-"""
-CLASSES = {
-    "cifar10": tuple(_TEN.split()),
-    "cifar100": tuple(_FINE.split()),
-}
 # Files, training first, and the label bytes before each image; the last byte is the class (the fine
 # one).
 _BINARY = {
@@ -62,97 +45,78 @@ def read(settings: PublicImages) -> Dataset:
 
 
 def _binary(found: Path, settings: PublicImages) -> Dataset:
-    files, n_labels = _BINARY[settings.name]
-    record = np.dtype([("labels", "u1", (n_labels,)), ("planes", "u1", (3, SIDE, SIDE))])
+    names, labels = _BINARY[settings.name]
     packed = found.name.endswith(".tar.gz")
-    parts = (
-        _in_archive(found, files, record)
-        if packed
-        else [_in_folder(found.parent / f, record) for f in files]
+    wheres = [f"{found}, {name}" if packed else str(found.parent / name) for name in names]
+
+    def records() -> Reply:
+        contents = _members(found, names) if packed else map(_content, map(Path, wheres))
+        arrays = []
+        for where, each in zip(wheres, contents, strict=True):
+            rows, rest = divmod(len(each), labels + 3 * SIDE**2)
+            if rest or not rows:
+                raise DataError(
+                    f"{where} has {len(each)} bytes, not a multiple of {labels + 3 * SIDE**2}; "
+                    "fetch it again"
+                )
+            values = np.frombuffer(each, np.uint8).reshape(rows, -1)
+            planes = values[:, labels:].reshape(rows, 3, SIDE, SIDE)
+            arrays += [planes.transpose(0, 2, 3, 1), values[:, labels - 1]]
+        return Reply(None, arrays)
+
+    arrays = read_in_child(records, found).arrays
+    images, numbers = (
+        [NamedArray(where, each) for where, each in zip(wheres, arrays[start::2], strict=True)]
+        for start in (0, 1)
     )
-    total = sum(map(len, parts))
-    x = allocate((total, SIDE, SIDE, 3), np.uint8, settings.memory_share)
-    numbers, row = [], 0
-    for part in parts:
-        y = np.empty(len(part), np.uint8)
-        for start, records in part.chunks():
-            x[row + start : row + start + len(records)] = records["planes"].transpose(0, 2, 3, 1)
-            y[start : start + len(records)] = records["labels"][:, -1]
-        numbers.append((part.where, y))
-        row += len(part)
-    return _dataset(settings.name, x, numbers, total - len(parts[-1]))
+    x = joined(images, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
+    y = [(each.where, each.values) for each in numbers]
+    return _dataset(settings.name, x, y, len(x) - len(images[-1]))
 
 
-def _in_folder(path: Path, record: np.dtype[Any]) -> StoredArray:
-    with reading(path):
-        return _records(str(path), file(path).stat().st_size, record, partial(opened, path))
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file."""
+    with opened(path) as stream:
+        return stream.read()
 
 
-def _in_archive(path: Path, names: Sequence[str], record: np.dtype[Any]) -> list[StoredArray]:
-    with reading(path), files.opened(file(path)) as raw, tarfile.open(fileobj=raw) as archive:
-        members = {
-            Path(member.name).name: member for member in archive.getmembers() if member.isfile()
+def _members(path: Path, names: Sequence[str]) -> list[bytes]:
+    """Return the contents of files of an archive, wherever in it they are."""
+    with reading(path), opened(path) as raw, tarfile.open(fileobj=raw) as archive:
+        contents = {
+            Path(member.name).name: stream.read()
+            for member in archive
+            if (stream := archive.extractfile(member)) and Path(member.name).name in names
         }
-    missing = [name for name in names if name not in members]
-    if missing:
+    if missing := [name for name in names if name not in contents]:
         raise DataError(f"{path} has no {', '.join(missing)}; fetch the binary version again")
-    return [
-        _records(
-            f"{path}, {name}", members[name].size, record, partial(_member, path, members[name])
-        )
-        for name in names
-    ]
-
-
-@contextmanager
-def _member(path: Path, member: tarfile.TarInfo) -> Iterator[IO[bytes]]:
-    with reading(path), files.opened(path) as raw, tarfile.open(fileobj=raw) as archive:
-        stream = archive.extractfile(member)
-        assert stream is not None  # only regular files are requested
-        with stream:
-            yield stream
-
-
-def _records(where: str, size: int, record: np.dtype[Any], source: Any) -> StoredArray:
-    rows, rest = divmod(size, record.itemsize)
-    if rest or not rows:
-        raise DataError(
-            f"{where} has {size} bytes, not a multiple of {record.itemsize}; fetch it again"
-        )
-    return StoredArray(where, (rows,), record, source)
+    return [contents[name] for name in names]
 
 
 def _compact(path: Path, settings: PublicImages) -> Dataset:
-    known = npz.index(path)
-    residuals = [npz.stored(path, f"x_{part}_res", known) for part in ("train", "test")]
-    labels = [npz.stored(path, f"y_{part}", known) for part in ("train", "test")]
+    """Read an archive of residuals; the name says how many images come from JPEG (``lossy_*``)."""
+    archive = npz.archive(path)
+    residuals = [archive[f"x_{part}_res"] for part in ("train", "test")]
+    labels = [archive[f"y_{part}"] for part in ("train", "test")]
     for part, y in zip(residuals, labels, strict=True):
         if part.dtype != np.uint8 or part.shape != (3, len(y), SIDE, SIDE):
             raise DataError(
                 f"{part.where} is {part.dtype} {part.shape}, not uint8 (3, {len(y)}, {SIDE}, "
                 f"{SIDE})"
             )
-    total = sum(map(len, labels))
-    x = allocate((total, SIDE, SIDE, 3), np.uint8, settings.memory_share)
-    for part, images in zip(residuals, np.split(x, [len(labels[0])]), strict=True):
-        part.into(images.transpose(3, 0, 1, 2))  # residuals are read into the memory of the images
-        restore(images)
-    dataset = _dataset(settings.name, x, [(y.where, y.load()) for y in labels], len(labels[0]))
-    return replace(dataset, name=dataset.name + _inexact(path, known))
-
-
-def _inexact(path: Path, known: npz.Index) -> str:
-    """Return a suffix for the name if some images of a compact archive come from JPEG (members
-    ``lossy_*``).
-    """
-    count = sum(len(npz.stored(path, name, known)) for name in known if name.startswith("lossy_"))
-    return f" ({count} images from JPEG copies)" if count else ""
+    planes = [NamedArray(part.where, part.values.transpose(1, 2, 3, 0)) for part in residuals]
+    x = joined(planes, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
+    restore(x)
+    dataset = _dataset(settings.name, x, [(y.where, y.values) for y in labels], len(labels[0]))
+    lossy = sum(len(each) for name, each in archive.arrays.items() if name.startswith("lossy_"))
+    suffix = f" ({lossy} images from JPEG copies)" if lossy else ""
+    return replace(dataset, name=dataset.name + suffix)
 
 
 def _dataset(
     name: str, x: NDArray[np.generic], labels: Sequence[tuple[str, NDArray[Any]]], n_train: int
 ) -> Dataset:
-    y, classes = targets.from_arrays(labels, "classes", CLASSES[name])
+    y, classes = targets.from_arrays(labels, "classes", CATALOGUE[name].classes)
     title = (
         name if n_train == TRAINING else f"{name} (subset: {n_train} of {TRAINING} training rows)"
     )

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.core.files import expanded
 from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
 from pomona.data.axes import Arrays, Table, Texts
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings, FilesByClient
 from pomona.data.tables import tabular
 
@@ -44,12 +42,9 @@ def read(settings: FilesByClient) -> Dataset:
     paths = [path for _, _, path in parts]
     refuse("data.clients", _shared(parts, [client.name for client in settings.clients]))
     dataset, counts = _joined(paths, len(settings.clients), settings)
-    client = np.repeat(np.array([client for client, _, _ in parts], np.int64), counts)
-    role = np.repeat(np.array([role for _, role, _ in parts], np.int8), counts)
-    owners = Owners(
-        tuple(cell_values.given(files.name) for files in settings.clients), client, role
-    )
-    return replace(dataset, name="clients", n_train=int((role < 2).sum()), owners=owners)
+    names = tuple(cell_values.given(files.name) for files in settings.clients)
+    clients, roles = [client for client, _, _ in parts], [role for _, role, _ in parts]
+    return replace(dataset, name="clients").with_owners(names, clients, roles, counts)
 
 
 def _joined(

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
@@ -196,6 +196,21 @@ class Dataset:
     def n_outputs(self) -> int:
         """The width of a model's output: the number of classes, time intervals or targets."""
         return len(self.classes) or len(self.edges) or int(self.y.shape[1])
+
+    def with_owners(
+        self,
+        names: tuple[str, ...],
+        client: Sequence[int],
+        role: Sequence[int],
+        counts: Sequence[int],
+    ) -> "Dataset":
+        """Return the data with owners, of parts with ``counts`` rows that have one client and one
+        role each; training and validation rows are first.
+        """
+        clients = np.repeat(np.array(client, np.int64), counts)
+        roles = np.repeat(np.array(role, np.int8), counts)
+        n_train = int((roles < 2).sum())
+        return replace(self, n_train=n_train, owners=Owners(names, clients, roles))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -3,85 +3,47 @@ names.
 """
 
 import re
-import string
-import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from math import prod
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pomona.core import files
 from pomona.core.errors import DataError
-from pomona.data.array_file import (
-    MOST_PACKED,
-    StoredArray,
-    file,
-    is_gzip,
-    opened,
-    paired,
-    promised,
-    reading,
-)
+from pomona.data.array_file import NamedArray, file, opened, paired
 from pomona.data.axes import Pictures, PublicImages
-from pomona.data.catalogue import locate, own_path
+from pomona.data.catalogue import CATALOGUE, locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.images import image_arrays
+from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.validation import blocks
 
-_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_DIGITS, _UPPER = tuple(string.digits), tuple(string.ascii_uppercase)
-_MERGED = (*_DIGITS, *_UPPER, *"abdefghnqrt")
-CLASSES = {
-    "mnist": _DIGITS,
-    "fashion-mnist": (
-        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-    ),
-    "emnist-byclass": (*_DIGITS, *_UPPER, *string.ascii_lowercase),
-    "emnist-bymerge": _MERGED,
-    "emnist-balanced": _MERGED,
-    "emnist-letters": _UPPER,
-    "emnist-digits": _DIGITS,
-    "emnist-mnist": _DIGITS,
-}
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def stored(path: Path) -> StoredArray:
-    """Open an IDX file by its header: two zero bytes, a type, the number of axes, the axes
-    (big-endian).
+def stored(paths: list[Path]) -> list[NamedArray]:
+    """Read IDX files, in a child process. Raises DataError for other and for damaged files."""
+    size = sum(file(path).stat().st_size for path in paths)
+    reply = read_in_child(lambda: Reply(None, [_values(path) for path in paths]), paths[0], size)
+    return [NamedArray(str(path), each) for path, each in zip(paths, reply.arrays, strict=True)]
 
-    Raises:
-        DataError: not an IDX header, or one that promises more than the file can contain.
+
+def _values(path: Path) -> NDArray[Any]:
+    """Return the array of a file: two zero bytes, a type, the number of axes, the axes, the values;
+    big-endian.
     """
-    with reading(path):
-        with files.opened(file(path)) as raw:
-            packed, size = is_gzip(raw), path.stat().st_size
-        with opened(path) as stream:
-            magic = stream.read(4)
-            if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
-                raise DataError(
-                    f"{path} is not an IDX file (it starts with {magic.hex() or 'nothing'}); "
-                    "fetch it again"
-                )
-            axes = stream.read(4 * magic[3])
-    if len(axes) < 4 * magic[3]:
-        raise DataError(f"{path} ends within its header; fetch it again")
-    start = 4 + len(axes)
-    shape = struct.unpack(f">{magic[3]}I", axes)
-    room = MOST_PACKED * size if packed else size - start
-    return promised(
-        StoredArray(str(path), shape, np.dtype(_TYPES[magic[2]]), partial(_body, path, start)), room
-    )
-
-
-@contextmanager
-def _body(path: Path, start: int) -> Iterator[IO[bytes]]:
     with opened(path) as stream:
-        stream.read(start)
-        yield stream
+        start = stream.read(4)
+        if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in TYPES or not start[3]:
+            raise DataError(f"{path} is not an IDX file; fetch it again")
+        axes, content = stream.read(4 * start[3]), stream.read()
+    if len(axes) < 4 * start[3]:
+        raise DataError(f"{path} ends within its header; fetch it again")
+    shape, dtype = tuple(map(int, np.frombuffer(axes, ">u4"))), np.dtype(TYPES[start[2]])
+    if (size := prod(shape) * dtype.itemsize) != len(content):
+        raise DataError(f"{path} promises {size} bytes but has {len(content)}; fetch it again")
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def read(settings: PublicImages) -> Dataset:
@@ -91,10 +53,14 @@ def read(settings: PublicImages) -> Dataset:
     there and at 0 here.
     """
     name, images = settings.name, locate(settings)
-    parts = [_pair(images), _pair(_test(images))]
     first = 1 if name == "emnist-letters" else 0
     dataset = image_arrays.dataset(
-        name, parts, 1, settings.memory_share, classes=CLASSES[name], first=first
+        name,
+        _pairs([images, _test(images)]),
+        1,
+        settings.memory_share,
+        classes=CATALOGUE[name].classes,
+        first=first,
     )
     if name.startswith("emnist-"):
         for _, rows in blocks(dataset.x, 4096):
@@ -107,20 +73,18 @@ def own(settings: Pictures) -> Dataset:
     test set (t10k-).
     """
     path = own_path(settings)
-    images = path if path.is_file() else _first(path, "*train-images-idx[34]-ubyte*")
-    if images is None or "train-images" not in images.name:
+    images = path
+    if path.is_dir():
+        images = min(path.glob("*train-images-idx[34]-ubyte*"), default=path)
+    if "train-images" not in images.name:
         raise DataError(
             f"{path} has no train-images-idx3-ubyte or train-images-idx3-ubyte.gz; add it"
         )
     test = _test(images)
-    parts = [_pair(images), *([_pair(test)] if test.exists() else [])]
+    pairs = _pairs([images, test] if test.exists() else [images])
     return image_arrays.dataset(
-        str(path), parts, 1, settings.memory_share, classes=settings.classes
+        str(path), pairs, 1, settings.memory_share, classes=settings.classes
     )
-
-
-def _first(folder: Path, pattern: str) -> Path | None:
-    return min(folder.glob(pattern), default=None)
 
 
 def _test(images: Path) -> Path:
@@ -139,6 +103,10 @@ def _either(path: Path) -> Path:
     return twin if twin.exists() and not path.exists() else path
 
 
-def _pair(images: Path) -> tuple[StoredArray, StoredArray]:
-    labels = images.with_name(re.sub(r"-images-idx\d", "-labels-idx1", images.name))
-    return paired(stored(images), stored(_either(labels)))
+def _pairs(images: list[Path]) -> list[tuple[NamedArray, NamedArray]]:
+    labels = [
+        _either(path.with_name(re.sub(r"-images-idx\d", "-labels-idx1", path.name)))
+        for path in images
+    ]
+    arrays = stored([*images, *labels])
+    return list(map(paired, arrays[: len(images)], arrays[len(images) :]))

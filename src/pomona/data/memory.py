@@ -9,8 +9,7 @@ data's fingerprint, not the data; who resumes the run gives them again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +19,10 @@ from pomona.core.errors import DataError, near
 from pomona.data import cell_values, npz, targets
 from pomona.data.array_file import paired
 from pomona.data.axes import Arrays, InMemory, Table
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset
 from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.memory_tables import (
-    ClientFrames,
+    Frames,
     Rows,
     of_clients,
     require_aligned,
@@ -33,7 +32,6 @@ from pomona.data.memory_tables import (
 from pomona.data.python_values import array, channels_last, pair, refuse_files, stored
 from pomona.data.python_values import names as names_of
 from pomona.data.section import data_settings
-from pomona.data.tables import tabular
 
 
 def from_arrays(
@@ -66,12 +64,11 @@ def from_arrays(
     """
     owners = None if client is None else names_of(client, "client")
     groups = None if group is None else names_of(group, "group")
-    framed = is_frame(x)
     for name, values in (("client", client), ("group", group)):
         require_aligned(x, values, name)
+    framed, notes = is_frame(x), list[str]()
     if framed and isinstance(y, str):
         raise DataError(f"y is the text {y!r}; if it names a column: from_frame(x, label_column=y)")
-    notes: list[str] = []
     if not framed:
         y = array(y, "y")
         x = array(x, "x")
@@ -86,16 +83,17 @@ def from_arrays(
         named = {"client_column": owners, "group_column": groups}
         beside = {key: names for key, names in named.items() if names is not None}
         frame, columns = with_labels(Rows("", 0, x, y), settings, beside)
-        return _table(_Frames((frame,)), settings, columns)
-    if owners is None:
-        return _made([_Part("", 0, x, y, groups)], (), settings, notes)
-    names, number = targets.numbered(owners)
-    held = [np.flatnonzero(number == k) for k in range(len(names))]
-    parts = [
-        _Part(name, 0, x[rows], y[rows], groups and [groups[i] for i in rows])
-        for name, rows in zip(names, held, strict=True)
-    ]
-    return _made(parts, names, settings, notes)
+        return _settings("table", Frames((frame,)), settings | columns)
+    rows = [Rows("", 0, x, y, groups)]
+    names: tuple[str, ...] = ()
+    if owners is not None:
+        names, number = targets.numbered(owners)
+        of_each = [np.flatnonzero(number == k) for k in range(len(names))]
+        rows = [
+            Rows(name, 0, x[own], y[own], groups and [groups[i] for i in own])
+            for name, own in zip(names, of_each, strict=True)
+        ]
+    return _settings("arrays", _Arrays(tuple(rows), names, tuple(notes)), settings)
 
 
 def from_clients(
@@ -118,27 +116,26 @@ def from_clients(
 
     Raises as ``from_arrays``.
     """
-    given = [_by_name(part) for part in (train, validation or {}, test or {})]
-    names = tuple(given[0])
-    if odd := [name for part in given for name in part if name not in names]:
-        raise DataError(f"{odd[0]!r} has no training rows; {near(odd[0], names)}")
+    splits = [_by_name(split) for split in (train, validation or {}, test or {})]
+    names = tuple(splits[0])
+    if untrained := [name for split in splits for name in split if name not in names]:
+        raise DataError(f"{untrained[0]!r} has no training rows; {near(untrained[0], names)}")
     if not names:
         raise DataError("no client is given; give at least one")
     labelled = any(settings.get(key) for key in ("label_column", "label_columns"))
-    parts, notes = list[Rows](), list[str]()
-    for role, part in enumerate(given):
-        for name in (name for name in names if name in part):
-            values = part[name]
-            if labelled and is_frame(values):
-                parts.append(Rows(name, role, values))
+    rows, notes = list[Rows](), list[str]()
+    for role, split in enumerate(splits):
+        for name in (name for name in names if name in split):
+            if labelled and is_frame(split[name]):
+                rows.append(Rows(name, role, split[name]))
                 continue
-            x, y, remarks = pair(values, f"client {name}, {SPLITS[role]}")
-            parts.append(Rows(name, role, x, y))
+            x, y, remarks = pair(split[name], f"client {name}, {SPLITS[role]}")
+            rows.append(Rows(name, role, x, y))
             notes += remarks
-    if require_all_frames(parts):
-        content, columns = of_clients(parts, names, settings)
-        return _table(content, settings, columns)
-    return _made([_Part(*part) for part in parts], names, settings, notes)
+    if require_all_frames(rows):
+        content, columns = of_clients(rows, names, settings)
+        return _settings("table", content, settings | columns)
+    return _settings("arrays", _Arrays(tuple(rows), names, tuple(notes)), settings)
 
 
 def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:
@@ -156,18 +153,27 @@ def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:
         DataError: not a DataFrame. All else is checked when a run reads it; rows in messages are
             counted from 0.
     """
-    given = [("frame", frame), *([] if test is None else [("test frame", test)])]
-    frames = tuple(Frame.of(each, name) for name, each in given)
-    return _table(_Frames(frames), settings)
+    named = {"frame": frame} | ({} if test is None else {"test frame": test})
+    frames = tuple(Frame.of(each, name) for name, each in named.items())
+    table: Table = _settings("table", Frames(frames), settings)
+    return table
 
 
-def _by_name(part: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(name: str, content: Any, settings: Mapping[str, Any]) -> Any:
+    """Return settings with the data beside them."""
+    section = data_settings(**{"name": name, "memory": True, **settings})
+    assert isinstance(section, InMemory)
+    section._content = content
+    return section
+
+
+def _by_name(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
-    if not isinstance(part, Mapping):
-        raise DataError(f"clients are a {type(part).__name__}; give a mapping from their names")
-    named = {cell_values.given(str(name)): each for name, each in part.items()}
-    if "" in named or len(named) < len(part):
-        raise DataError(f"clients have no name, or the same: {list(part)}; name each by its own")
+    if not isinstance(split, Mapping):
+        raise DataError(f"clients are a {type(split).__name__}; give a mapping from their names")
+    named = {cell_values.given(str(name)): each for name, each in split.items()}
+    if "" in named or len(named) < len(split):
+        raise DataError(f"clients have no name, or the same: {list(split)}; give each its own")
     return named
 
 
@@ -182,27 +188,17 @@ def read(settings: InMemory) -> Dataset:
             "give them again there: pomona.run(..., out=FOLDER, resume=True) with data of "
             "pomona.data.from_arrays, from_clients or from_frame"
         )
-    found: Dataset = content.read(settings)
-    return found
-
-
-class _Part(NamedTuple):
-    """Rows of one client and split; ``groups``: the group of each, by name."""
-
-    client: str
-    role: int
-    x: NDArray[Any]
-    y: NDArray[Any]
-    groups: Sequence[str] | None = None
+    dataset: Dataset = content.read(settings)
+    return dataset
 
 
 @dataclass(frozen=True, eq=False)
-class _Parts:
-    """Arrays: training parts first; ``names`` of the clients, empty for rows without owners; and
+class _Arrays:
+    """Arrays: training rows first; ``names`` of the clients, empty for rows without owners; and
     remarks for display.
     """
 
-    parts: tuple[_Part, ...]
+    rows: tuple[Rows, ...]
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -210,116 +206,67 @@ class _Parts:
         """Return the data set."""
         labels, classes = self._labels(settings.targets, settings.classes)
         pairs = [
-            paired(stored(part.x, _where(part, "x")), stored(y, _where(part, "y")))
-            for part, y in zip(self.parts, labels, strict=True)
+            paired(stored(rows.x, rows.where("x")), stored(y, rows.where("y")))
+            for rows, y in zip(self.rows, labels, strict=True)
         ]
-        training = sum(part.role == 0 for part in self.parts)
+        training = sum(rows.role == 0 for rows in self.rows)
         dataset = npz.assembled(settings.name, pairs, training, settings, classes)
-        groups = [name for part in self.parts for name in part.groups or ()]
+        groups = [name for rows in self.rows for name in rows.groups or ()]
         dataset = npz.grouped(dataset, groups or None)
         dataset = replace(dataset, notes=(*dataset.notes, *self.notes))
         if not self.names:
             return dataset
-        counts = [len(x) for x, _ in pairs]
-        client = np.repeat([self.names.index(part.client) for part in self.parts], counts)
-        role = np.repeat(np.array([part.role for part in self.parts], np.int8), counts)
-        owners = Owners(self.names, client.astype(np.int64), role)
-        return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
+        clients = [self.names.index(rows.client) for rows in self.rows]
+        roles, counts = [rows.role for rows in self.rows], [len(x) for x, _ in pairs]
+        return dataset.with_owners(self.names, clients, roles, counts)
 
     def _labels(
         self, kind: Targets, names: tuple[str, ...]
     ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
-        """Return the targets of each part, names of classes as their numbers, and the classes.
+        """Return the targets of all rows, names of classes as their numbers, and the classes.
 
-        Raises DataError for a name that is not among those given, and for names beside numbers.
+        Raises DataError for a name that is not among those given, and for names next to numbers.
         """
         if kind == "segmentation":
-            return [_masks(part) for part in self.parts], names
-        texts = [part for part in self.parts if _is_text(part.y)]
-        numbers = [part for part in self.parts if len(part.y) and not _is_text(part.y)]
+            return [_masks(rows) for rows in self.rows], names
+        texts = [rows for rows in self.rows if _is_text(rows.y)]
+        numbers = [rows for rows in self.rows if len(rows.y) and not _is_text(rows.y)]
         if kind not in NAMED or not texts:
-            return [part.y for part in self.parts], names
+            return [rows.y for rows in self.rows], names
         if numbers:
             raise DataError(
-                f"{_where(texts[0], 'y')} has names (first {str(texts[0].y[0])!r}), "
-                f"{_where(numbers[0], 'y')} numbers (first {numbers[0].y.flat[0]}); give the same "
+                f"{texts[0].where('y')} has names (first {str(texts[0].y[0])!r}), "
+                f"{numbers[0].where('y')} numbers (first {numbers[0].y.flat[0]}); give the same "
                 "names of classes everywhere"
             )
-        cells = [[cell_values.plain(str(name)) for name in part.y] for part in self.parts]
+        cells = [[cell_values.plain(str(name)) for name in rows.y] for rows in self.rows]
         classes = names or targets.in_order(chain.from_iterable(cells))
         return [
-            _numbers(each, classes, _where(part, "y"))
-            for part, each in zip(self.parts, cells, strict=True)
+            _numbers(each, classes, rows.where("y"))
+            for rows, each in zip(self.rows, cells, strict=True)
         ], classes
 
 
-def _masks(part: _Part) -> NDArray[Any]:
+def _masks(rows: Rows) -> NDArray[Any]:
     """Return masks without a channel axis, which MONAI gives them."""
-    if part.x.ndim != part.y.ndim or part.y.ndim < 4:
-        return part.y
-    axis = next((axis for axis in (1, -1) if part.y.shape[axis] == 1), None)
-    return part.y if axis is None else part.y.squeeze(axis)
+    masks: NDArray[Any] = rows.y
+    if rows.x.ndim != masks.ndim or masks.ndim < 4:
+        return masks
+    axis = next((axis for axis in (1, -1) if masks.shape[axis] == 1), None)
+    return masks if axis is None else masks.squeeze(axis)
 
 
 def _numbers(names: Sequence[str], classes: Sequence[str], where: str) -> NDArray[np.int64]:
     """Return the number of each row's class (n,). Raises DataError for a name of none."""
     number = {cell_values.plain(name): k for k, name in enumerate(classes)}
-    if odd := [row for row, name in enumerate(names) if name not in number or not name]:
-        first = names[odd[0]]
+    if unknown := [row for row, name in enumerate(names) if name not in number or not name]:
+        first = names[unknown[0]]
         raise DataError(
-            f"{where}: {len(odd)} labels are not classes, first {first!r} in row {odd[0]}; "
+            f"{where}: {len(unknown)} labels are not classes, first {first!r} in row {unknown[0]}; "
             f"{near(first, classes)}"
         )
     return np.array([number[name] for name in names], np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class _Frames:
-    """Tables: one for training, and maybe one for testing."""
-
-    frames: tuple[Frame, ...]
-
-    def read(self, settings: Table) -> Dataset:
-        """Return the data set."""
-        return tabular.read_parts(self.frames, 1, settings)[0]
-
-
 def _is_text(y: NDArray[Any]) -> bool:
     return y.ndim == 1 and y.dtype.kind in "UTO" and all(isinstance(name, str) for name in y)
-
-
-def _where(part: _Part, what: str) -> str:
-    """Return the place of an array, for messages."""
-    split = f", {SPLITS[part.role]}" if part.role else ""
-    return f"client {part.client}{split}, {what}" if part.client else what
-
-
-Content = _Parts | _Frames | ClientFrames
-
-
-def _with(content: Content, section: Mapping[str, Any]) -> Any:
-    """Return settings with the data beside them."""
-    made = data_settings(**section)
-    assert isinstance(made, InMemory)
-    made._content = content
-    return made
-
-
-def _made(
-    parts: Sequence[_Part],
-    names: tuple[str, ...],
-    settings: Mapping[str, Any],
-    notes: Sequence[str] = (),
-) -> Arrays:
-    content = _Parts(tuple(parts), names, tuple(notes))
-    arrays: Arrays = _with(content, {"name": "arrays", "memory": True, **settings})
-    return arrays
-
-
-def _table(
-    content: _Frames | ClientFrames,
-    settings: Mapping[str, Any],
-    columns: Mapping[str, Any] = MappingProxyType({}),
-) -> Table:
-    table: Table = _with(content, {"name": "table", "memory": True, **settings, **columns})
-    return table

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import NAMED, SPLITS
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import cell_values
 from pomona.data.axes import Source, Table, settings_class
-from pomona.data.dataset import Dataset, Owners
+from pomona.data.dataset import Dataset
 from pomona.data.formats.columns import cell_text
 from pomona.data.formats.frame import Frame, column_cells, is_frame
 from pomona.data.python_values import array
@@ -27,18 +26,22 @@ Cells = dict[str, list[str]]
 
 
 class Rows(NamedTuple):
-    """Rows of one client and split; ``y`` is None where ``x`` has the labels among its columns."""
+    """Rows of one client and split, of one without a name if rows have no owners.
+
+    ``y`` is None where ``x`` has the labels among its columns; ``groups`` names that of each row.
+    """
 
     client: str
     role: int
     x: Any
     y: Any = None
+    groups: Sequence[str] | None = None
 
-    @property
-    def where(self) -> str:
-        """The location of the rows, for messages."""
-        split = f", {SPLITS[self.role]}" if self.role else ""
-        return f"client {self.client}{split}" if self.client else ""
+    def where(self, array: str = "") -> str:
+        """Return the location of the rows, or of one of their arrays, for messages."""
+        client = self.client and f"client {self.client}"
+        split = SPLITS[self.role] if self.role else ""
+        return ", ".join(filter(None, [client, split, array]))
 
 
 def require_all_frames(parts: Sequence[Rows]) -> bool:
@@ -47,20 +50,20 @@ def require_all_frames(parts: Sequence[Rows]) -> bool:
     if all(framed) or not any(framed):
         return all(framed)
     named, nameless = parts[framed.index(True)], parts[framed.index(False)]
+    columns = Frame.of(named.x, named.where()).names
     raise DataError(
-        f"{nameless.where}: x is a {type(nameless.x).__name__}, whose columns have no names, that "
-        f"of {named.where} has the columns {listed(Frame.of(named.x, named.where).names, 8)}; give "
-        "frames with these columns for all"
+        f"{nameless.where()}: x is a {type(nameless.x).__name__} without names of columns, that of "
+        f"{named.where()} has {listed(columns, 8)}; give frames with these columns for all"
     )
 
 
 def with_labels(
-    part: Rows, settings: Mapping[str, Any], beside: Mapping[str, Sequence[str]] | None = None
+    rows: Rows, settings: Mapping[str, Any], beside: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Frame, dict[str, Any]]:
     """Return a frame with its labels as further columns, and the settings that name them.
 
     Args:
-        part: the rows.
+        rows: x is a frame.
         settings: of section ``data``, for names of classes and the type of targets.
         beside: cells of further columns, by the setting that names each.
 
@@ -68,14 +71,14 @@ def with_labels(
         ConfigError: a setting that names a label column, although labels are given apart.
         DataError: labels of another length, or with another index.
     """
-    frame = Frame.of(part.x, part.where or "x")
-    if part.y is None:
+    frame = Frame.of(rows.x, rows.where() or "x")
+    if rows.y is None:
         return frame, {}
     if named := [key for key in ("label_column", "label_columns") if settings.get(key)]:
         raise ConfigError(f"data.{named[0]} names labels in the frame, but y has them; give one")
-    where = f"{part.where}, y" if part.where else "y"
-    require_aligned(part.x, part.y, where)
-    labels = _labels(part.y, where, settings)
+    where = rows.where("y")
+    require_aligned(rows.x, rows.y, where)
+    labels = _labels(rows.y, where, settings)
     for name, cells in labels.items():
         if len(cells) != len(frame):
             raise DataError(
@@ -85,13 +88,13 @@ def with_labels(
     taken = {*frame.names}
     columns: Cells = {_free(name, taken): cells for name, cells in labels.items()}
     names = [*columns]
-    said: dict[str, Any] = (
+    added: dict[str, Any] = (
         {"label_columns": names} if len(names) > 1 else {"label_column": names[0]}
     )
     for key, names_of_rows in (beside or {}).items():
-        said[key] = _free(key.removesuffix("_column"), taken)
-        columns[said[key]] = [*names_of_rows]
-    return Frame.of(part.x, part.where or "x", columns), said
+        added[key] = _free(key.removesuffix("_column"), taken)
+        columns[added[key]] = [*names_of_rows]
+    return Frame.of(rows.x, rows.where() or "x", columns), added
 
 
 def require_aligned(x: Any, values: Any, where: str) -> None:
@@ -156,26 +159,28 @@ def _named(cells: list[str], settings: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientFrames:
-    """Frames of clients: training rows first, each with its client's index and its split."""
+class Frames:
+    """Frames, those for training first; each with its client's index and its split, if ``names``
+    has clients.
+    """
 
     frames: tuple[Frame, ...]
-    owner: tuple[int, ...]
-    role: tuple[int, ...]
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    client: tuple[int, ...] = ()
+    role: tuple[int, ...] = (0,)
 
     def read(self, settings: Table) -> Dataset:
         """Return the data set."""
         training = sum(role == 0 for role in self.role)
         dataset, counts = tabular.read_parts(self.frames, training, settings)
-        role = np.repeat(np.array(self.role, np.int8), counts)
-        owners = Owners(self.names, np.repeat(np.array(self.owner, np.int64), counts), role)
-        return replace(dataset, n_train=int((role < 2).sum()), owners=owners)
+        if not self.names:
+            return dataset
+        return dataset.with_owners(self.names, self.client, self.role, counts)
 
 
 def of_clients(
     parts: Sequence[Rows], names: tuple[str, ...], settings: Mapping[str, Any]
-) -> tuple[ClientFrames, dict[str, Any]]:
+) -> tuple[Frames, dict[str, Any]]:
     """Return clients' frames with the same columns, and the settings that name their labels.
 
     Raises:
@@ -185,7 +190,7 @@ def of_clients(
     if settings.get("client_column") is not None:
         raise ConfigError("data.client_column: the clients are named already; remove it")
     labelled = [with_labels(part, settings) for part in parts]
-    first, said = labelled[0]
+    first, settings_added = labelled[0]
     problems = [
         f"{frame.name}: several columns are named {listed(twice, 8)}, which do not meet by name"
         for frame, _ in labelled
@@ -198,10 +203,13 @@ def of_clients(
         if (difference := _difference(frame, first))
     ]
     refuse("frames", problems, ["give all the same columns, in any order"])
-    frames = [replace(frame, added=_renamed(frame, first)) for frame, _ in labelled]
-    owner = tuple(names.index(part.client) for part in parts)
-    roles = tuple(part.role for part in parts)
-    return ClientFrames(tuple(frames), owner, roles, names), said
+    # the added columns have the names of the first frame
+    frames = [
+        replace(frame, added=dict(zip(first.added, frame.added.values(), strict=True)))
+        for frame, _ in labelled
+    ]
+    clients = tuple(names.index(part.client) for part in parts)
+    return Frames(tuple(frames), names, clients, tuple(part.role for part in parts)), settings_added
 
 
 def _difference(frame: Frame, first: Frame) -> str:
@@ -217,15 +225,10 @@ def _difference(frame: Frame, first: Frame) -> str:
     return ", ".join(texts)
 
 
-def _renamed(frame: Frame, first: Frame) -> dict[str, Sequence[str]]:
-    """Return the added columns under the names that they have in the first frame."""
-    return dict(zip(first.added, frame.added.values(), strict=True))
-
-
 def own_table(x: Any, y: Any, where: str, settings: DataSettings) -> Dataset:
     """Return a frame and its labels, as a user's own reader returns them, as a data set."""
-    frame, said = with_labels(Rows("", 0, x, y), settings.model_dump(exclude_unset=True))
+    frame, added = with_labels(Rows("", 0, x, y), settings.model_dump(exclude_unset=True))
     in_memory: Any = settings_class(Source("table", "memory"))
     keys = in_memory.model_fields.keys() & settings.model_fields_set - {"name"}
-    table = in_memory(**{key: getattr(settings, key) for key in keys}, **said)
+    table = in_memory(**{key: getattr(settings, key) for key in keys}, **added)
     return tabular.read_parts([replace(frame, name=where)], 1, table)[0]

@@ -1,127 +1,108 @@
-"""NumPy archives, read member by member and without pickle; own data as x and y in an archive."""
+"""NumPy archives, read in a child process and without pickle; own data as x and y in an archive."""
 
-import struct
-import zipfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from io import SEEK_CUR
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tokenize import TokenError
-from typing import IO, Any, cast
 
 import numpy as np
-from numpy.lib import format as npy
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from pomona.core.bounds import NAMED, plain
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, worded
 from pomona.core.files import opened
 from pomona.data import cell_values, targets, validation
-from pomona.data.array_file import MOST_PACKED, StoredArray, file, joined, paired, promised, reading
+from pomona.data.array_file import NamedArray, file, joined, paired
 from pomona.data.axes import Arrays
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import image_arrays
+from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.tables import tabular
 
-Pair = tuple[StoredArray, StoredArray]
-Index = Mapping[str, zipfile.ZipInfo]
-_ENDS = {"": ("", "_train"), "_test": ("_test",)}  # of the names of x and y, by part
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+ENDS = ("_train", "_test")
+Pair = tuple[NamedArray, NamedArray]
 
 
-def index(path: Path) -> Index:
-    """Index an archive's arrays by name and position, for any number of later reads.
+@dataclass(frozen=True)
+class Archive:
+    """Arrays of an archive: the names of all, and those that were read."""
 
-    Raises DataError if it is not an archive, a name occurs twice, or two arrays share bytes.
-    """
-    with reading(path), opened(file(path)) as raw, zipfile.ZipFile(raw) as archive:
-        members = archive.infolist()
-    found = Counter(info.filename.removesuffix(".npy") for info in members)
-    twice = next((name for name, times in found.items() if times > 1), None)
-    if twice is not None:
-        raise DataError(f"{path} has two arrays named {plain(twice, 80)!r}; write it again")
-    places = sorted((info.header_offset, info.compress_size) for info in members)
-    if any(start + size > following for (start, size), (following, _) in pairwise(places)):
-        raise DataError(f"{path} has arrays that share bytes; write it again")
-    return {info.filename.removesuffix(".npy"): info for info in members}
+    path: Path
+    names: tuple[str, ...]
+    arrays: Mapping[str, NamedArray]
+
+    def __getitem__(self, name: str) -> NamedArray:
+        """Return an array. Raises DataError if there is none of this name."""
+        if name not in self.arrays:
+            names = ", ".join(self.names) or "none"
+            raise DataError(
+                f"{self.path} has no array {name!r} (it has {names}); store one by that name"
+            )
+        return self.arrays[name]
+
+    def pair(self, x: str, y: str) -> Pair:
+        """Return inputs and labels, with as many rows."""
+        return paired(self[x], self[y])
 
 
-def stored(path: Path, name: str, known: Index | None = None) -> StoredArray:
-    """Open an array of an archive by its header; ``known`` is the archive's index, if available.
+def archive(path: Path, names: Collection[str] = ()) -> Archive:
+    """Read those of the named arrays that an archive has; all if none is named.
 
     Raises:
-        DataError: no such array, Python objects, or a header that does not match the data; or as
-            ``index``.
+        DataError: not an archive, a damaged one, two arrays of one name, or an array of anything
+            but numbers or texts.
+        OutOfMemoryError: as ``read_in_child``.
     """
-    known = index(path) if known is None else known
-    if name not in known:
-        raise DataError(
-            f"{path} has no array {name!r} (it has {', '.join(known) or 'none'}); store one by "
-            "that name"
-        )
-    where, info = f"{path}, array {name}", known[name]
-    with _member(path, info, where) as stream:
-        shape, fortran, dtype = _header(stream, where)
-        skip = stream.tell()
-    array = StoredArray(where, shape, dtype, partial(_body, path, info, skip), fortran)
-    room = info.file_size - skip
-    if array.size != room:
-        raise DataError(f"{where} promises {array.size} bytes but has {room}; write it again")
-    return promised(array, MOST_PACKED * (info.compress_size + 1))
+    size = file(path).stat().st_size
+    (every, numeric, texts), arrays = read_in_child(lambda: _read(path, names), path, size)
+    values = dict(zip(numeric, arrays, strict=True))
+    values |= {name: np.array(each, dtype=str) for name, each in texts.items()}
+    named = {name: NamedArray(f"{path}, array {name}", each) for name, each in values.items()}
+    return Archive(path, tuple(every), named)
 
 
-def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read(path: Path, names: Collection[str]) -> Reply:
+    """Return the names of all arrays, those of the numeric ones, and texts; and the arrays."""
+    where, arrays = str(path), dict[str, NDArray[np.generic]]()
     try:
-        shape, fortran, dtype = _HEADERS[npy.read_magic(stream)](stream)
-    except (ValueError, KeyError, SyntaxError, TokenError, RecursionError, MemoryError) as fault:
-        # NumPy parses the header as a Python literal, and does not turn every error into a
-        # ValueError.
-        line = plain(str(fault), 200)
+        with opened(path) as raw, NpzFile(raw, allow_pickle=False) as stored:
+            every = [plain(name, 80) for name in stored.files]
+            for name in [name for name in stored.files if name in names or not names]:
+                where = f"{path}, array {name}"
+                arrays[name] = stored[name]
+                if not isinstance(arrays[name], np.ndarray):
+                    raise ValueError("its header is missing")
+    except MemoryError:
+        raise
+    except Exception as fault:  # NumPy parses headers as Python, and raises whatever that raises
         raise DataError(
-            f"{where} is not a plain NumPy array ({line}); write it with numpy.savez"
+            f"cannot read {where} ({worded(fault)}); write it with numpy.savez, numbers or texts, "
+            "since pickle is never read"
         ) from fault
-    if dtype.hasobject or dtype.names or dtype.subdtype:
-        raise DataError(
-            f"{where} holds Python objects or records ({dtype}); store plain numbers, pickle is "
-            "never read"
-        )
-    if not shape or min(shape) < 0:
-        raise DataError(f"{where} has shape {shape}; store one entry per row")
-    return shape, fortran, dtype
+    if len({*every}) < len(every):
+        twice = next(name for name in every if every.count(name) > 1)
+        raise DataError(f"{path} has two arrays named {twice!r}; write it again")
+    for name, values in arrays.items():
+        if values.dtype.kind not in "biufU" or not values.ndim:
+            raise DataError(
+                f"{path}, array {name} is {values.dtype} {values.shape}; store numbers or texts, "
+                "with one entry per row"
+            )
+    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
+    numeric = [name for name in arrays if name not in texts]
+    return Reply((every, numeric, texts), [arrays[name] for name in numeric])
 
 
-@contextmanager
-def _member(path: Path, info: zipfile.ZipInfo, where: str) -> Iterator[IO[bytes]]:
-    """Open a member at its first byte without reading the archive's directory, which is slow with
-    many members.
-    """
-    with reading(where), opened(path) as raw:
-        raw.seek(info.header_offset)
-        magic, name, extra = struct.unpack("<4s22x2H", raw.read(30))
-        if magic != b"PK\x03\x04" or info.flag_bits & 1:
-            raise zipfile.BadZipFile("no member of an archive starts there, or it is encrypted")
-        raw.seek(name + extra, SEEK_CUR)
-        with zipfile.ZipExtFile(raw, "r", info) as stream:
-            yield cast("IO[bytes]", stream)
+ROLES = ("x", "y", "client", "group")
 
 
-@contextmanager
-def _body(path: Path, info: zipfile.ZipInfo, skip: int) -> Iterator[IO[bytes]]:
-    with _member(path, info, f"{path}, array {info.filename}") as stream:
-        stream.read(skip)
-        yield stream
-
-
-def pair(path: Path, *candidates: tuple[str, str]) -> Pair:
-    """Return the arrays of the first of the name pairs that exists."""
-    known = index(path)
-    x, y = next((c for c in candidates if c[0] in known), candidates[0])
-    return paired(stored(path, x, known), stored(path, y, known))
+def _own(path: Path) -> Archive:
+    """Read the arrays of own data; those that end in ``_train`` if there is no x, without it."""
+    one = archive(path, ("classes", *(role + end for role in ROLES for end in ("", *ENDS))))
+    if "x" in one.names:
+        return one
+    return replace(one, arrays={k.removesuffix("_train"): v for k, v in one.arrays.items()})
 
 
 def read(settings: Arrays) -> Dataset:
@@ -133,9 +114,10 @@ def read(settings: Arrays) -> Dataset:
     (a patient), as numbers or text; ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
-    files = [(path, ""), (path, "_test")] if "x_test" in index(path) else [(path, "")]
-    dataset, counts = _joined(str(path), files, 1, settings)
-    owners = _named("client", files, counts)
+    one = _own(path)
+    splits = [(one, ""), (one, "_test")] if "x_test" in one.names else [(one, "")]
+    dataset, counts = _joined(str(path), splits, 1, settings)
+    owners = _names_of_rows("client", splits, counts)
     if owners is None:
         return dataset
     if "" in owners:
@@ -144,30 +126,26 @@ def read(settings: Arrays) -> Dataset:
     return replace(dataset, owners=Owners(*targets.numbered(owners), role))
 
 
-def _named(what: str, files: Sequence[tuple[Path, str]], counts: Sequence[int]) -> list[str] | None:
-    """Return each row's name from a given array, for each file and the suffix of its split; None if
-    there is none.
+def _names_of_rows(
+    role: str, splits: Sequence[tuple[Archive, str]], counts: Sequence[int]
+) -> list[str] | None:
+    """Return each row's name from a given array, for each archive and the suffix of its split; None
+    if there is none.
 
     Raises DataError if only some archives or splits have it, or if it does not have one value per
     row.
     """
-    found: list[str] = []
-    indices = [index(path) for path, _ in files]
-    if not any(what + end in known for (_, end), known in zip(files, indices, strict=True)):
+    names: list[str] = []
+    if not any(role + end in each.names for each, end in splits):
         return None
-    for (path, end), known, count in zip(files, indices, counts, strict=True):
-        if what + end not in known:
+    for (each, end), count in zip(splits, counts, strict=True):
+        array = each[role + end]
+        if array.shape != (count,) or array.dtype.kind == "f":
             raise DataError(
-                f"{path} has no array {what + end!r}, others have; give every part one, or none"
+                f"{array.where} is {array.dtype} {array.shape}; give {count} whole numbers or texts"
             )
-        values = stored(path, what + end, known)
-        if values.shape != (count,) or values.dtype.kind not in "biuU":
-            raise DataError(
-                f"{values.where} is {values.dtype} {values.shape}; give {count} whole numbers or "
-                "texts"
-            )
-        found += map(cell_values.name, map(str, values.load()))
-    return found
+        names += map(cell_values.name, map(str, array.values.tolist()))
+    return names
 
 
 def read_parts(
@@ -176,19 +154,23 @@ def read_parts(
     """Read archives with x and y, the first ``training`` of them for training; returns the data and
     row counts.
     """
-    return _joined(str(paths[0].parent), [(path, "") for path in paths], training, settings)
+    archives = [_own(path) for path in paths]
+    return _joined(str(paths[0].parent), [(each, "") for each in archives], training, settings)
 
 
 def _joined(
-    name: str, files: Sequence[tuple[Path, str]], training: int, settings: Arrays
+    name: str, splits: Sequence[tuple[Archive, str]], training: int, settings: Arrays
 ) -> tuple[Dataset, tuple[int, ...]]:
-    """Read the arrays of these files with these suffixes of their names, the first ``training`` of
-    them for training; returns the data and row counts.
+    """Join the arrays of these archives with these suffixes of their names, the first ``training``
+    for training; returns the data and row counts.
     """
-    parts = [pair(path, *((f"x{way}", f"y{way}") for way in _ENDS[end])) for path, end in files]
-    counts = tuple(len(x) for x, _ in parts)
-    dataset = assembled(name, parts, training, settings, _classes(files[0][0], settings))
-    return grouped(dataset, _named("group", files, counts)), counts
+    pairs = [each.pair(f"x{end}", f"y{end}") for each, end in splits]
+    counts = tuple(len(x) for x, _ in pairs)
+    classes, stored = settings.classes, splits[0][0].arrays.get("classes")
+    if stored and not classes and settings.targets in NAMED:
+        classes = tuple(map(str, stored.values.tolist()))
+    dataset = assembled(name, pairs, training, settings, classes)
+    return grouped(dataset, _names_of_rows("group", splits, counts)), counts
 
 
 def assembled(
@@ -202,7 +184,7 @@ def assembled(
     kind, share = settings.targets, settings.memory_share
     if len(parts[0][0].shape) != 2:
         return image_arrays.dataset(name, parts, training, share, kind, classes)
-    y, classes = targets.from_arrays([(y.where, y.load()) for _, y in parts], kind, classes)
+    y, classes = targets.from_arrays([(y.where, y.values) for _, y in parts], kind, classes)
     x, n_train = rows([x for x, _ in parts], share), sum(len(x) for x, _ in parts[:training])
     return tabular.in_single(Dataset(name, "table", x, y, classes, n_train), share)
 
@@ -214,26 +196,18 @@ def grouped(dataset: Dataset, names: Sequence[str] | None) -> Dataset:
     return replace(dataset, groups=RowGroups("group", targets.grouped(names)))
 
 
-def _classes(path: Path, settings: Arrays) -> tuple[str, ...]:
-    """Return the class names from the settings, else from the archive, else none."""
-    if settings.classes or settings.targets not in NAMED or "classes" not in (known := index(path)):
-        return settings.classes
-    return tuple(map(str, stored(path, "classes", known).load()))
-
-
-def rows(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
-    """Return the rows of all parts, numbers (n, F), as one table (N, F): float32, or float64 if
+def rows(arrays: Sequence[NamedArray], memory_share: float) -> NDArray[np.generic]:
+    """Return the rows of all arrays, numbers (n, F), as one table (N, F): float32, or float64 if
     some do not fit.
 
     Raises DataError for other arrays.
     """
-    for part in parts:
-        if part.dtype.kind not in "biuf":
-            raise DataError(f"{part.where} is {part.dtype}; a table holds numbers")
-    fits = all(np.can_cast(part.dtype, np.float32) for part in parts)
-    x = joined(parts, parts[0].shape[1:], np.float32 if fits else np.float64, memory_share)
-    for part, own in zip(
-        parts, np.split(x, np.cumsum([len(part) for part in parts])[:-1]), strict=True
-    ):
-        validation.finite(own, part.where)
+    for array in arrays:
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{array.where} is {array.dtype}; a table holds numbers")
+    fits = all(np.can_cast(array.dtype, np.float32) for array in arrays)
+    x = joined(arrays, arrays[0].shape[1:], np.float32 if fits else np.float64, memory_share)
+    ends = np.cumsum([len(array) for array in arrays])[:-1]
+    for array, values in zip(arrays, np.split(x, ends), strict=True):
+        validation.finite(values, array.where)
     return x

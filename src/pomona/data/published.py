@@ -11,54 +11,9 @@ from numpy.typing import NDArray
 
 from pomona.data import npz
 from pomona.data.axes import BundledImages, BundledTable, PublicImages
-from pomona.data.catalogue import locate
+from pomona.data.catalogue import CATALOGUE, locate
 from pomona.data.dataset import Dataset
 from pomona.data.images import image_arrays
-
-_ORGANS = (
-    *("bladder", "femur-left", "femur-right", "heart", "kidney-left", "kidney-right"),
-    *("liver", "lung-left", "lung-right", "pancreas", "spleen"),
-)
-CLASSES = {
-    "pathmnist": (
-        *("adipose", "background", "debris", "lymphocytes", "mucus", "smooth muscle"),
-        *(
-            "normal colon mucosa",
-            "cancer-associated stroma",
-            "colorectal adenocarcinoma epithelium",
-        ),
-    ),
-    "dermamnist": (
-        *(
-            "actinic keratoses and intraepithelial carcinoma",
-            "basal cell carcinoma",
-            "benign keratosis-like lesions",
-        ),
-        *("dermatofibroma", "melanoma", "melanocytic nevi", "vascular lesions"),
-    ),
-    "octmnist": ("choroidal neovascularization", "diabetic macular edema", "drusen", "normal"),
-    "pneumoniamnist": ("normal", "pneumonia"),
-    "retinamnist": ("0", "1", "2", "3", "4"),
-    "breastmnist": ("malignant", "normal, benign"),
-    "bloodmnist": (
-        *("basophil", "eosinophil", "erythroblast", "immature granulocytes"),
-        *("lymphocyte", "monocyte", "neutrophil", "platelet"),
-    ),
-    "tissuemnist": (
-        *(
-            "collecting duct, connecting tubule",
-            "distal convoluted tubule",
-            "glomerular endothelial cells",
-        ),
-        *("interstitial endothelial cells", "leukocytes", "podocytes", "proximal tubule segments"),
-        "thick ascending limb",
-    ),
-    "chestmnist": (  # flags, not classes
-        *("atelectasis", "cardiomegaly", "effusion", "infiltration", "mass", "nodule", "pneumonia"),
-        *("pneumothorax", "consolidation", "edema", "emphysema", "fibrosis", "pleural", "hernia"),
-    ),
-    **dict.fromkeys(("organamnist", "organcmnist", "organsmnist"), _ORGANS),
-}
 
 
 def medmnist(settings: PublicImages) -> Dataset:
@@ -66,10 +21,9 @@ def medmnist(settings: PublicImages) -> Dataset:
     among the training rows; chestmnist has 14 flags per row instead of a class.
     """
     name, path = settings.name, locate(settings)
-    parts = [
-        npz.pair(path, (f"{part}_images", f"{part}_labels")) for part in ("train", "val", "test")
-    ]
-    names, share = CLASSES.get(name, ()), settings.memory_share
+    archive = npz.archive(path)
+    parts = [archive.pair(f"{part}_images", f"{part}_labels") for part in ("train", "val", "test")]
+    names, share = CATALOGUE[name].classes, settings.memory_share
     if name == "chestmnist":
         dataset = image_arrays.dataset(name, parts, 2, share, "multilabel")
         dataset = replace(dataset, labels=names)
@@ -82,7 +36,7 @@ def digits(settings: BundledImages) -> Dataset:
     """Load handwritten digits (1797, 8, 8, 1), scaled from 0..16 to 0..255."""
     table = _digits()
     x = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    y, classes = table[:, -1].astype(np.int64), tuple("0123456789")
+    y, classes = table[:, -1].astype(np.int64), CATALOGUE["digits"].classes
     return Dataset("digits", "image", x, y, classes, len(x), *image_arrays.usual(x))
 
 

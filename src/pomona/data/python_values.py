@@ -1,12 +1,9 @@
 """Values of a Python program as arrays: those of NumPy and PyTorch, lists, data sets of pairs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +11,13 @@ from numpy.typing import NDArray
 from pomona.core.bounds import plain
 from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
-from pomona.data.array_file import StoredArray
+from pomona.data.array_file import NamedArray
 from pomona.data.formats import image_formats
 from pomona.data.formats.frame import is_frame
 
 
-def stored(values: NDArray[Any], where: str) -> StoredArray:
-    """Return an array in memory in the form of one in a file, for the same readers.
+def stored(values: NDArray[Any], where: str) -> NamedArray:
+    """Return an array in memory in the form of one of a file, for the same readers.
 
     Raises DataError unless it holds numbers.
     """
@@ -32,12 +29,7 @@ def stored(values: NDArray[Any], where: str) -> StoredArray:
     if values.dtype.kind not in "biuf":
         first = f" (first {plain(repr(values.flat[:1].tolist()[0]), 80)})" if values.size else ""
         raise DataError(f"{where} is {values.dtype}{first}; give numbers, or names of classes as y")
-    return StoredArray(where, values.shape, values.dtype, partial(_bytes, values))
-
-
-@contextmanager
-def _bytes(values: NDArray[Any]) -> Iterator[IO[bytes]]:
-    yield BytesIO(np.ascontiguousarray(values).data)
+    return NamedArray(where, values)
 
 
 def array(values: Any, where: str) -> NDArray[Any]:

@@ -26,8 +26,8 @@ from pomona.data.formats import formats, suffix
 from pomona.data.settings import DEFAULT, DataSettings
 
 NAMES = (*CATALOGUE, *CONTENTS)
-# a mistyped key is compared with those of all data
 MASK_TABLE = "list the images in a table with the columns path and mask (or label), as CSV"
+# a mistyped key is compared with those of all data
 CHOICES: Choices = {"data": dict.fromkeys(NAMES, CustomReader)}
 
 
@@ -48,19 +48,16 @@ def source_of(section: Mapping[str, Any]) -> Source:
 
     Raises ValueError for a content or format that does not exist, or not at the location.
     """
-    location = _location(section)
-    content = section.get("name") or _content(section)
-    file_format = _format(section, content) if location in {"path", "clients"} else ""
-    source = Source(content, location, file_format)
+    location, suffixes = _location(section), _suffixes(section)
+    content = section.get("name") or _content(section, suffixes)
+    stored = location in {"path", "clients"}
+    source = Source(content, location, _format(section, content, suffixes) if stored else "")
     if source not in sources():
-        hint = (
-            "; give each client one .npz archive (name = 'arrays'), or list the images in a table"
-            if (content, location) == ("images", "clients")
-            else ""
-        )
-        raise ValueError(
-            f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}{hint}"
-        )
+        what = f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}"
+        if location == "clients":
+            what += "; give each client one .npz archive (name = 'arrays'), or list the images in "
+            what += "a table"
+        raise ValueError(what)
     return source
 
 
@@ -69,22 +66,18 @@ def _location(section: Mapping[str, Any]) -> str:
     return next((name for name in LOCATIONS if section.get(name) is not None), "path")
 
 
-def _content(section: Mapping[str, Any]) -> str:
+def _content(section: Mapping[str, Any], suffixes: list[str]) -> str:
     """Return the content of data without a name: by what the section says, and by the suffix."""
     if section.get("text_columns"):
         return "text"
     if section.get("image_column") is not None:
         return "images"
-    ending = suffix_of(section)
-    contents = (
-        content
-        for content, choices in FORMATS.items()
-        if any(ending in value.suffixes for value in choices.values())
-    )
-    return next(contents, "table" if ending or _location(section) != "path" else "images")
+    if suffixes[:1] == [".npz"]:
+        return "arrays"
+    return "table" if any(suffixes[:1]) or _location(section) != "path" else "images"
 
 
-def _format(section: Mapping[str, Any], content: str) -> str:
+def _format(section: Mapping[str, Any], content: str, suffixes: list[str]) -> str:
     """Return the format: as ``data.format`` says, else by the suffixes of the files."""
     choices, requested = FORMATS[content], section.get("format")
     if requested:
@@ -92,45 +85,31 @@ def _format(section: Mapping[str, Any], content: str) -> str:
             hint = near(str(requested), choices)
             raise ValueError(f"{content}: unknown format {requested!r}; {hint}")
         return str(requested)
-    ending = suffix_of(section)
     if content == "images":
-        return "list" if ending in formats() else "folders"
-    known = {end: name for name, value in choices.items() for end in value.suffixes}
+        return "list" if formats().keys() & suffixes else "folders"
     default = next(iter(choices))
-    if "mixed" in choices and len({known.get(end, default) for end in _suffixes(section)}) > 1:
-        return "mixed"
-    return known.get(ending, default)
+    names = [formats()[end].name if end in formats() else default for end in suffixes] or [default]
+    return names[0] if content == "arrays" or len({*names}) == 1 else "mixed"
 
 
-def _suffixes(section: Mapping[str, Any]) -> set[str]:
-    """Return the suffixes of all clients' files."""
+def _suffixes(section: Mapping[str, Any]) -> list[str]:
+    """Return the suffixes of the files that a section names: of each client, or the path."""
     clients = section.get("clients")
-    each = clients if isinstance(clients, list | tuple) else ()
-    files = (
-        client.get(key) if isinstance(client, Mapping) else getattr(client, key, None)
-        for client in each
-        for key in ("train", "validation", "test")
-    )
-    return {suffix(Path(file)) for file in files if isinstance(file, str | Path)}
-
-
-def suffix_of(section: Mapping[str, Any]) -> str:
-    """Return the suffix of the first file that a section names; empty if there is none."""
-    path, clients = section.get("path"), section.get("clients")
+    paths = [section.get("path")]
     if isinstance(clients, list | tuple) and clients:
-        first = clients[0]
-        path = first.get("train") if isinstance(first, Mapping) else getattr(first, "train", None)
-    return suffix(Path(path)) if isinstance(path, str | Path) else ""
+        keys = ("train", "validation", "test")
+        fields = [
+            each if isinstance(each, Mapping) else getattr(each, "__dict__", {}) for each in clients
+        ]
+        paths = [each.get(key) for each in fields for key in keys]
+    return [suffix(Path(path)) for path in paths if isinstance(path, str | Path)]
 
 
 @cache
 def groups() -> tuple[Group, ...]:
     """Return the groups of settings that some data have."""
-    return tuple(
-        group
-        for group in reversed(CustomReader.__mro__)
-        if issubclass(group, DataSettings) and added_keys(group)
-    )[1:]
+    every = (group for group in reversed(CustomReader.__mro__) if issubclass(group, DataSettings))
+    return tuple(group for group in every if added_keys(group) and group is not DataSettings)
 
 
 @cache
@@ -141,18 +120,15 @@ def added_keys(group: Group) -> frozenset[str]:
 
 
 def names_with(group: Group) -> list[str]:
-    """Return the names of those that have a group of settings: formats, places or contents of own
-    data that bring it, then data sets of the catalogue, if they are few by name.
+    """Return the names of those that have a group of settings: formats, locations or contents of
+    own data, then data sets of the catalogue, if they are few by name.
     """
     values = (value for axis in (*FORMATS.values(), LOCATIONS, CONTENTS) for value in axis.values())
     names = [v.name for v in values if any(issubclass(g, group) for g in v.groups)]
     if not names:
         names = [s.content for s in sources() if any(issubclass(g, group) for g in s.groups)]
     public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
-    return [
-        *dict.fromkeys(names),
-        *(public if len(public) < 3 else ["public data sets"]),
-    ]
+    return [*dict.fromkeys(names), *(public if len(public) < 3 else ["public data sets"])]
 
 
 def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, str]:
@@ -162,7 +138,7 @@ def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, st
     for key in (key for key in section if key not in settings_type.model_fields):
         if group := next((group for group in groups() if key in added_keys(group)), None):
             names = ", ".join(names_with(group))
-            reasons[key] = f"{title} {group.absence}; remove it, it is for {names}"
+            reasons[key] = f"{title} has no such setting; remove it, it is for {names}"
             if (key, section.get("targets")) == ("targets", "segmentation"):
                 reasons[key] += f": {MASK_TABLE}"
     return reasons
@@ -179,17 +155,11 @@ def _chosen(value: Any) -> Any:
                 "data in memory go by from_arrays, from_clients or from_frame of pomona.data"
             )
         return value
-    section = _with_name(value)
-    settings_type = group_of(section)
-    return of_kind(settings_type, section, _misplaced(section, settings_type))
-
-
-def _with_name(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with its name: the content of own data if it says where they are."""
-    section = dict(section)
+    section = dict(value)
     if section.get("name") is None:
         section["name"] = source_of(section).content if section.keys() & LOCATIONS else DEFAULT
-    return section
+    settings_type = group_of(section)
+    return of_kind(settings_type, section, _misplaced(section, settings_type))
 
 
 Data = Annotated[SerializeAsAny[DataSettings], BeforeValidator(_chosen)]

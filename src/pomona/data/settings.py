@@ -2,10 +2,11 @@
 composes each kind's.
 """
 
+import codecs
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from unicodedata import normalize
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -32,6 +33,15 @@ def _mark(value: Any) -> Any:
     return next((name for name, mark in MARKS.items() if mark == value), value)
 
 
+def text_encoding(name: str) -> str:
+    """Return Python's name of an encoding of texts. Raises ValueError for others."""
+    try:
+        "".encode(name)
+    except LookupError:
+        raise ValueError(f"{name!r} is not a text encoding that Python knows") from None
+    return codecs.lookup(name).name
+
+
 DEFAULT = "digits"
 Edge = Annotated[float, Field(gt=0, le=LARGEST)]
 Column = Annotated[str | Annotated[int, Field(ge=-(10**6), le=10**6)], BeforeValidator(as_column)]
@@ -42,277 +52,204 @@ Marker = Annotated[
 ]
 Separator = Annotated[Literal["comma", "semicolon", "tab", "bar", "blank"], BeforeValidator(_mark)]
 Decimal = Annotated[Literal["point", "comma"], BeforeValidator(_mark)]
-Encoding = Literal[
-    "utf-8",
-    "utf-16",
-    "latin-1",
-    "mac-roman",
-    "cp437",
-    "cp850",
-    "cp852",
-    "cp866",
-    "cp874",
-    "cp932",
-    "cp949",
-    "cp950",
-    "gb18030",
-    "cp1250",
-    "cp1251",
-    "cp1252",
-    "cp1253",
-    "cp1254",
-    "cp1255",
-    "cp1256",
-    "cp1257",
-    "cp1258",
-]
+Encoding = Annotated[str, Field(max_length=80), AfterValidator(text_encoding)]
 
 
 class DataSettings(Settings):
-    """What every kind of data has; subclasses are groups of settings that some kinds have.
+    """Every kind of data; subclasses are groups of settings that some kinds have.
+
+    The first line of a group's docstring is its heading in the reference.
 
     Attributes:
-        title: what a group is about, a heading in the reference.
-        absence: what is said of data without the group, after their name.
+        name: A data set of `pomona data list`; for your own, table, text, images or arrays
+            (by default what the path, clients or repository hold), or module:function.
+        split: Keep the source's training and test parts, or pool them and split again.
+        test_share: Share of the rows for testing, if pooled or if the source has no test
+            part.
+        validation_share: Share of each client's training rows held out for validation.
+        train_limit: At most this many training rows, a seeded draw.
+        test_limit: At most this many test rows, a seeded draw.
+        duplicates: Rows that repeat others, inputs and label: kept, with a note on those
+            that are suspicious; left out, so that each is there once (the first, training
+            before validation before test); or an error.
+        memory_share: Arrays larger than this share of the machine's memory are kept on
+            disk.
     """
 
-    title: ClassVar[str] = "every kind of data"
-    absence: ClassVar[str] = ""
-
-    name: str = Field(
-        description="A data set of `pomona data list`; for your own, table, text, images or arrays "
-        "(by default what the path, clients or repository hold), or module:function."
-    )
-    split: Literal["official", "pooled"] = Field(
-        default="official",
-        description="Keep the source's training and test parts, or pool them and split again.",
-    )
-    test_share: float = Field(
-        default=0.2,
-        gt=0,
-        lt=1,
-        description="Share of the rows for testing, if pooled or if the source has no test part.",
-    )
-    validation_share: float = Field(
-        default=0.15,
-        ge=0,
-        lt=1,
-        description="Share of each client's training rows held out for validation.",
-    )
-    train_limit: int | None = Field(
-        default=None, ge=1, lt=2**53, description="At most this many training rows, a seeded draw."
-    )
-    test_limit: int | None = Field(
-        default=None, ge=1, lt=2**53, description="At most this many test rows, a seeded draw."
-    )
-    duplicates: Literal["keep", "drop", "error"] = Field(
-        default="keep",
-        description="Rows that repeat others, inputs and label: kept, with a note on those that "
-        "are suspicious; left out, so that each is there once (the first, training before "
-        "validation before test); or an error.",
-    )
-    memory_share: float = Field(
-        default=0.25,
-        gt=0,
-        le=1,
-        description="Arrays larger than this share of the machine's memory are kept on disk.",
-    )
+    name: str
+    split: Literal["official", "pooled"] = "official"
+    test_share: float = Field(0.2, gt=0, lt=1)
+    validation_share: float = Field(0.15, ge=0, lt=1)
+    train_limit: int | None = Field(None, ge=1, lt=2**53)
+    test_limit: int | None = Field(None, ge=1, lt=2**53)
+    duplicates: Literal["keep", "drop", "error"] = "keep"
+    memory_share: float = Field(0.25, gt=0, le=1)
 
 
 class Normalisation(Settings):
     """Normalisation for each channel of images, or one for all: the network receives ``(x - shift)
     / scale``.
+
+    Attributes:
+        shift: Numbers that are subtracted.
+        scale: Numbers that are divided by.
     """
 
-    shift: tuple[Finite, ...] = Field(
-        min_length=1, max_length=10**4, description="Numbers that are subtracted."
-    )
-    scale: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(
-        min_length=1, max_length=10**4, description="Numbers that are divided by."
-    )
+    shift: tuple[Finite, ...] = Field(min_length=1, max_length=10**4)
+    scale: tuple[Annotated[Finite, Field(gt=0)], ...] = Field(min_length=1, max_length=10**4)
 
 
 class ClientFiles(Settings):
-    """Files of one client; splits without a file are taken from its training rows."""
+    """Files of one client; splits without a file are taken from its training rows.
 
-    name: str = Field(min_length=1, description="Name of the client.")
-    train: Path = Field(description="Training rows: .npz, or a table of any format.")
-    validation: Path | None = Field(default=None, description="Its own validation rows.")
-    test: Path | None = Field(default=None, description="Its own test rows.")
+    Attributes:
+        name: Name of the client.
+        train: Training rows: .npz, or a table of any format.
+        validation: Its own validation rows.
+        test: Its own test rows.
+    """
+
+    name: str = Field(min_length=1)
+    train: Path
+    validation: Path | None = None
+    test: Path | None = None
 
 
 class DataFolder(DataSettings):
-    """Where data sets of the catalogue lie."""
+    """Folder of data sets.
 
-    title = "folder of data sets"
-    absence = "is not looked for in the folder of data sets"
+    Attributes:
+        dir: Folder of the data sets; the environment variable POMONA_DATA if unset.
+    """
 
-    dir: Path | None = Field(
-        default=None,
-        description="Folder of the data sets; the environment variable POMONA_DATA if unset.",
-    )
+    dir: Path | None = None
 
 
 class OwnPath(DataSettings):
-    """Where own data lie."""
+    """File or folder.
 
-    title = "file or folder"
-    absence = "is not read from a file or folder that you name"
+    Attributes:
+        path: The file or the folder to read.
+    """
 
-    path: Path | None = Field(default=None, description="The file or the folder to read.")
+    path: Path | None = None
 
 
 class HubFiles(DataSettings):
-    """Parquet files of a repository of the Hugging Face Hub."""
+    """Repository of the Hugging Face Hub.
 
-    title = "repository of the Hugging Face Hub"
-    absence = "is not read from a repository of the Hugging Face Hub"
+    Attributes:
+        repository: OWNER/NAME of the data set.
+        revision: Commit of the repository, 40 hexadecimal digits, in the Hub's cache on
+            this machine: nothing is fetched.
+        subset: Folder of the repository with the files, where several have some.
+        train_part: Word in the paths of the training files.
+        test_part: Word in the paths of the test files; without such files, or if empty, the
+            training rows are split.
+    """
 
-    repository: str = Field(default="", max_length=200, description="OWNER/NAME of the data set.")
-    revision: str = Field(
-        default="",
-        max_length=200,
-        description="Commit of the repository, 40 hexadecimal digits, in the Hub's cache on this "
-        "machine: nothing is fetched.",
-    )
-    subset: str = Field(
-        default="",
-        max_length=200,
-        description="Folder of the repository with the files, where several have some.",
-    )
-    train_part: str = Field(
-        default="train", max_length=80, description="Word in the paths of the training files."
-    )
-    test_part: str = Field(
-        default="test",
-        max_length=80,
-        description="Word in the paths of the test files; without such files, or if empty, the "
-        "training rows are split.",
-    )
+    repository: str = Field("", max_length=200)
+    revision: str = Field("", max_length=200)
+    subset: str = Field("", max_length=200)
+    train_part: str = Field("train", max_length=80)
+    test_part: str = Field("test", max_length=80)
 
 
 class ImageColumn(DataSettings):
-    """Images in a column of Parquet files."""
+    """Column of images.
 
-    title = "column of images"
-    absence = "has no column of images"
+    Attributes:
+        image_column: Column of images, encoded as in files (PNG, JPEG).
+    """
 
-    image_column: Column | None = Field(
-        default=None, description="Column of images, encoded as in files (PNG, JPEG)."
-    )
+    image_column: Column | None = None
 
 
 class FilesByClient(DataSettings):
-    """Files of each client."""
+    """Files by client.
 
-    title = "files by client"
-    absence = "has no files by client, data.name = clients has"
+    Attributes:
+        clients: Files of each client.
+    """
 
-    clients: tuple[ClientFiles, ...] = Field(default=(), description="Files of each client.")
+    clients: tuple[ClientFiles, ...] = ()
 
 
 class Images(DataSettings):
-    """Images in any form."""
+    """Images.
 
-    title = "images"
-    absence = "has no images"
+    Attributes:
+        resize: Side in pixels to which images are resized (bilinear, antialiased).
+        normalise: The network sees (x - shift) / scale. 'training': mean 0 and deviation 1
+            per channel over the training rows; 'default': the same above 8 bits, -1 to 1
+            for 8 bits, or as your own reader sets it; or {shift = [...], scale = [...]}. A
+            federation's agreement sets it.
+    """
 
-    resize: int | None = Field(
-        default=None,
-        ge=1,
-        le=10**4,
-        description="Side in pixels to which images are resized (bilinear, antialiased).",
-    )
-    normalise: Literal["default", "training"] | Normalisation = Field(
-        default="default",
-        description="The network sees (x - shift) / scale. 'training': mean 0 and deviation 1 per "
-        "channel "
-        "over the training rows; 'default': the same above 8 bits, -1 to 1 for 8 bits, or as "
-        "your own reader sets it; or {shift = [...], scale = [...]}. A federation's agreement "
-        "sets it.",
-    )
+    resize: int | None = Field(None, ge=1, le=10**4)
+    normalise: Literal["default", "training"] | Normalisation = "default"
 
 
 class ImageFiles(DataSettings):
-    """Images in files of their own."""
+    """Image files.
 
-    title = "image files"
-    absence = "has no image files"
+    Attributes:
+        window: [centre, width]: files above 8 bits, or with a unit, are read as 0 to 255 from
+            centre - width / 2 to centre + width / 2; as they are if unset.
+        skip_bad: Unreadable image files are skipped, counted and named; otherwise they are
+            errors.
+    """
 
-    window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = Field(
-        default=None,
-        description="[centre, width]: files above 8 bits, or with a unit, are read as 0 to 255 "
-        "from centre - width / 2 to centre + width / 2; as they are if unset.",
-    )
-    skip_bad: bool = Field(
-        default=False,
-        description=(
-            "Unreadable image files are skipped, counted and named; otherwise they are errors."
-        ),
-    )
+    window: tuple[Finite, Annotated[Finite, Field(gt=0)]] | None = None
+    skip_bad: bool = False
 
 
 class ImageFolders(ImageFiles):
-    """Images in folders."""
+    """Image folders.
 
-    title = "image folders"
-    absence = "is not in image folders"
+    Attributes:
+        folders: Meaning of the levels of folders, below train/ and test/: class, and site
+            (a client), patient or any. By itself if empty: folders that all hold folders of
+            the same names are sites.
+    """
 
-    folders: tuple[Literal["class", "site", "patient", "any"], ...] = Field(
-        default=(),
-        max_length=20,
-        description="Meaning of the levels of folders, below train/ and test/: class, and site (a "
-        "client), patient or any. By itself if empty: folders that all hold folders of the same "
-        "names are sites.",
-    )
+    folders: tuple[Literal["class", "site", "patient", "any"], ...] = Field((), max_length=20)
 
 
 class ClassNames(DataSettings):
-    """Names of own data's classes."""
+    """Class names.
 
-    title = "class names"
-    absence = "has its own names of classes or targets"
+    Attributes:
+        classes: Class names in the order of their numbers, taken from the data if empty;
+            for multilabel and regression, names of the K targets.
+    """
 
-    classes: tuple[str, ...] = Field(
-        default=(),
-        description="Class names in the order of their numbers, taken from the data if empty; for "
-        "multilabel "
-        "and regression, names of the K targets.",
-    )
+    classes: tuple[str, ...] = ()
 
 
 class TargetKind(ClassNames):
-    """What own data's labels are."""
+    """Targets.
 
-    title = "targets"
-    absence = "has targets of one kind only"
+    Attributes:
+        targets: Kind of label: class numbers, numbers, flags of 0 and 1, masks with a class
+            number per pixel (segmentation), or times with 1 for an event and 0 for censored
+            (survival).
+    """
 
-    targets: Targets = Field(
-        default="classes",
-        description="Kind of label: class numbers, numbers, flags of 0 and 1, masks with a class "
-        "number per "
-        "pixel (segmentation), or times with 1 for an event and 0 for censored (survival).",
-    )
+    targets: Targets = "classes"
 
 
 class EventTimes(TargetKind):
-    """Times to an event as targets."""
+    """Times to an event.
 
-    title = "times to an event"
-    absence = "has no times to an event"
+    Attributes:
+        intervals: survival: largest number of time intervals, which end at quantiles of the
+            training event times.
+        time_edges: survival: ends of the intervals, ascending, instead of quantiles.
+    """
 
-    intervals: int = Field(
-        default=10,
-        ge=1,
-        le=1000,
-        description=(
-            "survival: largest number of time intervals, which end at quantiles of the "
-            "training event times."
-        ),
-    )
-    time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = Field(
-        default=(), description="survival: ends of the intervals, ascending, instead of quantiles."
-    )
+    intervals: int = Field(10, ge=1, le=1000)
+    time_edges: Annotated[tuple[Edge, ...], Field(max_length=1000)] = ()
 
     def idle(self) -> dict[str, str]:
         """Intervals of time are for survival."""
@@ -327,58 +264,54 @@ class EventTimes(TargetKind):
 
 
 class LabelThreshold(DataSettings):
-    """Two classes from a label that is a number."""
+    """Label of numbers.
 
-    title = "label of numbers"
-    absence = "has no column of labels"
+    Attributes:
+        label_above: Two classes from a label column of numbers: those up to this number,
+            then those above it.
+    """
 
-    label_above: float | None = Field(
-        default=None,
-        description=(
-            "Two classes from a label column of numbers: those up to this number, then "
-            "those above it."
-        ),
-    )
+    label_above: float | None = None
 
 
 class TextEncoding(Settings):
-    """Encoding of texts in files that do not state it."""
+    """Encoding of texts in files that do not state it.
 
-    encoding: Encoding | None = Field(
-        default=None,
-        description="Encoding. CSV: if unset, UTF-8, or UTF-16 with a byte order mark; Western "
-        "European spreadsheets use cp1252. SAS, SPSS and Stata: if unset, as the file states, else "
-        "UTF-8.",
-    )
+    Attributes:
+        encoding: Encoding, by a name that Python knows. CSV: if unset, UTF-8, or UTF-16 with
+            a byte order mark; Western European spreadsheets use cp1252. SAS, SPSS and Stata:
+            if unset, as the file states, else UTF-8.
+    """
+
+    encoding: Encoding | None = None
 
 
 class DecimalMark(Settings):
-    """Decimal mark of numbers that are texts."""
+    """Decimal mark of numbers that are texts.
 
-    decimal: Decimal | None = Field(
-        default=None,
-        description="Decimal mark of numbers in CSV files, and of those that a spreadsheet has as "
-        "texts; the other one then parts thousands. If unset, a comma where numbers of a CSV file "
-        "have one and cells are divided by another character, else a point.",
-    )
+    Attributes:
+        decimal: Decimal mark of numbers in CSV files, and of those that a spreadsheet has
+            as texts; the other one then parts thousands. If unset, a comma where numbers of
+            a CSV file have one and cells are divided by another character, else a point.
+    """
+
+    decimal: Decimal | None = None
 
 
 class CsvForm(TextEncoding, DecimalMark):
-    """Format of CSV files where it is set instead of detected."""
+    """Format of CSV files where it is set instead of detected.
 
-    separator: Separator | None = Field(
-        default=None,
-        description="Separator of cells; if unset, a comma, or, if line 1 has none, the one of "
-        "semicolon, tab and bar (else the blank) that lines 1 and 2 have equally often, or line 2 "
-        "once more, as R writes row names.",
-    )
+    Attributes:
+        separator: Separator of cells; if unset, a comma, or, if line 1 has none, the one of
+            semicolon, tab and bar (else the blank) that lines 1 and 2 have equally often,
+            or line 2 once more, as R writes row names.
+    """
+
+    separator: Separator | None = None
 
 
 class CsvFormat(CsvForm, DataSettings):
     """Format of CSV files."""
-
-    title = "format of a CSV file"
-    absence = "is not a CSV file"
 
     @property
     def form(self) -> CsvForm:
@@ -387,22 +320,16 @@ class CsvFormat(CsvForm, DataSettings):
 
 
 class CsvHeading(DataSettings):
-    """Names of the columns of a CSV file."""
+    """Names of CSV columns.
 
-    title = "names of CSV columns"
-    absence = "is not a CSV file whose columns may lack names"
+    Attributes:
+        header: Whether line 1 of a CSV names the columns; if unset, it does when a column
+            is given by name.
+        columns: Names of all columns, in order, of CSV files that have no line of names.
+    """
 
-    header: bool | None = Field(
-        default=None,
-        description=(
-            "Whether line 1 of a CSV names the columns; if unset, it does when a column "
-            "is given by name."
-        ),
-    )
-    columns: tuple[Annotated[str, AfterValidator(partial(normalize, "NFC"))], ...] = Field(
-        default=(),
-        description="Names of all columns, in order, of CSV files that have no line of names.",
-    )
+    header: bool | None = None
+    columns: tuple[Annotated[str, AfterValidator(partial(normalize, "NFC"))], ...] = ()
 
 
 class CsvFile(CsvHeading, CsvFormat):
@@ -410,44 +337,35 @@ class CsvFile(CsvHeading, CsvFormat):
 
 
 class StatisticsForm(TextEncoding):
-    """How files of SAS, SPSS and Stata are read."""
+    """How files of SAS, SPSS and Stata are read.
 
-    value_labels: Literal["labels", "codes"] = Field(
-        default="labels",
-        description="Columns whose values all have value labels: read the 'labels' (texts), or the "
-        "'codes' that are stored. For features, labels, clients and groups alike.",
-    )
+    Attributes:
+        value_labels: Columns whose values all have value labels: read the 'labels' (texts),
+            or the 'codes' that are stored. For features, labels, clients and groups alike.
+    """
+
+    value_labels: Literal["labels", "codes"] = "labels"
 
 
 class StatisticsFormat(StatisticsForm, DataSettings):
-    """Settings that only files of SAS, SPSS and Stata have."""
-
-    title = "SAS, SPSS and Stata files"
-    absence = "is not a SAS, SPSS or Stata file"
+    """SAS, SPSS and Stata files."""
 
 
 class SpreadsheetForm(DecimalMark):
-    """Which cells of a spreadsheet are the table."""
+    """Which cells of a spreadsheet are the table.
 
-    sheet: str | None = Field(
-        default=None,
-        max_length=255,
-        description="Name of the sheet; if unset, the only one that is not empty or hidden.",
-    )
-    header_row: int | None = Field(
-        default=None,
-        ge=1,
-        le=2**20,
-        description="Row with the names of the columns, as the spreadsheet counts; if unset, the "
-        "first row that is not empty.",
-    )
+    Attributes:
+        sheet: Name of the sheet; if unset, the only one that is not empty or hidden.
+        header_row: Row with the names of the columns, as the spreadsheet counts; if unset,
+            the first row that is not empty.
+    """
+
+    sheet: str | None = Field(None, max_length=255)
+    header_row: int | None = Field(None, ge=1, le=2**20)
 
 
 class SpreadsheetFormat(SpreadsheetForm, DataSettings):
-    """Settings that only spreadsheets have."""
-
-    title = "spreadsheets"
-    absence = "is not a spreadsheet"
+    """Spreadsheets."""
 
 
 class TableForm(CsvForm, StatisticsForm, SpreadsheetForm):
@@ -465,48 +383,30 @@ def table_form(settings: DataSettings) -> TableForm:
 
 
 class Columns(DataSettings):
-    """Columns with a purpose: labels, owners, groups, times, subgroups."""
+    """Columns.
 
-    title = "columns"
-    absence = "has no columns"
+    Attributes:
+        label_column: Column of the label: name, or number from 0 (-1 is the last). Of all
+            columns, a number that is a column's name means that name.
+        label_columns: Columns of several flags (multilabel), several targets (regression),
+            or time and event (survival).
+        unlabelled: Rows without a label (a gap, or a marker of missing_values for all
+            columns): an error, or left out and counted in a note.
+        group_column: Column whose equal values mark rows that belong together, such as a
+            patient's: never split between parts, one unit in intervals, not a feature; a
+            row with a gap counts alone. manifest and npz have `group` instead.
+        time_column: Column of ISO dates or numbers: the latest rows are for testing, the
+            latest of the rest for validation. Not a feature unless in data.dates.
+        subgroup_column: Column by which the report splits results (sex, scanner); still a
+            feature unless in drop_columns.
+    """
 
-    label_column: Column | None = Field(
-        default=None,
-        description="Column of the label: name, or number from 0 (-1 is the last). Of all columns, "
-        "a number that is a column's name means that name.",
-    )
-    label_columns: tuple[Column, ...] = Field(
-        default=(),
-        description="Columns of several flags (multilabel), several targets (regression), or time "
-        "and "
-        "event (survival).",
-    )
-    unlabelled: Literal["refuse", "drop"] = Field(
-        default="refuse",
-        description="Rows without a label (a gap, or a marker of missing_values for all columns): "
-        "an error, "
-        "or left out and counted in a note.",
-    )
-    group_column: Column | None = Field(
-        default=None,
-        description="Column whose equal values mark rows that belong together, such as a "
-        "patient's: never "
-        "split between parts, one unit in intervals, not a feature; a row with a gap "
-        "counts alone. manifest and npz have `group` instead.",
-    )
-    time_column: Column | None = Field(
-        default=None,
-        description="Column of ISO dates or numbers: the latest rows are for testing, the latest "
-        "of the rest "
-        "for validation. Not a feature unless in data.dates.",
-    )
-    subgroup_column: Column | None = Field(
-        default=None,
-        description=(
-            "Column by which the report splits results (sex, scanner); still a feature "
-            "unless in drop_columns."
-        ),
-    )
+    label_column: Column | None = None
+    label_columns: tuple[Column, ...] = ()
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    group_column: Column | None = None
+    time_column: Column | None = None
+    subgroup_column: Column | None = None
 
     @property
     def labels(self) -> tuple[str | int, ...]:
@@ -526,76 +426,48 @@ class Columns(DataSettings):
 
 
 class OwnerColumn(Columns):
-    """Who owns a row."""
+    """Column of clients.
 
-    title = "column of clients"
-    absence = "has a file for each client, or no column that names them"
+    Attributes:
+        client_column: Column that names the client owning a row.
+    """
 
-    client_column: Column | None = Field(
-        default=None, description="Column that names the client owning a row."
-    )
+    client_column: Column | None = None
 
 
 class Features(Columns):
-    """Columns that become features of a table."""
+    """Features of a table.
 
-    title = "features of a table"
-    absence = "has no columns that become features"
+    Attributes:
+        drop_columns: Columns that are left out.
+        keep_columns: The only columns that become features; all if empty.
+        missing: Gaps: an error, or filled with the column's training median (categories:
+            the most frequent), and flagged in a further column.
+        missing_values: By column, values that mean a gap, such as {cholesterol = [0]}; {'*'
+            = [-9]} for all columns. Empty cells, NA, NaN and ? always do.
+        censored: Bounds among numbers, such as <5 or >100: an error, or read as the bound
+            and counted in a note.
+        categories: Columns of categories, one column of 0 and 1 per category: those in a
+            list, ["NAME"]; 'encode': all that are mostly not numbers; 'refuse': an error.
+        category_share: Categories in a smaller share of the training rows get no column,
+            like unknown ones.
+        category_limit: Largest number of categories of a column; more are an error.
+        dates: Columns of a table with ISO dates (2024-03-01), read as days since
+            2000-01-01.
+        fit: Training rows that give medians, means and deviations: all clients', or each
+            client's own. The columns always come from all.
+    """
 
-    drop_columns: tuple[Column, ...] = Field(default=(), description="Columns that are left out.")
-    keep_columns: tuple[Column, ...] = Field(
-        default=(), description="The only columns that become features; all if empty."
-    )
-    missing: Literal["refuse", "median"] = Field(
-        default="refuse",
-        description="Gaps: an error, or filled with the column's training median (categories: the "
-        "most "
-        "frequent), and flagged in a further column.",
-    )
-    missing_values: dict[str, tuple[Marker, ...]] = Field(
-        default={},
-        description="By column, values that mean a gap, such as {cholesterol = [0]}; {'*' = [-9]} "
-        "for all "
-        "columns. Empty cells, NA, NaN and ? always do.",
-    )
-    censored: Literal["refuse", "limit"] = Field(
-        default="refuse",
-        description=(
-            "Bounds among numbers, such as <5 or >100: an error, or read as the bound and "
-            "counted in a note."
-        ),
-    )
-    categories: Literal["refuse", "encode"] | tuple[Column, ...] = Field(
-        default="refuse",
-        description="Columns of categories, one column of 0 and 1 per category: those in a list, "
-        """["NAME"]; 'encode': all that are mostly not numbers; 'refuse': an error.""",
-    )
-    category_share: float = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description=(
-            "Categories in a smaller share of the training rows get no column, like unknown ones."
-        ),
-    )
-    category_limit: int = Field(
-        default=1000,
-        ge=1,
-        le=10**4,
-        description="Largest number of categories of a column; more are an error.",
-    )
-    dates: tuple[Column, ...] = Field(
-        default=(),
-        description=(
-            "Columns of a table with ISO dates (2024-03-01), read as days since 2000-01-01."
-        ),
-    )
-    fit: Literal["pooled", "client"] = Field(
-        default="pooled",
-        description="Training rows that give medians, means and deviations: all clients', or each "
-        "client's "
-        "own. The columns always come from all.",
-    )
+    drop_columns: tuple[Column, ...] = ()
+    keep_columns: tuple[Column, ...] = ()
+    missing: Literal["refuse", "median"] = "refuse"
+    missing_values: dict[str, tuple[Marker, ...]] = Field({})
+    censored: Literal["refuse", "limit"] = "refuse"
+    categories: Literal["refuse", "encode"] | tuple[Column, ...] = "refuse"
+    category_share: float = Field(0.01, ge=0, le=1)
+    category_limit: int = Field(1000, ge=1, le=10**4)
+    dates: tuple[Column, ...] = ()
+    fit: Literal["pooled", "client"] = "pooled"
 
     @property
     def mentioned(self) -> tuple[str | int, ...]:
@@ -612,29 +484,19 @@ class Features(Columns):
 
 
 class Tokens(DataSettings):
-    """Texts as rows of tokens."""
+    """Texts.
 
-    title = "texts"
-    absence = "has no texts"
+    Attributes:
+        vocabulary_size: Largest number of tokens, with padding and the unknown token.
+        sequence_length: Tokens per text; longer ones are cut, shorter ones padded.
+        tokenizer: Folder with the tokenizer.json of a pretrained network, or
+            OWNER/NAME@COMMIT in the cache of the Hugging Face Hub; if empty, words of the
+            training texts.
+    """
 
-    vocabulary_size: int = Field(
-        default=98635,
-        ge=2,
-        le=10**7,
-        description="Largest number of tokens, with padding and the unknown token.",
-    )
-    sequence_length: int = Field(
-        default=200,
-        ge=1,
-        le=10**6,
-        description="Tokens per text; longer ones are cut, shorter ones padded.",
-    )
-    tokenizer: str = Field(
-        default="",
-        max_length=4096,
-        description="Folder with the tokenizer.json of a pretrained network, or OWNER/NAME@COMMIT "
-        "in the cache of the Hugging Face Hub; if empty, words of the training texts.",
-    )
+    vocabulary_size: int = Field(98635, ge=2, le=10**7)
+    sequence_length: int = Field(200, ge=1, le=10**6)
+    tokenizer: str = Field("", max_length=4096)
 
     def idle(self) -> dict[str, str]:
         """A tokenizer has a vocabulary of its own."""
@@ -643,14 +505,13 @@ class Tokens(DataSettings):
 
 
 class TextColumns(Columns):
-    """Columns of texts."""
+    """Columns of texts.
 
-    title = "columns of texts"
-    absence = "has no columns of texts"
+    Attributes:
+        text_columns: Columns whose texts are joined.
+    """
 
-    text_columns: tuple[Column, ...] = Field(
-        default=(), description="Columns whose texts are joined."
-    )
+    text_columns: tuple[Column, ...] = ()
 
     @property
     def mentioned(self) -> tuple[str | int, ...]:

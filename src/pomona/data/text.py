@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError
 from pomona.data import formats, tokenizer
 from pomona.data.axes import PublicTexts, Source, Texts, settings_class
-from pomona.data.catalogue import locate, own_path
+from pomona.data.catalogue import CATALOGUE, locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.tables import cells
 from pomona.data.tables.roles import require_cells
@@ -24,7 +24,6 @@ from pomona.storage.mapped_array import allocate
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: id of the first word
 BLOCK = 1 << 14  # texts processed at a time
-AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 _WORD = re.compile(r"\w+")
 
 
@@ -170,7 +169,7 @@ def ag_news(settings: PublicTexts) -> Dataset:
     Without the training file the 7,600 test rows are split (``first_share``) and the name says so;
     such results must not be reported as AG News accuracy.
     """
-    found = locate(settings)
+    found, classes = locate(settings), CATALOGUE["ag-news"].classes
     columns_of: Any = settings_class(Source("text", "path", "csv"))
     fixed = columns_of(
         name="text",
@@ -185,12 +184,12 @@ def ag_news(settings: PublicTexts) -> Dataset:
     )
     if found.name == "train.csv":
         both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
-        return replace(both, name="ag-news", classes=AG_NEWS)
+        return replace(both, name="ag-news", classes=classes)
     table, _, texts = _texts([found], fixed)
     y, _ = table.targets(fixed)
     order, n_train = first_share(y, 0.8)
     return _dataset(
-        "ag-news (test file only)", [texts[i] for i in order], y[order], AG_NEWS, n_train, fixed
+        "ag-news (test file only)", [texts[i] for i in order], y[order], classes, n_train, fixed
     )
 
 

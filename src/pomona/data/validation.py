@@ -1,6 +1,6 @@
 """Validation of everything that readers return; messages name the file, row and remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from pomona.data.dataset import FORMS, Dataset, Kind, Owners
 from pomona.data.preprocessing import LONGEST_NAME
 
 MOST_CLASSES = 100_000
+MOST_MASK_CLASSES = 256
 BLOCK = 1 << 16  # rows
 BLOCK_VALUES = 1 << 24  # fewer for images or volumes
 
@@ -32,7 +33,7 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
         DataError: not integers, not one per row, or out of range (with the count and the first
             row).
     """
-    if y.dtype.kind not in "biu" and not _whole(y):
+    if not _whole(y):
         raise DataError(
             f"{where}: labels are {y.dtype.newbyteorder('=')}, not whole numbers{_between(y)}; "
             'give numbers or names of classes, or set data.targets = "regression"'
@@ -54,69 +55,49 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
 
 
 def _whole(y: NDArray[Any]) -> bool:
-    """Return whether all are whole numbers with a decimal point."""
-    return y.dtype.kind == "f" and bool((y == np.floor(y)).all() and np.isfinite(y).all())
+    """Return whether all are whole numbers, with or without a decimal point."""
+    floats = y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
+    return floats or y.dtype.kind in "biu"
 
 
-MOST_MASK_CLASSES = 256
+def _between(y: NDArray[Any]) -> str:
+    """Describe the first number that is not whole; empty if they are not numbers."""
+    rows = np.argwhere(y != np.floor(y)) if y.dtype.kind == "f" else ()
+    return f" (first {y[rows[0][0]]} in row {rows[0][0]})" if len(rows) else ""
 
 
 def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
     """Raise DataError unless ``y`` has class numbers (N, *S) of pixels, also 1.0 for 1; any 8-bit
     value if ``n_classes`` is None.
     """
-    if (y.dtype.kind not in "biu" and not _whole(y)) or y.ndim not in {3, 4}:
+    if not _whole(y) or y.ndim not in {3, 4}:
         raise DataError(
             f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, "
             "W) of volumes"
         )
     end = min(n_classes or MOST_MASK_CLASSES, MOST_MASK_CLASSES)
     for start, block in blocks(y, max(1, BLOCK // max(1, y[0].size if len(y) else 1))):
-        wrong = (block < 0) | (block >= end)
-        if wrong.any():
-            row = int(wrong.reshape(len(block), -1).any(axis=1).argmax())
+        invalid = (block < 0) | (block >= end)
+        if invalid.any():
+            row = int(np.argwhere(invalid)[0, 0])
             raise DataError(
                 f"{where}: the mask in row {start + row} has the value "
-                f"{block[row][wrong[row]][0]}, the classes are 0 "
+                f"{block[row][invalid[row]][0]}, the classes are 0 "
                 f"to {end - 1}; correct it, or name all classes in data.classes"
             )
-
-
-def _between(y: NDArray[Any]) -> str:
-    """Describe the first label that is not an integer; empty if there is none or labels are not
-    numbers.
-    """
-    if y.dtype.kind != "f" or not len(y):
-        return ""
-    rows = np.flatnonzero((y != np.floor(y)).reshape(len(y), -1).any(axis=1))
-    return f" (first {y[rows[0]]} in row {rows[0]})" if rows.size else ""
 
 
 def finite(x: NDArray[Any], where: str) -> None:
     """Raise DataError with the count and the first row if values are NaN, infinite, or too large to
     be measurements.
     """
-    wrong = lambda block: ~(np.abs(block) <= LARGEST)  # noqa: E731
-    _none_bad(x, wrong, where, "hold NaN, infinite or too large numbers")
+    invalid = lambda block: ~(np.abs(block) <= LARGEST)  # noqa: E731
+    _none(x, invalid, where, "hold NaN, infinite or too large numbers")
 
 
-def _none_bad(x: NDArray[Any], wrong: Any, where: str, what: str) -> None:
-    """Raise DataError if ``wrong`` is true anywhere in (N, ...) ``x``."""
-    count, first = 0, -1
-    for start, block in blocks(x):
-        rows = np.flatnonzero(wrong(block).reshape(len(block), -1).any(axis=1))
-        if rows.size and not count:
-            first = start + int(rows[0])
-        count += rows.size
-    if count:
-        raise DataError(f"{where}: {count} rows {what}, first row {first}; correct or drop them")
-
-
-def flags(y: NDArray[Any], where: str) -> None:
-    """Raise DataError with the count and the first row if multi-label targets are neither 0 nor
-    1.
-    """
-    _none_bad(y, lambda block: (block != 0) & (block != 1), where, "hold flags other than 0 and 1")
+def flags(y: NDArray[Any], where: str, name: str = "flags") -> None:
+    """Raise DataError with the count and the first row if flags are neither 0 nor 1."""
+    _none(y, lambda block: (block != 0) & (block != 1), where, f"hold {name} other than 0 and 1")
 
 
 def times(y: NDArray[Any], where: str) -> None:
@@ -126,10 +107,22 @@ def times(y: NDArray[Any], where: str) -> None:
             f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or "
             "1)"
         )
-    _none_bad(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
-    _none_bad(
-        y[:, 1:], lambda block: (block != 0) & (block != 1), where, "hold events other than 0 and 1"
-    )
+    _none(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
+    flags(y[:, 1:], where, "events")
+
+
+def _none(
+    x: NDArray[Any], invalid: Callable[[NDArray[Any]], Any], where: str, problem: str
+) -> None:
+    """Raise DataError if ``invalid`` is true anywhere in (N, ...) ``x``."""
+    count, first = 0, -1
+    for start, block in blocks(x):
+        rows = np.flatnonzero(invalid(block).reshape(len(block), -1).any(axis=1))
+        if rows.size and not count:
+            first = start + int(rows[0])
+        count += rows.size
+    if count:
+        raise DataError(f"{where}: {count} rows {problem}, first row {first}; correct or drop them")
 
 
 def checked(dataset: Dataset) -> Dataset:
@@ -138,58 +131,53 @@ def checked(dataset: Dataset) -> Dataset:
     Raises:
         DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
-    _counts(dataset)
-    name, n = dataset.name, len(dataset.y)
+    name = dataset.name
+    _first(name, _counts(dataset))
     inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
-    _normalisation(dataset)
+    _first(name, _columns(dataset))
     if dataset.owners is not None:
-        _owners(dataset.owners, n, name)
-    for what, numbers in (
-        ("groups", dataset.groups and dataset.groups.number),
-        ("times", dataset.times),
-    ):
-        if numbers is not None and (numbers.shape != (n,) or not np.isfinite(numbers).all()):
-            raise DataError(
-                f"{name}: {what} are {numbers.dtype} {numbers.shape}; give each row one finite "
-                "number"
-            )
-    _names(dataset)
+        _owners(dataset.owners, len(dataset.y), name)
+    _first(name, _names(dataset))
     return dataset
 
 
-def _counts(dataset: Dataset) -> None:
-    """Raise DataError unless x and y are arrays of as many rows, of which some are for training."""
-    name = dataset.name
-    _array(dataset.x, f"{name}: x")
-    _array(dataset.y, f"{name}: y")
+def _first(name: str, problems: Iterator[str]) -> None:
+    """Raise DataError for the first problem; later checks may rest on it."""
+    for problem in problems:
+        raise DataError(f"{name}: {problem}")
+
+
+def _counts(dataset: Dataset) -> Iterator[str]:
+    """Yield a problem unless x and y are arrays of as many rows, of which some are for training."""
+    for name, array in (("x", dataset.x), ("y", dataset.y)):
+        plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+        if not plain or not array.ndim:  # masked cells hide values
+            yield (
+                f"{name} is a {type(array).__name__}; give a NumPy array with a row for each "
+                "sample, NaN where a value is missing"
+            )
     n = len(dataset.y)
     if len(dataset.x) != n:
-        raise DataError(f"{name}: {len(dataset.x)} inputs but {n} labels; give each row one label")
+        yield f"{len(dataset.x)} inputs but {n} labels; give each row one label"
     if not n:
-        raise DataError(f"{name} has no rows; give some")
+        yield "it has no rows; give some"
     if not 1 <= dataset.n_train <= n:
-        raise DataError(f"{name}: {dataset.n_train} of {n} rows are for training; give 1 to {n}")
+        yield f"{dataset.n_train} of {n} rows are for training; give 1 to {n}"
 
 
-def _array(array: object, where: str) -> None:
-    """Raise DataError unless it is a plain array with rows: one with masked cells hides values."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray) or not array.ndim:
-        raise DataError(
-            f"{where} is a {type(array).__name__}; give a NumPy array with a row for each sample, "
-            "NaN where a value is missing"
-        )
-
-
-def _normalisation(dataset: Dataset) -> None:
+def _columns(dataset: Dataset) -> Iterator[str]:
+    """Yield the problems of the normalisation, and of the groups and times of rows."""
     for values in (dataset.shift, dataset.scale):
         if len(values) not in {1, dataset.x.shape[-1]} or not np.isfinite(values).all():
-            raise DataError(
-                f"{dataset.name}: shift and scale need one finite value, or one for each entry of "
-                "the last axis"
-            )
+            yield ("shift and scale need one finite value, or one for each entry of the last axis")
     if min(dataset.scale) <= 0:
-        raise DataError(f"{dataset.name}: scale must be positive")
+        yield "scale must be positive"
+    groups = dataset.groups and dataset.groups.number
+    for name, numbers in (("groups", groups), ("times", dataset.times)):
+        n = len(dataset.y)
+        if numbers is not None and (numbers.shape != (n,) or not np.isfinite(numbers).all()):
+            yield f"{name} are {numbers.dtype} {numbers.shape}; give each row one finite number"
 
 
 def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
@@ -206,93 +194,88 @@ def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
     if x.dtype.kind == "f":
         finite(x, f"{name}: x")
     if kind == "text":
-        what = f"hold token numbers outside 0 to {vocabulary - 1}"
-        _none_bad(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", what)
+        problem = f"hold token numbers outside 0 to {vocabulary - 1}"
+        _none(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", problem)
 
 
 def _targets(dataset: Dataset) -> None:
-    name, y, classes = dataset.name, dataset.y, dataset.classes
+    """Raise DataError unless the targets have the form of their type."""
+    where = f"{dataset.name}: y"
     if dataset.targets == "segmentation":
-        _masks(dataset)
-        return
-    if classes:
-        if y.dtype != np.int64 or y.ndim != 1:
-            raise DataError(f"{name}: y is {y.dtype} {y.shape}; class numbers are int64 (N,)")
-        if len(set(classes)) < len(classes):
-            raise DataError(f"{name}: two classes have the same name; name each once")
-        labels(y, len(classes), f"{name}: y")
-        return
+        _first(dataset.name, _masks(dataset))
+        masks(dataset.y, len(dataset.classes), f"{dataset.name}: masks")
+    elif dataset.classes:
+        _first(dataset.name, _classes(dataset))
+        labels(dataset.y, len(dataset.classes), where)
+    else:
+        _first(dataset.name, _numbers(dataset))
+        finite(dataset.y, where)
+        if dataset.target_kind == "survival":
+            times(dataset.y, where)
+        if dataset.target_kind == "multilabel":
+            flags(dataset.y, where)
+
+
+def _classes(dataset: Dataset) -> Iterator[str]:
+    y, classes = dataset.y, dataset.classes
+    if y.dtype != np.int64 or y.ndim != 1:
+        yield f"y is {y.dtype} {y.shape}; class numbers are int64 (N,)"
+    if len(set(classes)) < len(classes):
+        yield "two classes have the same name; name each once"
+
+
+def _numbers(dataset: Dataset) -> Iterator[str]:
+    y = dataset.y
     if y.dtype != np.float32 or y.ndim != 2 or not y.shape[1]:
-        raise DataError(
-            f"{name}: y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at "
-            "least 1"
+        yield (
+            f"y is {y.dtype} {y.shape}; targets without classes are float32 (N, K), K at least 1"
         )
-    finite(y, f"{name}: y")
-    if dataset.target_kind == "survival":
-        times(y, f"{name}: y")
-    if dataset.target_kind == "multilabel":
-        flags(y, f"{name}: y")
 
 
-def _masks(dataset: Dataset) -> None:
-    """Raise DataError unless images have masks of their size, and two or more classes with distinct
+def _masks(dataset: Dataset) -> Iterator[str]:
+    """Yield a problem unless images have masks of their size, and two or more classes with distinct
     names.
     """
-    name, y, classes = dataset.name, dataset.y, dataset.classes
+    x, y, classes = dataset.x, dataset.y, dataset.classes
     if dataset.kind != "image":
-        raise DataError(
-            f"{name}: masks are for images, this is a {dataset.kind}; set data.targets to another"
-        )
+        yield f"masks are for images, this is a {dataset.kind}; set data.targets to another"
     if y.dtype != np.uint8:
-        raise DataError(f"{name}: masks are {y.dtype}; store uint8 class numbers")
-    if y.shape[1:] != dataset.x.shape[1:-1]:
-        raise DataError(
-            f"{name}: images have {dataset.x.shape[1:-1]} pixels, masks {y.shape[1:]}; give each "
-            "pixel its class"
-        )
+        yield f"masks are {y.dtype}; store uint8 class numbers"
+    if y.shape[1:] != x.shape[1:-1]:
+        yield f"images have {x.shape[1:-1]} pixels, masks {y.shape[1:]}; give each pixel its class"
     if not 2 <= len(classes) <= MOST_MASK_CLASSES or len(set(classes)) < len(classes):
-        raise DataError(
-            f"{name}: {len(classes)} names of classes; name each of 2 to {MOST_MASK_CLASSES} once"
-        )
-    masks(y, len(classes), f"{name}: masks")
+        yield f"{len(classes)} names of classes; name each of 2 to {MOST_MASK_CLASSES} once"
 
 
-def _names(dataset: Dataset) -> None:
-    """Raise DataError unless there is one name for each column, target and word."""
+def _names(dataset: Dataset) -> Iterator[str]:
+    """Yield a problem unless there is one name for each column, target and word."""
     features = dataset.x.shape[1] if dataset.kind == "table" else len(dataset.columns)
     targets = 0 if dataset.classes else dataset.y.shape[1]
-    for what, names, count in (
+    words = min(len(dataset.words), dataset.vocabulary - 2)  # some tokens may not have a word
+    for title, names, count in (
         ("columns", dataset.columns, features),
         ("targets", dataset.labels, targets),
-        (
-            "words",
-            dataset.words,
-            min(len(dataset.words), dataset.vocabulary - 2),
-        ),  # some tokens may not have a word
+        ("words", dataset.words, words),
     ):
         if names and (len(names) != count or len(set(names)) < count):
             shown = ", ".join(map(repr, names[:6]))
-            raise DataError(
-                f"{dataset.name}: {count} {what}, but the names {shown}; give each its own name"
-            )
-        if what != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
-            raise DataError(
-                f"{dataset.name}: the name of one of the {what} is empty or longer than "
-                f"{LONGEST_NAME} characters; give another"
+            yield f"{count} {title}, but the names {shown}; give each its own name"
+        if title != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
+            yield (
+                f"the name of one of the {title} is empty or longer than {LONGEST_NAME} "
+                "characters; give another"
             )
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:
     if len(set(owners.names)) < len(owners.names) or "" in owners.names:
         raise DataError(f"{name}: two clients have the same name, or one has none; name each once")
-    for what, array, dtype, end in (
-        ("client", owners.client, np.int64, len(owners.names)),
-        ("role", owners.role, np.int8, 3),
+    for title, array, dtype, end in (
+        ("client", owners.client, np.dtype(np.int64), len(owners.names)),
+        ("role", owners.role, np.dtype(np.int8), 3),
     ):
-        _array(array, f"{name}: {what} of the owners")
-        if array.dtype != dtype or array.shape != (n,):
+        if getattr(array, "dtype", None) != dtype or array.shape != (n,):
             raise DataError(
-                f"{name}: {what} of the owners is {array.dtype} {array.shape}, not "
-                f"{np.dtype(dtype)} ({n},)"
+                f"{name}: {title} of the owners is {np.shape(array)}, not {dtype} ({n},)"
             )
-        labels(array, end, f"{name}: {what} of the owners")
+        labels(array, end, f"{name}: {title} of the owners")

@@ -16,7 +16,7 @@ from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
 from pomona.core.table import reads_as_number
 from pomona.data import formats, npz, python_values, text, validation
-from pomona.data.array_file import StoredArray, file, joined, reading
+from pomona.data.array_file import NamedArray, file, joined, reading
 from pomona.data.formats import csv
 from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.images import image_arrays
@@ -87,7 +87,7 @@ def read(
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
     match suffix:
         case ".npz":
-            return Samples(_array(npz.stored(path, "x"), about))
+            return Samples(_array(npz.archive(path, ["x"])["x"], about))
         case ".txt" if about.kind == "text":
             with reading(path):
                 texts = content(file(path), LONG)
@@ -141,7 +141,7 @@ def _in_memory(values: Any, about: ModelMetadata, beside: Beside) -> Samples:
     return Samples(_array(python_values.stored(x, "x"), about), note)
 
 
-def _array(stored: StoredArray, about: ModelMetadata) -> NDArray[Any]:
+def _array(stored: NamedArray, about: ModelMetadata) -> NDArray[Any]:
     row = (
         (*stored.shape[1:], 1)
         if about.kind == "image" and len(stored.shape) == 3

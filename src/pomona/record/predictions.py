@@ -62,23 +62,15 @@ def save(
 class Kept:
     """The predictions in a record's folder.
 
-    The positions of all members are read once; searching for each client in turn would be quadratic
-    in the number of clients.
+    They are read once, for all clients.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / PREDICTIONS
 
     @cached_property
-    def _index(self) -> Mapping[str, Any]:
-        from pomona.data import npz  # imported late: it loads the image readers
-
-        return npz.index(self._path) if self._path.exists() else {}
-
-    def _array(self, part: str, client: int) -> NDArray[Any]:
-        from pomona.data import npz
-
-        return npz.stored(self._path, f"{part}-{client}", self._index).load()
+    def _arrays(self) -> Mapping[str, NDArray[Any]]:
+        return _arrays(self._path)
 
     def answers(self, client: int, targets_are: str = "classes") -> Answers | None:
         """Return a client's predictions; None if the record has none.
@@ -86,9 +78,9 @@ class Kept:
         Raises DataError for a damaged file, or targets that do not match the record: a class count
         would allocate memory for the largest number among them.
         """
-        if f"{_PARTS[0]}-{client}" not in self._index:
+        if f"{_PARTS[0]}-{client}" not in self._arrays:
             return None
-        outputs, targets = (self._array(part, client) for part in _PARTS)
+        outputs, targets = (self._arrays.get(f"{part}-{client}", np.zeros(0)) for part in _PARTS)
         if (
             outputs.ndim != 2
             or outputs.dtype != np.float32
@@ -107,15 +99,23 @@ class Kept:
 
         Raises DataError for a damaged file.
         """
-        if f"groups-{client}" not in self._index:
+        if f"groups-{client}" not in self._arrays:
             return None
-        groups = self._array("groups", client)
+        groups = self._arrays[f"groups-{client}"]
         if groups.dtype != np.int64 or groups.ndim != 1:
             raise DataError(
                 f"{self._path} has no groups of client {client} that are numbers; run the "
                 "federation again"
             )
         return groups
+
+
+def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
+    """Return the arrays of a record's file by name; none if there is no file."""
+    from pomona.data import npz  # imported late: it loads the image readers
+
+    archive = npz.archive(path).arrays if path.exists() else {}
+    return {name: array.values for name, array in archive.items()}
 
 
 def _classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
@@ -171,14 +171,12 @@ def save_examples(folder: Path, examples: Mapping[int, MaskExamples]) -> None:
 
 def read_examples(folder: Path, client: int) -> MaskExamples | None:
     """Read a client's examples; None if a record has none. Raises DataError for a damaged file."""
-    from pomona.data import npz  # imported late: it loads the image readers
-
     path = folder / EXAMPLES
-    known = npz.index(path) if path.exists() else {}
-    if f"image-{client}" not in known:
+    arrays = _arrays(path)
+    if f"image-{client}" not in arrays:
         return None
-    arrays = (npz.stored(path, f"{part}-{client}", known) for part in _EXAMPLE_PARTS)
-    found = MaskExamples(*(array.load() for array in arrays))
+    names = [f"{part}-{client}" for part in _EXAMPLE_PARTS]
+    found = MaskExamples(*(arrays.get(name, np.zeros(0)) for name in names))
     if not _fit(found):
         raise DataError(f"{path} has no examples of client {client}; run the federation again")
     return found

@@ -53,6 +53,11 @@ class Format:
     extra: str = ""
     settings: type[DataSettings] | None = None
 
+    @property
+    def name(self) -> str:
+        """Its name in settings."""
+        return self.title.lower()
+
 
 CSV = Format("CSV", "pomona.data.formats.csv:read", settings=CsvFile)
 _STATISTICS = ("pomona.data.formats.statistics_files:read", "pyreadstat", "clinical")

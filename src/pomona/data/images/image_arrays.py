@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import targets
-from pomona.data.array_file import StoredArray, joined
+from pomona.data.array_file import NamedArray, joined
 from pomona.data.dataset import FORMS, Dataset
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
@@ -65,7 +65,7 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], location: str) -> None
     sample_type([dtype], location)
 
 
-def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.generic]:
+def gathered(parts: Sequence[NamedArray], memory_share: float) -> NDArray[np.generic]:
     """Join the images or volumes of all parts, with a channel axis, in the first dtype that holds
     all values.
 
@@ -81,7 +81,7 @@ def gathered(parts: Sequence[StoredArray], memory_share: float) -> NDArray[np.ge
 
 def dataset(
     name: str,
-    parts: Sequence[tuple[StoredArray, StoredArray]],
+    parts: Sequence[tuple[NamedArray, NamedArray]],
     training: int,
     memory_share: float,
     target_kind: Targets = "classes",
@@ -102,7 +102,7 @@ def dataset(
     Raises:
         DataError: as ``gathered`` and ``targets.from_arrays``.
     """
-    numbers = [(y.where, y.load()) for _, y in parts]
+    numbers = [(y.where, y.values) for _, y in parts]
     if first:
         numbers = [(location, y - np.int64(first)) for location, y in numbers]
     y, classes = targets.from_arrays(numbers, target_kind, classes)
