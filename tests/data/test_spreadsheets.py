@@ -18,6 +18,7 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904
 from pomona.core.errors import DataError
 from pomona.data import data_settings, formats
 from pomona.data import read as read_data
+from pomona.data.axes import files as data_files
 from pomona.data.formats import spreadsheets
 from pomona.data.settings import SpreadsheetFormat
 
@@ -497,6 +498,32 @@ def test_settings_of_a_format_that_some_clients_have(tmp_path):
             read_data(data_settings(clients=clients, label_column="died"))
         chosen = data_settings(clients=clients, label_column="died", sheet="Daten", decimal="comma")
         assert sorted(read_data(chosen).x[:, 0].tolist()) == [20, 21.5, 30, 31.5]
+
+
+def test_clients_are_sheets_of_one_workbook(tmp_path):
+    def sites(book):
+        book.active.title = "North"
+        south = book.create_sheet("Süd 1.5")
+        for row in (["died", "age"], ["n", 40], ["y", 50], ["y", 60]):
+            south.append(row)
+
+    path = xlsx(tmp_path, [["age", "died"], [20, "y"], [30, "n"]], change=sites)
+    clients = [
+        {"name": name, "train": f"{path}#{sheet}"}
+        for name, sheet in (("north", "North"), ("south", "Süd 1.5"))
+    ]
+    data = read_data(data_settings(clients=clients, label_column="died"))
+    assert data.x[:, 0].tolist() == [20, 30, 40, 50, 60]
+    assert data.owners.names == ("north", "south")
+    assert data.owners.client.tolist() == [0, 0, 1, 1, 1]
+    one = data_settings(path=f"{path}#North", label_column="died")
+    assert read_data(one).x[:, 0].tolist() == [20, 30]
+    assert data_files(one) == (path,)
+    for sheet, words in (("Nort", r"'Nort'.*North"), ("", r"North, Süd 1\.5.*\.xlsx#")):
+        path_of_sheet = f"{path}#{sheet}" if sheet else path
+        section = [{"name": "north", "train": path_of_sheet}]
+        with pytest.raises(DataError, match=words):
+            read_data(data_settings(clients=section, label_column="died"))
 
 
 def more_cells(book):

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, PrivateAttr
 
 from pomona.data.formats import formats
+from pomona.data.formats.columns import workbook
 from pomona.data.settings import (
     DEFAULT,
     ClassNames,
@@ -274,4 +275,4 @@ def files(settings: DataSettings) -> tuple[Path, ...]:
     paths = [settings.path] if isinstance(settings, OwnPath) else []
     for client in settings.clients if isinstance(settings, FilesByClient) else ():
         paths += [client.train, client.validation, client.test]
-    return tuple(path for path in paths if path)
+    return tuple(workbook(path)[0] for path in paths if path)

@@ -10,6 +10,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.files import expanded
 from pomona.core.toml import read_file
 from pomona.data.axes import BundledImages, BundledTable, PublicImages, PublicTexts
+from pomona.data.formats.columns import workbook
 from pomona.data.settings import DataSettings, OwnPath
 
 
@@ -122,7 +123,7 @@ def own_path(settings: DataSettings) -> Path:
     if settings.path is None:
         raise ConfigError("own data need a file or folder: set data.path")
     path = expanded(settings.path)
-    if not path.exists():
+    if not workbook(path)[0].exists():
         raise DataError(f"{path} does not exist; correct data.path")
     return path
 

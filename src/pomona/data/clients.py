@@ -14,6 +14,7 @@ from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
 from pomona.data.axes import Arrays, Table, Texts
 from pomona.data.dataset import Dataset
+from pomona.data.formats.columns import workbook
 from pomona.data.settings import DataSettings, FilesByClient
 from pomona.data.tables import tabular
 
@@ -99,7 +100,7 @@ def _fault(path: Path) -> str:
             "the guide to own data"
         )
     try:
-        file(path)
+        file(workbook(path)[0])
     except DataError as fault:
         return str(fault)
     return ""

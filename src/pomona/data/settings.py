@@ -104,7 +104,8 @@ class ClientFiles(Settings):
 
     Attributes:
         name: Name of the client.
-        train: Training rows: .npz, or a table of any format.
+        train: Training rows: .npz, or a table of any format; book.xlsx#North is the sheet North of
+            a workbook.
         validation: Its own validation rows.
         test: Its own test rows.
     """

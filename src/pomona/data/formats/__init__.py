@@ -23,7 +23,7 @@ from typing import cast
 from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file
-from pomona.data.formats.columns import Columns, Reader
+from pomona.data.formats.columns import Columns, Reader, workbook
 from pomona.data.formats.transfer import Work, read_columns
 from pomona.data.settings import (
     CsvFile,
@@ -86,7 +86,7 @@ def formats() -> Mapping[str, Format]:
 
 def suffix(path: Path) -> str:
     """Return the suffix that names a file's format, in lower case and without ``.gz``."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
+    return Path(workbook(path)[0].name.lower().removesuffix(".gz")).suffix
 
 
 def format_of(path: Path) -> Format | None:
@@ -157,9 +157,9 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
         title, library = file_format.title, file_format.library
         if library and not find_spec(library):
             raise ConfigError(f"{path}: {title} needs {library}; {with_extra(file_format.extra)}")
-        work.append(
-            Work(path, [*map(file, files)], cast("Reader", load(file_format.reader)), title)
-        )
+        for name in files:
+            file(workbook(name)[0])
+        work.append(Work(path, files, cast("Reader", load(file_format.reader)), title))
         used.append(file_format)
     _refuse_idle_settings(work[0], used, settings)
     return read_columns(work, settings)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import opened
-from pomona.data.formats.columns import Columns, text_array
+from pomona.data.formats.columns import Columns, text_array, workbook
 from pomona.data.formats.workbook_marks import read_marks
 from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
 
@@ -56,8 +56,9 @@ def read(path: Path, settings: object) -> Columns:
     """
     options = settings if isinstance(settings, SpreadsheetForm) else SpreadsheetForm()
     decimal = settings.decimal if isinstance(settings, DecimalMark) else None
-    with opened(path) as file:
-        sheet = _sheet(path, file, options.sheet)
+    book, sheet_name = workbook(path)
+    with opened(book) as file:
+        sheet = _sheet(path, file, sheet_name or options.sheet)
         top, problems = _header_row(path, sheet, options.header_row)
         marks = read_marks(file, sheet.name, top + 2)
     names = _header(sheet, top)[0]

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pomona.core.errors import DataError, listed
 from pomona.core.table import reads_as_number
-from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array
+from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array, workbook
 from pomona.data.reader_process import Reply, read_in_child
 
 MOST_BYTES = 1 << 36  # of all columns of a file as Arrow; a few kilobytes may unpack to any number
@@ -42,7 +42,7 @@ def read_columns(work: Sequence[Work], settings: object) -> list[Columns]:
 
     Raises as ``read_in_child`` does, and DataError as the readers do.
     """
-    size = sum(file.stat().st_size for table in work for file in table.files)
+    size = sum(workbook(file)[0].stat().st_size for table in work for file in table.files)
     source = work[0].path if len(work) == 1 else f"{work[0].path} and {len(work) - 1} more"
     with tempfile.TemporaryFile() as answer:
         reply = read_in_child(partial(_read, work, settings, answer.fileno()), source, size)
