@@ -24,9 +24,9 @@ from pomona.core.rng import number
 from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.data.dataset import Dataset, network_shape
-from pomona.data.poison import poisoned
 from pomona.data.settings import DataSettings
 from pomona.data.tables.tabular import moments
+from pomona.federation.poison import poisoned
 from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build

@@ -148,8 +148,8 @@ def test_own_functions():
     [
         ("own_integers", "float32, not int64"),
         ("own_nan", "first row 1"),
-        ("own_uneven", "2 inputs but 3 labels"),
-        ("own_objects", "arrays of numbers"),
+        ("own_uneven", "x has 2 rows but .*y has 3"),
+        ("own_objects", "give numbers"),
         ("own_ragged", "own_ragged, x: list is no array"),
         ("own_nothing", "returned NoneType"),
         ("own_targets", "not whole numbers"),

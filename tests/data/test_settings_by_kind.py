@@ -14,7 +14,7 @@ from pomona.core.errors import ConfigError
 from pomona.core.membership import Membership
 from pomona.core.toml import flat
 from pomona.core.training_settings import OPTIMIZERS, Adam, Stop
-from pomona.data import data_settings, from_arrays, from_frame, read
+from pomona.data import data_settings, from_arrays, from_frame, hub_dataset, read
 from pomona.data.axes import CustomReader, InMemory, sources
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.formats import transfer
@@ -311,7 +311,11 @@ SELECTORS = {"name", "format", "memory"}  # by which the section is read
 )
 def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    for module in (image_stack, transfer):  # in this process, where reads of settings are seen
+    for module in (
+        hub_dataset,
+        image_stack,
+        transfer,
+    ):  # in this process, where reads of settings are seen
         monkeypatch.setattr(module, "read_in_child", lambda work, *_: work())
     looked, settings = set(), None
     for section in written(tmp_path)[which]:

@@ -12,10 +12,10 @@ from pomona.config import resolve
 from pomona.core.attack import USUAL, Attack
 from pomona.core.errors import CheckpointError, ConfigError, QuorumError
 from pomona.core.round import Roster
-from pomona.data.poison import poisoned, triggered
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
+from pomona.federation.poison import poisoned, triggered
 from pomona.methods import METHODS
 from pomona.methods.auto import FOUR
 from pomona.methods.base import Initial, Rows

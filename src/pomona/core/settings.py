@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_origin
+from typing import Annotated, Any, Self, TypeVar, get_origin
 
 from pydantic import (
     BaseModel,
@@ -46,7 +46,7 @@ class Settings(BaseModel):
         super().__init_subclass__(**options)
         types = inspect.get_annotations(cls)
         for key, text in descriptions(cls.__doc__ or "").items():
-            if key in types and get_origin(types[key]) is not ClassVar:
+            if key in types and "ClassVar" not in str(get_origin(types[key])):
                 types[key] = Annotated[types[key], Field(description=text)]
         cls.__annotations__ = types
 

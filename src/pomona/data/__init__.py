@@ -7,7 +7,8 @@ import numpy as np
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.registry import Registry
-from pomona.data import memory_tables, python_values, targets
+from pomona.data import memory_tables, npz, python_values
+from pomona.data.array_file import paired
 from pomona.data.axes import OwnData, Source
 from pomona.data.catalogue import CATALOGUE, Listing, describe
 from pomona.data.dataset import Dataset, Owners
@@ -27,7 +28,7 @@ from pomona.data.settings import (
 )
 from pomona.data.tables import tabular
 from pomona.data.targets import timed
-from pomona.data.validation import checked, finite
+from pomona.data.validation import checked
 
 __all__ = [
     "DATASETS",
@@ -57,7 +58,7 @@ OWN_DATA = Registry(
         "arrays": "pomona.data.npz:read",
         "folders": "pomona.data.images.folders:read",
         "list": "pomona.data.images.manifest:read",
-        "idx": "pomona.data.idx:own",
+        "idx": "pomona.data.idx:read_own",
     },
 )
 
@@ -84,26 +85,26 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
             f"{settings.name} is not a function; give a module:function that takes the data "
             "settings"
         )
-    found = _adopted(reader(settings), settings)
-    found = without_repeats(found, settings.duplicates, settings.memory_share)
-    dataset = _with_features(found)
+    dataset_read = _adopted(reader(settings), settings)
+    dataset_read = without_repeats(dataset_read, settings.duplicates, settings.memory_share)
+    dataset = _with_features(dataset_read)
     if dataset.learn is None and not keep_raw:
         dataset = replace(dataset, raw=None)
     dataset = checked(
         _with_targets(dataset, settings) if isinstance(settings, TargetKind) else dataset
     )
     # judged as read: later steps drop the cells and fill the gaps
-    as_read = replace(dataset, x=found.x, raw=found.raw, columns=found.columns)
+    as_read = replace(dataset, x=dataset_read.x, raw=dataset_read.raw, columns=dataset_read.columns)
     dataset = replace(dataset, notes=(*dataset.notes, *content_notes(as_read)))
     if isinstance(settings, Images):
         resized = image_arrays.resized(dataset, settings.resize, settings.memory_share)
-        seen = _normalised(resized, settings.normalise)
+        normalised = _normalised(resized, settings.normalise)
     else:
-        seen = _normalised(dataset)
+        normalised = _normalised(dataset)
     return (
-        timed(seen, settings)
-        if seen.targets == "survival" and isinstance(settings, EventTimes)
-        else seen
+        timed(normalised, settings)
+        if normalised.targets == "survival" and isinstance(settings, EventTimes)
+        else normalised
     )
 
 
@@ -129,7 +130,7 @@ def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
     return replace(dataset, labels=names or dataset.labels, target_kind=kind)
 
 
-def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dataset:
+def _normalised(dataset: Dataset, normalisation: str | Normalisation = "default") -> Dataset:
     """Apply the configured normalisation, or the reader's own if none is configured.
 
     Tables, and images of more than 8 bits without a normalisation from their reader, learn it here
@@ -139,15 +140,17 @@ def _normalised(dataset: Dataset, asked: str | Normalisation = "default") -> Dat
         ConfigError: a normalisation is set for data that are not images.
         DataError: its number of channels is wrong.
     """
-    if asked != "default" and dataset.kind != "image":
+    if normalisation != "default" and dataset.kind != "image":
         raise ConfigError(
             f"data.normalise is for images, and {dataset.name} is a {dataset.kind}; drop it"
         )
-    if isinstance(asked, Normalisation):
-        return checked(replace(dataset, shift=asked.shift, scale=asked.scale, learn=None))
-    said = dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,))
+    if isinstance(normalisation, Normalisation):
+        return checked(
+            replace(dataset, shift=normalisation.shift, scale=normalisation.scale, learn=None)
+        )
+    is_set = dataset.learn or (dataset.shift, dataset.scale) != ((0.0,), (1.0,))
     learns = dataset.kind == "table" or (dataset.kind == "image" and dataset.x.dtype != np.uint8)
-    if asked == "training" or (learns and not said):
+    if normalisation == "training" or (learns and not is_set):
         return tabular.standardised(dataset, np.arange(dataset.n_train))
     return dataset
 
@@ -158,8 +161,8 @@ def _with_features(dataset: Dataset) -> Dataset:
     """
     if dataset.raw is None or dataset.learn is None:
         return dataset
-    whole = dataset.learn(dataset, np.arange(dataset.n_train))
-    return replace(whole, raw=dataset.raw, learn=dataset.learn, notes=dataset.notes)
+    learned = dataset.learn(dataset, np.arange(dataset.n_train))
+    return replace(learned, raw=dataset.raw, learn=dataset.learn, notes=dataset.notes)
 
 
 def _adopted(result: Any, settings: DataSettings) -> Dataset:
@@ -172,20 +175,8 @@ def _adopted(result: Any, settings: DataSettings) -> Dataset:
             f"{name} returned {type(result).__name__}; return a Dataset, or arrays (x, y)"
         )
     x, y, notes = python_values.pair(result, name)
-    if len(x) != len(y):
-        raise DataError(f"{name}: {len(x)} inputs but {len(y)} labels; give each row one label")
     if is_frame(x):
         return memory_tables.own_table(x, y, name, settings)
-    if x.dtype.kind not in "biuf":
-        raise DataError(
-            f"{name} returned x {x.dtype} {x.shape}, y {y.dtype} {y.shape}; return arrays of "
-            "numbers"
-        )
-    y, classes = targets.from_arrays([(f"{name}: y", y)], custom.targets, custom.classes)
-    if x.ndim == 2:
-        finite(x, f"{name}: x")
-        return tabular.in_single(
-            Dataset(name, "table", x, y, classes, len(y), notes=notes), settings.memory_share
-        )
-    x = image_arrays.adopted(x, f"{name}: x")
-    return Dataset(name, "image", x, y, classes, len(y), *image_arrays.usual(x), notes=notes)
+    pair = paired(python_values.stored(x, f"{name}: x"), python_values.stored(y, f"{name}: y"))
+    dataset = npz.assembled(name, [pair], 1, custom, custom.classes)
+    return replace(dataset, notes=(*dataset.notes, *notes))

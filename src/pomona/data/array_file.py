@@ -30,13 +30,13 @@ FAULTS = (
 
 
 @contextmanager
-def reading(where: object) -> Iterator[None]:
+def reading(source: object) -> Iterator[None]:
     """Turn errors from a damaged or missing file into one DataError with its name."""
     try:
         yield
     except FAULTS as fault:
         raise DataError(
-            f"cannot read {where} ({fault}); check the file, or fetch it again"
+            f"cannot read {source} ({fault}); check the file, or fetch it again"
         ) from fault
 
 
@@ -46,7 +46,7 @@ def file(path: Path) -> Path:
     Raises DataError; see ``files.regular``.
     """
     return files.regular(
-        path, lambda what: DataError(f"{what}; correct the path, or put the file there")
+        path, lambda reason: DataError(f"{reason}; correct the path, or put the file there")
     )
 
 
@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 class NamedArray:
     """An array and where it comes from, for messages; axis 0 is the rows."""
 
-    where: str
+    source: str
     values: NDArray[Any]
 
     def __len__(self) -> int:
@@ -84,12 +84,12 @@ def paired(x: NamedArray, y: NamedArray) -> tuple[NamedArray, NamedArray]:
     """Return inputs and labels after checking that they have the same number of rows."""
     if len(x) != len(y):
         raise DataError(
-            f"{x.where} has {len(x)} rows but {y.where} has {len(y)}; give each row one label"
+            f"{x.source} has {len(x)} rows but {y.source} has {len(y)}; give each row one label"
         )
     return x, y
 
 
-def joined(
+def concatenated(
     arrays: Sequence[NamedArray], row: tuple[int, ...], dtype: DTypeLike, memory_share: float
 ) -> NDArray[np.generic]:
     """Join arrays into one new array, with each row in the shape ``row``.
@@ -99,11 +99,11 @@ def joined(
     for array in arrays:
         if array.shape[1:] != arrays[0].shape[1:]:
             raise DataError(
-                f"rows of {array.where} have shape {array.shape[1:]}, those of {arrays[0].where} "
+                f"rows of {array.source} have shape {array.shape[1:]}, those of {arrays[0].source} "
                 f"{arrays[0].shape[1:]}; give all parts the same shape"
             )
-    out = allocate((sum(map(len, arrays)), *row), dtype, memory_share)
+    rows = allocate((sum(map(len, arrays)), *row), dtype, memory_share)
     values = [array.values.reshape(len(array), *row) for array in arrays]
     with np.errstate(over="ignore", invalid="ignore"):  # the check that follows reports the row
-        np.concatenate(values, out=out, casting="unsafe")
-    return out
+        np.concatenate(values, out=rows, casting="unsafe")
+    return rows

@@ -62,7 +62,7 @@ class Listing:
 
 
 def _entry(name: str, fields: dict[str, Any]) -> CatalogueEntry:
-    frozen = {
+    frozen: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
     }
     return CatalogueEntry(name, **frozen)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data import npz, targets
-from pomona.data.array_file import NamedArray, joined, opened, reading
+from pomona.data.array_file import NamedArray, concatenated, opened, reading
 from pomona.data.axes import PublicImages
 from pomona.data.catalogue import CATALOGUE, locate
 from pomona.data.dataset import Dataset
@@ -38,39 +38,42 @@ def read(settings: PublicImages) -> Dataset:
     """Read CIFAR-10, or CIFAR-100 with fine labels; the name is marked if the file is not the full
     official data.
     """
-    found = locate(settings)
-    if found.suffix == ".npz":
-        return _compact(found, settings)
-    return _binary(found, settings)
+    path = locate(settings)
+    if path.suffix == ".npz":
+        return _compact(path, settings)
+    return _binary(path, settings)
 
 
-def _binary(found: Path, settings: PublicImages) -> Dataset:
+def _binary(path: Path, settings: PublicImages) -> Dataset:
     names, labels = _BINARY[settings.name]
-    packed = found.name.endswith(".tar.gz")
-    wheres = [f"{found}, {name}" if packed else str(found.parent / name) for name in names]
+    packed = path.name.endswith(".tar.gz")
+    sources = [f"{path}, {name}" if packed else str(path.parent / name) for name in names]
 
     def records() -> Reply:
-        contents = _members(found, names) if packed else map(_content, map(Path, wheres))
+        contents = _members(path, names) if packed else map(_content, map(Path, sources))
         arrays = []
-        for where, each in zip(wheres, contents, strict=True):
-            rows, rest = divmod(len(each), labels + 3 * SIDE**2)
-            if rest or not rows:
+        for source, content in zip(sources, contents, strict=True):
+            rows, remainder = divmod(len(content), labels + 3 * SIDE**2)
+            if remainder or not rows:
                 raise DataError(
-                    f"{where} has {len(each)} bytes, not a multiple of {labels + 3 * SIDE**2}; "
+                    f"{source} has {len(content)} bytes, not a multiple of {labels + 3 * SIDE**2}; "
                     "fetch it again"
                 )
-            values = np.frombuffer(each, np.uint8).reshape(rows, -1)
+            values = np.frombuffer(content, np.uint8).reshape(rows, -1)
             planes = values[:, labels:].reshape(rows, 3, SIDE, SIDE)
             arrays += [planes.transpose(0, 2, 3, 1), values[:, labels - 1]]
         return Reply(None, arrays)
 
-    arrays = read_in_child(records, found).arrays
+    arrays = read_in_child(records, path).arrays
     images, numbers = (
-        [NamedArray(where, each) for where, each in zip(wheres, arrays[start::2], strict=True)]
+        [
+            NamedArray(source, content)
+            for source, content in zip(sources, arrays[start::2], strict=True)
+        ]
         for start in (0, 1)
     )
-    x = joined(images, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
-    y = [(each.where, each.values) for each in numbers]
+    x = concatenated(images, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
+    y = [(content.source, content.values) for content in numbers]
     return _dataset(settings.name, x, y, len(x) - len(images[-1]))
 
 
@@ -96,19 +99,23 @@ def _members(path: Path, names: Sequence[str]) -> list[bytes]:
 def _compact(path: Path, settings: PublicImages) -> Dataset:
     """Read an archive of residuals; the name says how many images come from JPEG (``lossy_*``)."""
     archive = npz.archive(path)
-    residuals = [archive[f"x_{part}_res"] for part in ("train", "test")]
-    labels = [archive[f"y_{part}"] for part in ("train", "test")]
-    for part, y in zip(residuals, labels, strict=True):
-        if part.dtype != np.uint8 or part.shape != (3, len(y), SIDE, SIDE):
+    residuals = [archive[f"x_{residual}_res"] for residual in ("train", "test")]
+    labels = [archive[f"y_{residual}"] for residual in ("train", "test")]
+    for residual, y in zip(residuals, labels, strict=True):
+        if residual.dtype != np.uint8 or residual.shape != (3, len(y), SIDE, SIDE):
             raise DataError(
-                f"{part.where} is {part.dtype} {part.shape}, not uint8 (3, {len(y)}, {SIDE}, "
+                f"{residual.source} is {residual.dtype} {residual.shape}, not uint8 (3, {len(y)}, {SIDE}, "
                 f"{SIDE})"
             )
-    planes = [NamedArray(part.where, part.values.transpose(1, 2, 3, 0)) for part in residuals]
-    x = joined(planes, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
+    planes = [
+        NamedArray(residual.source, residual.values.transpose(1, 2, 3, 0)) for residual in residuals
+    ]
+    x: NDArray[Any] = concatenated(planes, (SIDE, SIDE, 3), np.uint8, settings.memory_share)
     restore(x)
-    dataset = _dataset(settings.name, x, [(y.where, y.values) for y in labels], len(labels[0]))
-    lossy = sum(len(each) for name, each in archive.arrays.items() if name.startswith("lossy_"))
+    dataset = _dataset(settings.name, x, [(y.source, y.values) for y in labels], len(labels[0]))
+    lossy = sum(
+        len(content) for name, content in archive.arrays.items() if name.startswith("lossy_")
+    )
     suffix = f" ({lossy} images from JPEG copies)" if lossy else ""
     return replace(dataset, name=dataset.name + suffix)
 
@@ -142,12 +149,12 @@ def restore(images: NDArray[np.uint8]) -> None:
         for diagonal in range(2, height + width - 1) if min(height, width) > 1 else ():
             top, bottom = max(1, diagonal - width + 1), min(height - 1, diagonal - 1)
             first, last = top * (width - 1) + diagonal, bottom * (width - 1) + diagonal
-            here, left, up, corner = (
+            pixels, left, above, corner = (
                 flat[first - back : last - back + 1 : width - 1]
                 for back in (0, 1, width, width + 1)
             )
-            low, high = np.minimum(left, up), np.maximum(left, up)
-            here += np.clip(left + up - corner, low, high)
-            here &= 255
+            low, high = np.minimum(left, above), np.maximum(left, above)
+            pixels += np.clip(left + above - corner, low, high)
+            pixels &= 255
         planes[:, :, ::2] += planes[:, :, 1:2]
         block[...] = (planes & 255).transpose(3, 0, 1, 2)

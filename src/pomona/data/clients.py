@@ -34,21 +34,21 @@ def read(settings: FilesByClient) -> Dataset:
             "data 'clients' needs files: add a section data.clients with a name and a train file "
             "for each"
         )
-    parts = [
+    files = [
         (client, role, expanded(path))
-        for role, part in enumerate(SPLITS)
+        for role, split in enumerate(SPLITS)
         for client, files in enumerate(settings.clients)
-        if (path := getattr(files, part)) is not None
+        if (path := getattr(files, split)) is not None
     ]
-    paths = [path for _, _, path in parts]
-    refuse("data.clients", _shared(parts, [client.name for client in settings.clients]))
-    dataset, counts = _joined(paths, len(settings.clients), settings)
+    paths = [path for _, _, path in files]
+    refuse("data.clients", _shared(files, [client.name for client in settings.clients]))
+    dataset, counts = _read_files(paths, len(settings.clients), settings)
     names = tuple(cell_values.given(files.name) for files in settings.clients)
-    clients, roles = [client for client, _, _ in parts], [role for _, role, _ in parts]
+    clients, roles = [client for client, _, _ in files], [role for _, role, _ in files]
     return replace(dataset, name="clients").with_owners(names, clients, roles, counts)
 
 
-def _joined(
+def _read_files(
     paths: Sequence[Path], training: int, settings: DataSettings
 ) -> tuple[Dataset, tuple[int, ...]]:
     """Read all files as one data set, the first ``training`` for training; also return their row
@@ -71,18 +71,19 @@ def _joined(
     return tabular.read_parts(paths, training, settings)
 
 
-def _shared(parts: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
+def _shared(files: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:
     """Report each file of training rows that is also used for another split, whose metrics would be
     on trained rows.
     """
     first: dict[Path, tuple[int, int]] = {}
     lines = []
-    for client, role, path in parts:  # training rows come first
-        owner, part = first.setdefault(path.absolute(), (client, role))
-        if (names[owner], part) != (names[client], role) and part == 0:
-            where = f"the {SPLITS[role]} rows of {names[client]}"
+    for client, role, path in files:  # training rows come first
+        owner, split = first.setdefault(path.absolute(), (client, role))
+        if (names[owner], split) != (names[client], role) and split == 0:
+            second = f"the {SPLITS[role]} rows of {names[client]}"
             lines.append(
-                f"{path} holds the train rows of {names[owner]} and {where}; give each its own file"
+                f"{path} holds the train rows of {names[owner]} and {second}; give each a file "
+                "of its own"
             )
     return lines
 

@@ -100,10 +100,10 @@ class RowGroups(NamedTuple):
         """
         if owner is None:
             return self.number
-        joined: NDArray[np.int64] = np.unique(
+        group_of_owner: NDArray[np.int64] = np.unique(
             np.stack([owner, self.number]), axis=1, return_inverse=True
         )[1].ravel()
-        return joined
+        return group_of_owner
 
 
 @dataclass(frozen=True)

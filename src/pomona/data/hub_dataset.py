@@ -37,7 +37,7 @@ def read(settings: DataSettings) -> Dataset:
         raise ConfigError("data of a repository: set data.repository = 'OWNER/NAME'")
     name = f"{source.repository}@{source.revision}"
     root = hub.snapshot("dataset", source.repository, source.revision)
-    train, test = _parts(name, root, source)
+    train, test = _split_files(name, root, source)
     names = _class_names(train[0], cast("ColumnData", settings))
     if names:  # the files have their numbers
         settings = settings.model_copy(update={"classes": tuple(map(str, range(len(names))))})
@@ -54,7 +54,7 @@ def _dataset(paths: Sequence[Path], training: int, settings: DataSettings) -> Da
     return _images(paths, training, settings)
 
 
-def _parts(name: str, root: Path, settings: HubFiles) -> tuple[list[Path], list[Path]]:
+def _split_files(name: str, root: Path, settings: HubFiles) -> tuple[list[Path], list[Path]]:
     """Return the files for training and for testing, sorted by path.
 
     Raises as ``read``.
@@ -62,14 +62,16 @@ def _parts(name: str, root: Path, settings: HubFiles) -> tuple[list[Path], list[
     every = sorted(path.relative_to(root) for path in root.rglob(f"*{SUFFIX}"))
     inside = [path for path in every if path.is_relative_to(settings.subset)]
     if not inside:
-        there = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
+        summary = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
         raise DataError(
             f"{name} has no Parquet files{f' in {settings.subset}' if settings.subset else ''} "
-            f"({there}); those of every data set are in its revision refs/convert/parquet"
+            f"({summary}); those of every data set are in its revision refs/convert/parquet"
         )
     if not settings.subset and len(tops := sorted({*_tops(inside)})) > 1:
         raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
-    train, test = (_with(word, inside) for word in (settings.train_part, settings.test_part))
+    train, test = (
+        _containing(split, inside) for split in (settings.train_part, settings.test_part)
+    )
     if not train or {*train} & {*test}:
         raise ConfigError(
             f"{name}: {'no file is' if not train else 'files are both'} of training "
@@ -87,12 +89,12 @@ def _tops(paths: Sequence[Path]) -> list[str]:
     return [path.parts[0] if len(path.parts) > 1 else "." for path in paths]
 
 
-def _with(word: str, paths: Sequence[Path]) -> list[Path]:
+def _containing(split: str, paths: Sequence[Path]) -> list[Path]:
     """Return the paths that contain a word, as the Hub reads them: between / . _ and -."""
-    if not word:
+    if not split:
         return []
-    whole = re.compile(rf"(^|[/._-]){re.escape(word)}([/._-]|$)")
-    return [path for path in paths if whole.search(str(PurePosixPath(path)))]
+    pattern = re.compile(rf"(^|[/._-]){re.escape(split)}([/._-]|$)")
+    return [path for path in paths if pattern.search(str(PurePosixPath(path)))]
 
 
 def _class_names(path: Path, settings: ColumnData) -> tuple[str, ...]:
@@ -102,11 +104,11 @@ def _class_names(path: Path, settings: ColumnData) -> tuple[str, ...]:
     if settings.classes or settings.targets != "classes" or len(settings.labels) != 1:
         return ()
     note = read_in_child(lambda: Reply(_note(path)), path).facts
-    tree = bounds.parse(note, lambda why: DataError(f"{path}: its note of the Hub: {why}"))
+    tree = bounds.parse(note, lambda reason: DataError(f"{path}: its note of the Hub: {reason}"))
     for key in ("info", "features", str(settings.labels[0]), "names"):
         tree = tree.get(key) if isinstance(tree, dict) else None
-    named = isinstance(tree, list) and all(isinstance(one, str) for one in tree)
-    return tuple(map(bounds.plain, tree)) if named and len({*tree}) == len(tree) else ()
+    are_names = isinstance(tree, list) and all(isinstance(name, str) for name in tree)
+    return tuple(map(bounds.plain, tree)) if are_names and len({*tree}) == len(tree) else ()
 
 
 def _note(path: Path) -> str:
@@ -123,7 +125,9 @@ def _images(paths: Sequence[Path], training: int, settings: PictureRows) -> Data
     column = table.sources[0].index(settings.image_column, "image_column")
     y, classes = table.targets(settings)
     with TemporaryDirectory() as folder:
-        stack = image_stack.stacked(table.name, _unpacked(table, column, Path(folder)), settings)
+        unpack = lambda: Reply(_unpacked(table, column, Path(folder)))  # noqa: E731
+        pictures = [Path(name) for name in read_in_child(unpack, table.name).facts]
+        stack = image_stack.stacked(table.name, pictures, settings)
     n_train = sum(table.counts[:training])
     usual = image_arrays.usual(stack.x)
     dataset = Dataset(table.name, "image", stack.x, y, classes, n_train, *usual, notes=stack.notes)
@@ -131,15 +135,15 @@ def _images(paths: Sequence[Path], training: int, settings: PictureRows) -> Data
     return replace(described, columns=(), others=())
 
 
-def _unpacked(table: TableSurvey, column: int, folder: Path) -> list[Path]:
-    """Write the pictures of the rows as files, for the readers of files."""
+def _unpacked(table: TableSurvey, column: int, folder: Path) -> list[str]:
+    """Write the pictures of the rows as files, for the readers of files; returns their paths."""
     paths = []
     for number, source in enumerate(table.sources):
         cells = source.cells(column)
         if pa.types.is_struct(cells.type):
             cells = pa.chunked_array([chunk.field("bytes") for chunk in cells.chunks])
         for row, picture in enumerate(cells):
-            at = row if source.kept is None else int(source.kept[row])
-            paths.append(folder / f"file-{number}-row-{at + 1}.png")
-            paths[-1].write_bytes(picture.as_py() or b"")
+            number_in_file = row if source.kept is None else int(source.kept[row])
+            paths.append(str(folder / f"file-{number}-row-{number_in_file + 1}.png"))
+            Path(paths[-1]).write_bytes(picture.as_py() or b"")
     return paths

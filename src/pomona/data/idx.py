@@ -26,7 +26,7 @@ def stored(paths: list[Path]) -> list[NamedArray]:
     """Read IDX files, in a child process. Raises DataError for other and for damaged files."""
     size = sum(file(path).stat().st_size for path in paths)
     reply = read_in_child(lambda: Reply(None, [_values(path) for path in paths]), paths[0], size)
-    return [NamedArray(str(path), each) for path, each in zip(paths, reply.arrays, strict=True)]
+    return [NamedArray(str(path), values) for path, values in zip(paths, reply.arrays, strict=True)]
 
 
 def _values(path: Path) -> NDArray[Any]:
@@ -68,7 +68,7 @@ def read(settings: PublicImages) -> Dataset:
     return dataset
 
 
-def own(settings: Pictures) -> Dataset:
+def read_own(settings: Pictures) -> Dataset:
     """Read own IDX files from a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, optional
     test set (t10k-).
     """
@@ -89,15 +89,15 @@ def own(settings: Pictures) -> Dataset:
 
 def _test(images: Path) -> Path:
     """Return the path of the test images: EMNIST says test, the others say t10k."""
-    named = [
-        images.with_name(images.name.replace("train-images", f"{part}-images"))
-        for part in ("t10k", "test")
+    images_by_name = [
+        images.with_name(images.name.replace("train-images", f"{role}-images"))
+        for role in ("t10k", "test")
     ]
-    both = [_either(path) for path in named]
-    return next((path for path in both if path.exists()), both[0])
+    paths = [_existing(path) for path in images_by_name]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
-def _either(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     """Return the file, or its compressed or uncompressed variant if only that exists."""
     twin = path.with_suffix("") if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
     return twin if twin.exists() and not path.exists() else path
@@ -105,7 +105,7 @@ def _either(path: Path) -> Path:
 
 def _pairs(images: list[Path]) -> list[tuple[NamedArray, NamedArray]]:
     labels = [
-        _either(path.with_name(re.sub(r"-images-idx\d", "-labels-idx1", path.name)))
+        _existing(path.with_name(re.sub(r"-images-idx\d", "-labels-idx1", path.name)))
         for path in images
     ]
     arrays = stored([*images, *labels])

@@ -9,7 +9,7 @@ data's fingerprint, not the data; who resumes the run gives them again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,18 +80,20 @@ def from_arrays(
     if owners is not None and "" in owners:
         raise DataError(f"client: row {owners.index('')} names no client; name it")
     if framed:
-        named = {"client_column": owners, "group_column": groups}
-        beside = {key: names for key, names in named.items() if names is not None}
+        named_frames = {"client_column": owners, "group_column": groups}
+        beside = {key: names for key, names in named_frames.items() if names is not None}
         frame, columns = with_labels(Rows("", 0, x, y), settings, beside)
         return _settings("table", Frames((frame,)), settings | columns)
     rows = [Rows("", 0, x, y, groups)]
     names: tuple[str, ...] = ()
     if owners is not None:
         names, number = targets.numbered(owners)
-        of_each = [np.flatnonzero(number == k) for k in range(len(names))]
+        rows_by_client = [np.flatnonzero(number == k) for k in range(len(names))]
         rows = [
-            Rows(name, 0, x[own], y[own], groups and [groups[i] for i in own])
-            for name, own in zip(names, of_each, strict=True)
+            Rows(
+                name, 0, x[client_rows], y[client_rows], groups and [groups[i] for i in client_rows]
+            )
+            for name, client_rows in zip(names, rows_by_client, strict=True)
         ]
     return _settings("arrays", _Arrays(tuple(rows), names, tuple(notes)), settings)
 
@@ -153,28 +155,29 @@ def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:
         DataError: not a DataFrame. All else is checked when a run reads it; rows in messages are
             counted from 0.
     """
-    named = {"frame": frame} | ({} if test is None else {"test frame": test})
-    frames = tuple(Frame.of(each, name) for name, each in named.items())
-    table: Table = _settings("table", Frames(frames), settings)
+    named_frames = {"frame": frame} | ({} if test is None else {"test frame": test})
+    frames = tuple(Frame.of(values, name) for name, values in named_frames.items())
+    table = _settings("table", Frames(frames), settings)
+    assert isinstance(table, Table)
     return table
 
 
-def _settings(name: str, content: Any, settings: Mapping[str, Any]) -> Any:
-    """Return settings with the data beside them."""
+def _settings(name: str, content: Any, settings: Mapping[str, Any]) -> Arrays | Table:
+    """Return settings with the data next to them."""
     section = data_settings(**{"name": name, "memory": True, **settings})
     assert isinstance(section, InMemory)
     section._content = content
-    return section
+    return cast("Arrays | Table", section)
 
 
 def _by_name(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(split, Mapping):
         raise DataError(f"clients are a {type(split).__name__}; give a mapping from their names")
-    named = {cell_values.given(str(name)): each for name, each in split.items()}
-    if "" in named or len(named) < len(split):
+    named_frames = {cell_values.given(str(name)): values for name, values in split.items()}
+    if "" in named_frames or len(named_frames) < len(split):
         raise DataError(f"clients have no name, or the same: {list(split)}; give each its own")
-    return named
+    return named_frames
 
 
 def read(settings: InMemory) -> Dataset:
@@ -206,7 +209,7 @@ class _Arrays:
         """Return the data set."""
         labels, classes = self._labels(settings.targets, settings.classes)
         pairs = [
-            paired(stored(rows.x, rows.where("x")), stored(y, rows.where("y")))
+            paired(stored(rows.x, rows.location("x")), stored(y, rows.location("y")))
             for rows, y in zip(self.rows, labels, strict=True)
         ]
         training = sum(rows.role == 0 for rows in self.rows)
@@ -221,29 +224,29 @@ class _Arrays:
         return dataset.with_owners(self.names, clients, roles, counts)
 
     def _labels(
-        self, kind: Targets, names: tuple[str, ...]
+        self, targets_type: Targets, names: tuple[str, ...]
     ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
         """Return the targets of all rows, names of classes as their numbers, and the classes.
 
         Raises DataError for a name that is not among those given, and for names next to numbers.
         """
-        if kind == "segmentation":
+        if targets_type == "segmentation":
             return [_masks(rows) for rows in self.rows], names
         texts = [rows for rows in self.rows if _is_text(rows.y)]
         numbers = [rows for rows in self.rows if len(rows.y) and not _is_text(rows.y)]
-        if kind not in NAMED or not texts:
+        if targets_type not in NAMED or not texts:
             return [rows.y for rows in self.rows], names
         if numbers:
             raise DataError(
-                f"{texts[0].where('y')} has names (first {str(texts[0].y[0])!r}), "
-                f"{numbers[0].where('y')} numbers (first {numbers[0].y.flat[0]}); give the same "
+                f"{texts[0].location('y')} has names (first {str(texts[0].y[0])!r}), "
+                f"{numbers[0].location('y')} numbers (first {numbers[0].y.flat[0]}); give the same "
                 "names of classes everywhere"
             )
         cells = [[cell_values.plain(str(name)) for name in rows.y] for rows in self.rows]
         classes = names or targets.in_order(chain.from_iterable(cells))
         return [
-            _numbers(each, classes, rows.where("y"))
-            for rows, each in zip(self.rows, cells, strict=True)
+            _numbers(values, classes, rows.location("y"))
+            for rows, values in zip(self.rows, cells, strict=True)
         ], classes
 
 
@@ -256,14 +259,14 @@ def _masks(rows: Rows) -> NDArray[Any]:
     return masks if axis is None else masks.squeeze(axis)
 
 
-def _numbers(names: Sequence[str], classes: Sequence[str], where: str) -> NDArray[np.int64]:
+def _numbers(names: Sequence[str], classes: Sequence[str], location: str) -> NDArray[np.int64]:
     """Return the number of each row's class (n,). Raises DataError for a name of none."""
     number = {cell_values.plain(name): k for k, name in enumerate(classes)}
     if unknown := [row for row, name in enumerate(names) if name not in number or not name]:
         first = names[unknown[0]]
         raise DataError(
-            f"{where}: {len(unknown)} labels are not classes, first {first!r} in row {unknown[0]}; "
-            f"{near(first, classes)}"
+            f"{location}: {len(unknown)} labels are not classes, first {first!r} in row "
+            f"{unknown[0]}; {near(first, classes)}"
         )
     return np.array([number[name] for name in names], np.int64)
 

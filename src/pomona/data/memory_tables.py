@@ -37,23 +37,24 @@ class Rows(NamedTuple):
     y: Any = None
     groups: Sequence[str] | None = None
 
-    def where(self, array: str = "") -> str:
+    def location(self, array: str = "") -> str:
         """Return the location of the rows, or of one of their arrays, for messages."""
         client = self.client and f"client {self.client}"
         split = SPLITS[self.role] if self.role else ""
         return ", ".join(filter(None, [client, split, array]))
 
 
-def require_all_frames(parts: Sequence[Rows]) -> bool:
+def require_all_frames(every_rows: Sequence[Rows]) -> bool:
     """Return whether the rows are frames. Raises DataError if only some are."""
-    framed = [is_frame(part.x) for part in parts]
+    framed = [is_frame(rows.x) for rows in every_rows]
     if all(framed) or not any(framed):
         return all(framed)
-    named, nameless = parts[framed.index(True)], parts[framed.index(False)]
-    columns = Frame.of(named.x, named.where()).names
+    framed_rows, nameless = every_rows[framed.index(True)], every_rows[framed.index(False)]
+    columns = Frame.of(framed_rows.x, framed_rows.location()).names
     raise DataError(
-        f"{nameless.where()}: x is a {type(nameless.x).__name__} without names of columns, that of "
-        f"{named.where()} has {listed(columns, 8)}; give frames with these columns for all"
+        f"{nameless.location()}: x is a {type(nameless.x).__name__} without names of columns, that "
+        f"of {framed_rows.location()} has {listed(columns, 8)}; give "
+        "frames with these columns for all"
     )
 
 
@@ -71,33 +72,35 @@ def with_labels(
         ConfigError: a setting that names a label column, although labels are given apart.
         DataError: labels of another length, or with another index.
     """
-    frame = Frame.of(rows.x, rows.where() or "x")
+    frame = Frame.of(rows.x, rows.location() or "x")
     if rows.y is None:
         return frame, {}
-    if named := [key for key in ("label_column", "label_columns") if settings.get(key)]:
-        raise ConfigError(f"data.{named[0]} names labels in the frame, but y has them; give one")
-    where = rows.where("y")
-    require_aligned(rows.x, rows.y, where)
-    labels = _labels(rows.y, where, settings)
+    if with_names := [key for key in ("label_column", "label_columns") if settings.get(key)]:
+        raise ConfigError(
+            f"data.{with_names[0]} names labels in the frame, but y has them; give one"
+        )
+    location = rows.location("y")
+    require_aligned(rows.x, rows.y, location)
+    labels = _labels(rows.y, location, settings)
     for name, cells in labels.items():
         if len(cells) != len(frame):
             raise DataError(
-                f"{where} has {len(cells)} rows, x {len(frame)}; give each row one"
+                f"{location} has {len(cells)} rows, x {len(frame)}; give each row one"
                 + f" ({name})" * (len(labels) > 1)
             )
-    taken = {*frame.names}
-    columns: Cells = {_free(name, taken): cells for name, cells in labels.items()}
+    names_in_use = {*frame.names}
+    columns: Cells = {_free(name, names_in_use): cells for name, cells in labels.items()}
     names = [*columns]
     added: dict[str, Any] = (
         {"label_columns": names} if len(names) > 1 else {"label_column": names[0]}
     )
     for key, names_of_rows in (beside or {}).items():
-        added[key] = _free(key.removesuffix("_column"), taken)
+        added[key] = _free(key.removesuffix("_column"), names_in_use)
         columns[added[key]] = [*names_of_rows]
-    return Frame.of(rows.x, rows.where() or "x", columns), added
+    return Frame.of(rows.x, rows.location() or "x", columns), added
 
 
-def require_aligned(x: Any, values: Any, where: str) -> None:
+def require_aligned(x: Any, values: Any, location: str) -> None:
     """Raise DataError if both are of pandas and have different indices: rows meet by their names,
     and the same rows in another order would be mixed up.
     """
@@ -109,35 +112,35 @@ def require_aligned(x: Any, values: Any, where: str) -> None:
         return  # reported with both numbers
     row = next((k for k, (a, b) in enumerate(zip(left, right, strict=True)) if a != b), 0)
     raise DataError(
-        f"{where} has another index than x (row {row}: {right[row]!r} and {left[row]!r}); give "
+        f"{location} has another index than x (row {row}: {right[row]!r} and {left[row]!r}); give "
         "y.loc[x.index], or y.to_numpy() if the rows are in the same order"
     )
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, names_in_use: set[str]) -> str:
     """Return the name, or a variant that no column has, and take it."""
-    while name in taken:
+    while name in names_in_use:
         name += "'"
-    taken.add(name)
+    names_in_use.add(name)
     return name
 
 
-def _labels(y: Any, where: str, settings: Mapping[str, Any]) -> Cells:
+def _labels(y: Any, location: str, settings: Mapping[str, Any]) -> Cells:
     """Return the cells of each label column by its name."""
     if is_frame(y):
-        frame = Frame.of(y, where)
+        frame = Frame.of(y, location)
         return {
-            name: _named([*cells], settings)
+            name: _class_names([*cells], settings)
             for name, cells in zip(frame.names, frame.cells(), strict=True)
         }
     if hasattr(y, "isna") or hasattr(y, "to_pylist") or hasattr(y, "to_list"):
         name = str(getattr(y, "name", None) or getattr(y, "_name", None) or "label")
-        return {name: _named(column_cells(y), settings)}
-    values = array(y, where)
+        return {name: _class_names(column_cells(y), settings)}
+    values = array(y, location)
     if values.ndim == 1 or values.shape[1:] == (1,):
-        return {"label": _named(_texts(values.reshape(len(values))), settings)}
+        return {"label": _class_names(_texts(values.reshape(len(values))), settings)}
     if values.ndim != 2:
-        raise DataError(f"{where} has shape {values.shape}; a table has labels (n,) or (n, K)")
+        raise DataError(f"{location} has shape {values.shape}; a table has labels (n,) or (n, K)")
     return {f"target {k}": _texts(column) for k, column in enumerate(values.T)}
 
 
@@ -147,7 +150,7 @@ def _texts(values: NDArray[Any]) -> list[str]:
     return [cell_text(value) for value in values.tolist()]
 
 
-def _named(cells: list[str], settings: Mapping[str, Any]) -> list[str]:
+def _class_names(cells: list[str], settings: Mapping[str, Any]) -> list[str]:
     """Return the names of classes of which the cells are numbers, if ``classes`` names them."""
     classes = [str(name) for name in settings.get("classes", ())]
     if not classes or settings.get("targets", "classes") not in NAMED:
@@ -179,7 +182,7 @@ class Frames:
 
 
 def of_clients(
-    parts: Sequence[Rows], names: tuple[str, ...], settings: Mapping[str, Any]
+    every_rows: Sequence[Rows], names: tuple[str, ...], settings: Mapping[str, Any]
 ) -> tuple[Frames, dict[str, Any]]:
     """Return clients' frames with the same columns, and the settings that name their labels.
 
@@ -189,7 +192,7 @@ def of_clients(
     """
     if settings.get("client_column") is not None:
         raise ConfigError("data.client_column: the clients are named already; remove it")
-    labelled = [with_labels(part, settings) for part in parts]
+    labelled = [with_labels(rows, settings) for rows in every_rows]
     first, settings_added = labelled[0]
     problems = [
         f"{frame.name}: several columns are named {listed(twice, 8)}, which do not meet by name"
@@ -208,8 +211,10 @@ def of_clients(
         replace(frame, added=dict(zip(first.added, frame.added.values(), strict=True)))
         for frame, _ in labelled
     ]
-    clients = tuple(names.index(part.client) for part in parts)
-    return Frames(tuple(frames), names, clients, tuple(part.role for part in parts)), settings_added
+    clients = tuple(names.index(rows.client) for rows in every_rows)
+    return Frames(
+        tuple(frames), names, clients, tuple(rows.role for rows in every_rows)
+    ), settings_added
 
 
 def _difference(frame: Frame, first: Frame) -> str:
@@ -225,10 +230,10 @@ def _difference(frame: Frame, first: Frame) -> str:
     return ", ".join(texts)
 
 
-def own_table(x: Any, y: Any, where: str, settings: DataSettings) -> Dataset:
+def own_table(x: Any, y: Any, location: str, settings: DataSettings) -> Dataset:
     """Return a frame and its labels, as a user's own reader returns them, as a data set."""
     frame, added = with_labels(Rows("", 0, x, y), settings.model_dump(exclude_unset=True))
     in_memory: Any = settings_class(Source("table", "memory"))
     keys = in_memory.model_fields.keys() & settings.model_fields_set - {"name"}
     table = in_memory(**{key: getattr(settings, key) for key in keys}, **added)
-    return tabular.read_parts([replace(frame, name=where)], 1, table)[0]
+    return tabular.read_parts([replace(frame, name=location)], 1, table)[0]

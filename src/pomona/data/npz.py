@@ -12,7 +12,7 @@ from pomona.core.bounds import NAMED, plain
 from pomona.core.errors import DataError, worded
 from pomona.core.files import opened
 from pomona.data import cell_values, targets, validation
-from pomona.data.array_file import NamedArray, file, joined, paired
+from pomona.data.array_file import NamedArray, concatenated, file, paired
 from pomona.data.axes import Arrays
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset, Owners, RowGroups
@@ -20,7 +20,7 @@ from pomona.data.images import image_arrays
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.tables import tabular
 
-ENDS = ("_train", "_test")
+SUFFIXES = ("_train", "_test")
 Pair = tuple[NamedArray, NamedArray]
 
 
@@ -57,19 +57,21 @@ def archive(path: Path, names: Collection[str] = ()) -> Archive:
     size = file(path).stat().st_size
     (every, numeric, texts), arrays = read_in_child(lambda: _read(path, names), path, size)
     values = dict(zip(numeric, arrays, strict=True))
-    values |= {name: np.array(each, dtype=str) for name, each in texts.items()}
-    named = {name: NamedArray(f"{path}, array {name}", each) for name, each in values.items()}
-    return Archive(path, tuple(every), named)
+    values |= {name: np.array(array, dtype=str) for name, array in texts.items()}
+    named_arrays = {
+        name: NamedArray(f"{path}, array {name}", array) for name, array in values.items()
+    }
+    return Archive(path, tuple(every), named_arrays)
 
 
 def _read(path: Path, names: Collection[str]) -> Reply:
     """Return the names of all arrays, those of the numeric ones, and texts; and the arrays."""
-    where, arrays = str(path), dict[str, NDArray[np.generic]]()
+    source, arrays = str(path), dict[str, NDArray[np.generic]]()
     try:
         with opened(path) as raw, NpzFile(raw, allow_pickle=False) as stored:
             every = [plain(name, 80) for name in stored.files]
             for name in [name for name in stored.files if name in names or not names]:
-                where = f"{path}, array {name}"
+                source = f"{path}, array {name}"
                 arrays[name] = stored[name]
                 if not isinstance(arrays[name], np.ndarray):
                     raise ValueError("its header is missing")
@@ -77,7 +79,7 @@ def _read(path: Path, names: Collection[str]) -> Reply:
         raise
     except Exception as fault:  # NumPy parses headers as Python, and raises whatever that raises
         raise DataError(
-            f"cannot read {where} ({worded(fault)}); write it with numpy.savez, numbers or texts, "
+            f"cannot read {source} ({worded(fault)}); write it with numpy.savez, numbers or texts, "
             "since pickle is never read"
         ) from fault
     if len({*every}) < len(every):
@@ -97,12 +99,14 @@ def _read(path: Path, names: Collection[str]) -> Reply:
 ROLES = ("x", "y", "client", "group")
 
 
-def _own(path: Path) -> Archive:
+def _own_arrays(path: Path) -> Archive:
     """Read the arrays of own data; those that end in ``_train`` if there is no x, without it."""
-    one = archive(path, ("classes", *(role + end for role in ROLES for end in ("", *ENDS))))
-    if "x" in one.names:
-        return one
-    return replace(one, arrays={k.removesuffix("_train"): v for k, v in one.arrays.items()})
+    stored = archive(
+        path, ("classes", *(role + suffix for role in ROLES for suffix in ("", *SUFFIXES)))
+    )
+    if "x" in stored.names:
+        return stored
+    return replace(stored, arrays={k.removesuffix("_train"): v for k, v in stored.arrays.items()})
 
 
 def read(settings: Arrays) -> Dataset:
@@ -114,9 +118,9 @@ def read(settings: Arrays) -> Dataset:
     (a patient), as numbers or text; ``client_test`` and ``group_test`` are those of x_test.
     """
     path = own_path(settings)
-    one = _own(path)
-    splits = [(one, ""), (one, "_test")] if "x_test" in one.names else [(one, "")]
-    dataset, counts = _joined(str(path), splits, 1, settings)
+    stored = _own_arrays(path)
+    splits = [(stored, ""), (stored, "_test")] if "x_test" in stored.names else [(stored, "")]
+    dataset, counts = _dataset(str(path), splits, 1, settings)
     owners = _names_of_rows("client", splits, counts)
     if owners is None:
         return dataset
@@ -136,13 +140,19 @@ def _names_of_rows(
     row.
     """
     names: list[str] = []
-    if not any(role + end in each.names for each, end in splits):
+    if not any(role + suffix in stored.names for stored, suffix in splits):
         return None
-    for (each, end), count in zip(splits, counts, strict=True):
-        array = each[role + end]
+    for (stored, suffix), count in zip(splits, counts, strict=True):
+        if role + suffix not in stored.names:
+            raise DataError(
+                f"{stored.path} has no array {role + suffix!r}, others have; give every part "
+                "one, or none"
+            )
+        array = stored[role + suffix]
         if array.shape != (count,) or array.dtype.kind == "f":
             raise DataError(
-                f"{array.where} is {array.dtype} {array.shape}; give {count} whole numbers or texts"
+                f"{array.source} is {array.dtype} {array.shape}; give {count} whole numbers or "
+                "texts"
             )
         names += map(cell_values.name, map(str, array.values.tolist()))
     return names
@@ -154,38 +164,40 @@ def read_parts(
     """Read archives with x and y, the first ``training`` of them for training; returns the data and
     row counts.
     """
-    archives = [_own(path) for path in paths]
-    return _joined(str(paths[0].parent), [(each, "") for each in archives], training, settings)
+    archives = [_own_arrays(path) for path in paths]
+    return _dataset(str(paths[0].parent), [(stored, "") for stored in archives], training, settings)
 
 
-def _joined(
+def _dataset(
     name: str, splits: Sequence[tuple[Archive, str]], training: int, settings: Arrays
 ) -> tuple[Dataset, tuple[int, ...]]:
     """Join the arrays of these archives with these suffixes of their names, the first ``training``
     for training; returns the data and row counts.
     """
-    pairs = [each.pair(f"x{end}", f"y{end}") for each, end in splits]
+    pairs = [stored.pair(f"x{suffix}", f"y{suffix}") for stored, suffix in splits]
     counts = tuple(len(x) for x, _ in pairs)
-    classes, stored = settings.classes, splits[0][0].arrays.get("classes")
-    if stored and not classes and settings.targets in NAMED:
-        classes = tuple(map(str, stored.values.tolist()))
+    classes, names = settings.classes, splits[0][0].arrays.get("classes")
+    if names and not classes and settings.targets in NAMED:
+        classes = tuple(map(str, names.values.tolist()))
     dataset = assembled(name, pairs, training, settings, classes)
     return grouped(dataset, _names_of_rows("group", splits, counts)), counts
 
 
 def assembled(
-    name: str, parts: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
+    name: str, pairs: Sequence[Pair], training: int, settings: Arrays, classes: tuple[str, ...]
 ) -> Dataset:
     """Return inputs and targets as one data set, the first ``training`` parts for training: a table
     if samples are rows of numbers, else images or volumes.
 
     Raises DataError for arrays of other forms, and for bad values, with part and row.
     """
-    kind, share = settings.targets, settings.memory_share
-    if len(parts[0][0].shape) != 2:
-        return image_arrays.dataset(name, parts, training, share, kind, classes)
-    y, classes = targets.from_arrays([(y.where, y.values) for _, y in parts], kind, classes)
-    x, n_train = rows([x for x, _ in parts], share), sum(len(x) for x, _ in parts[:training])
+    targets_type, share = settings.targets, settings.memory_share
+    if len(pairs[0][0].shape) != 2:
+        return image_arrays.dataset(name, pairs, training, share, targets_type, classes)
+    y, classes = targets.from_arrays(
+        [(y.source, y.values) for _, y in pairs], targets_type, classes
+    )
+    x, n_train = rows([x for x, _ in pairs], share), sum(len(x) for x, _ in pairs[:training])
     return tabular.in_single(Dataset(name, "table", x, y, classes, n_train), share)
 
 
@@ -204,10 +216,10 @@ def rows(arrays: Sequence[NamedArray], memory_share: float) -> NDArray[np.generi
     """
     for array in arrays:
         if array.dtype.kind not in "biuf":
-            raise DataError(f"{array.where} is {array.dtype}; a table holds numbers")
+            raise DataError(f"{array.source} is {array.dtype}; a table holds numbers")
     fits = all(np.can_cast(array.dtype, np.float32) for array in arrays)
-    x = joined(arrays, arrays[0].shape[1:], np.float32 if fits else np.float64, memory_share)
-    ends = np.cumsum([len(array) for array in arrays])[:-1]
-    for array, values in zip(arrays, np.split(x, ends), strict=True):
-        validation.finite(values, array.where)
+    x = concatenated(arrays, arrays[0].shape[1:], np.float32 if fits else np.float64, memory_share)
+    bounds = np.cumsum([len(array) for array in arrays])[:-1]
+    for array, values in zip(arrays, np.split(x, bounds), strict=True):
+        validation.finite(values, array.source)
     return x

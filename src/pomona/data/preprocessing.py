@@ -26,18 +26,18 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 Category = Annotated[str, StringConstraints(max_length=10**4)]
 
 
-def offset(known: Floats) -> float:
+def offset(numbers: Floats) -> float:
     """Return the offset to subtract in double precision from numbers (n,) before conversion to
     float32: the median.
 
     0 if float32 represents the numbers exactly or resolves their deviation in ``LEVELS`` steps, or
     if double precision does not resolve it, so that the numbers differ only by rounding.
     """
-    if not len(known) or not (known.astype(np.float32) != known).any():
+    if not len(numbers) or not (numbers.astype(np.float32) != numbers).any():
         return 0.0
-    size = np.abs(known).max()
+    size = np.abs(numbers).max()
     fine, coarse = (LEVELS * float(np.spacing(kind(size))) for kind in (np.float64, np.float32))
-    return float(np.median(known)) if fine <= known.std() < coarse else 0.0
+    return float(np.median(numbers)) if fine <= numbers.std() < coarse else 0.0
 
 
 class TableColumn(Settings):
@@ -84,12 +84,12 @@ class TableColumn(Settings):
     @property
     def features(self) -> tuple[str, ...]:
         """The names of its features."""
-        own = (
+        names = (
             tuple(f"{self.name}={value}" for value in self.values)
             if self.kind == "category"
             else (self.name,)
         )
-        return (*own, f"{self.name} missing") if self.flagged else own
+        return (*names, f"{self.name} missing") if self.flagged else names
 
     @property
     def plain(self) -> bool:
@@ -191,7 +191,7 @@ class RawTable:
         zoned = tuple(cells[numbers] if len(cells) else cells for cells in self.zoned)
         return replace(self, x=x, zoned=zoned)
 
-    def of(self, numbers: Sequence[int]) -> "RawTable":
+    def select(self, numbers: Sequence[int]) -> "RawTable":
         """Return the given columns, in order."""
         columns = tuple(self.columns[i] for i in numbers)
         return replace(

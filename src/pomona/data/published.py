@@ -22,13 +22,15 @@ def medmnist(settings: PublicImages) -> Dataset:
     """
     name, path = settings.name, locate(settings)
     archive = npz.archive(path)
-    parts = [archive.pair(f"{part}_images", f"{part}_labels") for part in ("train", "val", "test")]
+    pairs = [
+        archive.pair(f"{split}_images", f"{split}_labels") for split in ("train", "val", "test")
+    ]
     names, share = CATALOGUE[name].classes, settings.memory_share
     if name == "chestmnist":
-        dataset = image_arrays.dataset(name, parts, 2, share, "multilabel")
+        dataset = image_arrays.dataset(name, pairs, 2, share, "multilabel")
         dataset = replace(dataset, labels=names)
     else:
-        dataset = image_arrays.dataset(name, parts, 2, share, classes=names)
+        dataset = image_arrays.dataset(name, pairs, 2, share, classes=names)
     return replace(dataset, shift=image_arrays.SHIFT, scale=image_arrays.SCALE)
 
 
@@ -46,10 +48,10 @@ def _digits() -> NDArray[Any]:
 
     Its ``load_digits`` reads the same, but importing scikit-learn takes longer than a short run.
     """
-    found = find_spec("sklearn")
-    assert found, "a dependency"
-    assert found.origin, "a package"
-    return np.loadtxt(Path(found.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    package = find_spec("sklearn")
+    assert package, "a dependency"
+    assert package.origin, "a package"
+    return np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
 
 
 def breast_cancer(settings: BundledTable) -> Dataset:

@@ -16,49 +16,53 @@ from pomona.data.formats import image_formats
 from pomona.data.formats.frame import is_frame
 
 
-def stored(values: NDArray[Any], where: str) -> NamedArray:
+def stored(values: NDArray[Any], source: str) -> NamedArray:
     """Return an array in memory in the form of one of a file, for the same readers.
 
     Raises DataError unless it holds numbers.
     """
     if values.dtype.names:
         raise DataError(
-            f"{where} has the fields {listed(values.dtype.names, 8)}; give pandas.DataFrame(x), "
+            f"{source} has the fields {listed(values.dtype.names, 8)}; give pandas.DataFrame(x), "
             "which keeps their names"
         )
     if values.dtype.kind not in "biuf":
         first = f" (first {plain(repr(values.flat[:1].tolist()[0]), 80)})" if values.size else ""
-        raise DataError(f"{where} is {values.dtype}{first}; give numbers, or names of classes as y")
-    return NamedArray(where, values)
+        raise DataError(
+            f"{source} is {values.dtype}{first}; give numbers, or names of classes as y"
+        )
+    return NamedArray(source, values)
 
 
-def array(values: Any, where: str) -> NDArray[Any]:
+def array(values: Any, source: str) -> NDArray[Any]:
     """Return values (n, ...) as an array. Raises DataError."""
     if isinstance(values, Mapping):
         raise DataError(
-            f"{where} is a dictionary; give columns as a frame: pandas.DataFrame({where})"
+            f"{source} is a dictionary; give columns as a frame: pandas.DataFrame({source})"
         )
     if isinstance(values, np.ma.MaskedArray):
-        raise DataError(f"{where} has masked cells; give NaN where a value is missing")
+        raise DataError(f"{source} has masked cells; give NaN where a value is missing")
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     try:
-        found = np.asarray(values)
+        converted = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as fault:
         raise DataError(
-            f"{where}: {type(values).__name__} is no array ({fault}); give one"
+            f"{source}: {type(values).__name__} is no array ({fault}); give one"
         ) from None
-    if not found.ndim:
-        raise DataError(f"{where} is a {type(values).__name__}; give an array with one entry a row")
-    return found
+    if not converted.ndim:
+        raise DataError(
+            f"{source} is a {type(values).__name__}; give an array with one entry a row"
+        )
+    return converted
 
 
-def names(values: Any, where: str) -> list[str]:
+def names(values: Any, source: str) -> list[str]:
     """Return names (n,) as texts. Raises DataError for other shapes."""
-    found = array(values, where)
-    if found.ndim != 1:
-        raise DataError(f"{where} has shape {found.shape}; give one name a row")
-    return ["" if one is None else cell_values.name(str(one)) for one in found.tolist()]
+    converted = array(values, source)
+    if converted.ndim != 1:
+        raise DataError(f"{source} has shape {converted.shape}; give one name a row")
+    return ["" if value is None else cell_values.name(str(value)) for value in converted.tolist()]
 
 
 class Pair(NamedTuple):
@@ -74,32 +78,32 @@ LABELS = ("y", "label", "labels", "target", "targets", "mask", "seg", "class")
 """Keys of dictionaries: the words that MONAI, Hugging Face and PyTorch use."""
 
 
-def pair(values: Any, where: str) -> Pair:
+def pair(values: Any, source: str) -> Pair:
     """Return the x and y of a client's pair of arrays, or of all items of its data set: pairs, or
     dictionaries with one key of ``INPUTS`` and one of ``LABELS``.
 
     Raises DataError for anything else.
     """
     if isinstance(values, Mapping):
-        (x_key, y_key), unused = _keys(values, where)
-        return _of_two(values[x_key], values[y_key], where, unused)
+        (x_key, y_key), unused = _keys(values, source)
+        return _pair_of(values[x_key], values[y_key], source, unused)
     if is_frame(values) and not isinstance(values, Sequence):
         raise DataError(
-            f"{where}: a frame alone has no labels; give (frame, y), or name their column in "
+            f"{source}: a frame alone has no labels; give (frame, y), or name their column in "
             "label_column"
         )
-    if _is_two(values):
-        return _of_two(values[0], values[1], where)
+    if _is_pair(values):
+        return _pair_of(values[0], values[1], source)
     notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]
         if items and isinstance(items[0], Mapping):
-            keys, notes = _keys(items[0], where)
+            keys, notes = _keys(items[0], source)
             items = [tuple(item[key] for key in keys) for item in items]
         x, y = zip(*items, strict=True)
     except (TypeError, ValueError, KeyError, AttributeError) as fault:
         raise DataError(
-            f"{where}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
+            f"{source}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
             "or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
         ) from None
     refuse_files(x, y, where)
@@ -122,7 +126,7 @@ def refuse_files(x: Sequence[Any], y: Sequence[Any], where: str) -> None:
         )
 
 
-def _is_two(values: Any) -> bool:
+def _is_pair(values: Any) -> bool:
     """Return whether values are an x and a y, not a data set of two items."""
     if not isinstance(values, tuple | list) or len(values) != 2:
         return False
@@ -132,13 +136,16 @@ def _is_two(values: Any) -> bool:
     if is_frame(x):
         return True
     try:
-        shapes = [np.shape(one.detach().cpu() if hasattr(one, "detach") else one) for one in values]
+        shapes = [
+            np.shape(value.detach().cpu() if hasattr(value, "detach") else value)
+            for value in values
+        ]
     except (ValueError, TypeError):
         return False  # an item [x, y] of its own
     return not isinstance(x, tuple) and min(map(len, shapes)) > 0 and len(x) == len(y)
 
 
-def _of_two(x: Any, y: Any, where: str, notes: Sequence[str] = ()) -> Pair:
+def _pair_of(x: Any, y: Any, source: str, notes: Sequence[str] = ()) -> Pair:
     if is_frame(x):
         return Pair(x, y, tuple(notes))
     inputs = array(x, f"{where}, x")
@@ -147,7 +154,7 @@ def _of_two(x: Any, y: Any, where: str, notes: Sequence[str] = ()) -> Pair:
     return Pair(turned, array(y, f"{where}, y"), (*notes, *more))
 
 
-def _keys(item: Mapping[Any, Any], where: str) -> tuple[tuple[Any, Any], list[str]]:
+def _keys(item: Mapping[Any, Any], source: str) -> tuple[tuple[Any, Any], list[str]]:
     """Return the keys of a dictionary's x and y, and a remark on the others.
 
     Raises DataError unless one key is an input and one a label.
@@ -156,25 +163,25 @@ def _keys(item: Mapping[Any, Any], where: str) -> tuple[tuple[Any, Any], list[st
     chosen = [[key for key in item if str(key).lower() in words] for words in (INPUTS, LABELS)]
     if [len(keys) for keys in chosen] != [1, 1]:
         raise DataError(
-            f"{where}: dictionaries with the keys {every}, of which not one is the input and one "
+            f"{source}: dictionaries with the keys {every}, of which not one is the input and one "
             "the label; give pairs (item[KEY], item[KEY]), or rename the keys to x and y"
         )
     x, y = (keys[0] for keys in chosen)
-    rest = [str(key) for key in item if key not in (x, y)]
-    note = f"{where}: x is {x!r}, y is {y!r}; not used: {listed(rest, 8)}"
-    return (x, y), [note] if rest else []
+    unused_keys = [str(key) for key in item if key not in (x, y)]
+    note = f"{source}: x is {x!r}, y is {y!r}; not used: {listed(unused_keys, 8)}"
+    return (x, y), [note] if unused_keys else []
 
 
 FEW = 4  # channels of usual images
 
 
-def channels_last(x: NDArray[Any], where: str) -> tuple[NDArray[Any], list[str]]:
+def channels_last(x: NDArray[Any], source: str) -> tuple[NDArray[Any], list[str]]:
     """Return images (n, C, H, W) and volumes (n, C, D, H, W), whose form is certain because they
     have few channels and more pixels on each side, with their channels last; and a remark on it.
     """
     if x.ndim not in {4, 5} or not x.shape[1] <= FEW < min(x.shape[2:]):
         return x, []
-    note = f"{where} {x.shape}: axis 1 has the channels, as in PyTorch; they are moved to the end"
+    note = f"{source} {x.shape}: axis 1 has the channels, as in PyTorch; they are moved to the end"
     return np.moveaxis(x, 1, -1), [note]
 
 
@@ -190,8 +197,8 @@ def _stacked(
     odd = next((k for k, item in enumerate(each) if item.shape != each[0].shape), None)
     if odd is not None:
         raise DataError(
-            f"{where}: row {odd} has shape {each[odd].shape}, row 0 {each[0].shape}; give all the "
-            "same"
+            f"{source}: row {unequal} has shape {arrays[unequal].shape}, row 0 "
+            f"{arrays[0].shape}; give all the same"
         )
     if not channels or not each or not pairs[0][0]:
         return channels_last(np.stack(each), where) if channels else (np.stack(each), [])

@@ -197,16 +197,16 @@ def _private_memory() -> int:
 def _send(file: int, facts: dict[str, Any], arrays: Sequence[NDArray[Any]] = ()) -> None:
     """Write facts and arrays: the length of the facts, the facts, then each array's bytes."""
     arrays = [np.ascontiguousarray(array) for array in arrays]
-    forms = [(array.dtype.str, array.shape) for array in arrays]
-    text = json.dumps({**facts, "arrays": forms}, allow_nan=True).encode()
+    layouts = [(array.dtype.str, array.shape) for array in arrays]
+    text = json.dumps({**facts, "arrays": layouts}, allow_nan=True).encode()
     end = 8 + len(text)
-    with os.fdopen(os.dup(file), "wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
+    with os.fdopen(os.dup(file), "wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
         for array in arrays:
-            out.write(bytes(-end % ALIGNMENT))
+            stream.write(bytes(-end % ALIGNMENT))
             end += -end % ALIGNMENT + array.nbytes
             if array.nbytes:
-                out.write(array.data.cast("B"))
+                stream.write(array.data.cast("B"))
 
 
 def _received(file: int, source: object) -> Reply:

@@ -53,11 +53,13 @@ def source_of(section: Mapping[str, Any]) -> Source:
     stored = location in {"path", "clients"}
     source = Source(content, location, _format(section, content, suffixes) if stored else "")
     if source not in sources():
-        what = f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}"
+        reason = f"{CONTENTS[content].title} are not read {LOCATIONS[location].title}"
         if location == "clients":
-            what += "; give each client one .npz archive (name = 'arrays'), or list the images in "
-            what += "a table"
-        raise ValueError(what)
+            reason += (
+                "; give each client one .npz archive (name = 'arrays'), or list the images in "
+            )
+            reason += "a table"
+        raise ValueError(reason)
     return source
 
 
@@ -99,9 +101,10 @@ def _suffixes(section: Mapping[str, Any]) -> list[str]:
     if isinstance(clients, list | tuple) and clients:
         keys = ("train", "validation", "test")
         fields = [
-            each if isinstance(each, Mapping) else getattr(each, "__dict__", {}) for each in clients
+            client if isinstance(client, Mapping) else getattr(client, "__dict__", {})
+            for client in clients
         ]
-        paths = [each.get(key) for each in fields for key in keys]
+        paths = [client.get(key) for client in fields for key in keys]
     return [suffix(Path(path)) for path in paths if isinstance(path, str | Path)]
 
 

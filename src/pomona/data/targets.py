@@ -45,15 +45,17 @@ def edges(y: NDArray[np.generic], intervals: int) -> tuple[float, ...]:
     last event. There are fewer if times repeat.
     """
     times = np.asarray(y, dtype=float)
-    seen = times[times[:, 1] > 0, 0]
-    ends = np.quantile(seen, np.arange(1, intervals + 1) / intervals, method="inverted_cdf")
-    return tuple(np.unique(ends).tolist())
+    event_times = times[times[:, 1] > 0, 0]
+    quantiles = np.quantile(
+        event_times, np.arange(1, intervals + 1) / intervals, method="inverted_cdf"
+    )
+    return tuple(np.unique(quantiles).tolist())
 
 
 def _learnt(
-    given: tuple[float, ...],
+    fixed_edges: tuple[float, ...],
     intervals: int,
-    before: Learn | None,
+    learn_before: Learn | None,
     dataset: Dataset,
     rows: NDArray[np.int64],
     training: NDArray[np.int64] | None = None,
@@ -65,14 +67,16 @@ def _learnt(
             "censored; give rows with "
             "events, or look at the order of data.label_columns: time, event"
         )
-    known = before(dataset, rows, training) if before else dataset
+    learned = learn_before(dataset, rows, training) if learn_before else dataset
     return replace(
-        known, edges=given or edges(y, intervals), learn=dataset.learn if known.learn else None
+        learned,
+        edges=fixed_edges or edges(y, intervals),
+        learn=dataset.learn if learned.learn else None,
     )
 
 
 def from_arrays(
-    parts: Sequence[tuple[str, NDArray[Any]]], kind: Targets, classes: tuple[str, ...] = ()
+    arrays: Sequence[tuple[str, NDArray[Any]]], targets_type: Targets, classes: tuple[str, ...] = ()
 ) -> Answer:
     """Return targets and class names from one array per part, each with its location.
 
@@ -86,57 +90,58 @@ def from_arrays(
     Raises:
         DataError: an invalid target of this type, with the location and the row.
     """
-    if kind == "segmentation":
-        return _masks(parts, classes)
-    if kind == "classes":
-        known = len(classes) or None
-        numbers = np.concatenate([validation.labels(y, known, where) for where, y in parts])
+    if targets_type == "segmentation":
+        return _masks(arrays, classes)
+    if targets_type == "classes":
+        n_known = len(classes) or None
+        numbers = np.concatenate([validation.labels(y, n_known, source) for source, y in arrays])
         return numbers, classes or tuple(map(str, range(int(numbers.max(initial=-1)) + 1)))
-    rows = [_real(y, kind, where) for where, y in parts]
-    for (where, _), y in zip(parts, rows, strict=True):
+    rows = [_real(y, targets_type, source) for source, y in arrays]
+    for (source, _), y in zip(arrays, rows, strict=True):
         if y.shape[1] != rows[0].shape[1]:
-            first = f"{parts[0][0]} {rows[0].shape[1]}"
-            raise DataError(f"{where} has {y.shape[1]} targets a row, {first}; give all the same")
+            first = f"{arrays[0][0]} {rows[0].shape[1]}"
+            raise DataError(f"{source} has {y.shape[1]} targets a row, {first}; give all the same")
     return np.concatenate(rows), ()
 
 
-def _masks(parts: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) -> Answer:
+def _masks(arrays: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...]) -> Answer:
     """Join the masks of all parts, with their classes; without names, every number up to the
     largest must occur.
     """
-    for where, y in parts:
-        validation.masks(y, len(classes) or None, where)
-        if y.shape[1:] != parts[0][1].shape[1:]:
-            first = f"{parts[0][0]} {parts[0][1].shape[1:]}"
+    for source, y in arrays:
+        validation.masks(y, len(classes) or None, source)
+        if y.shape[1:] != arrays[0][1].shape[1:]:
+            first = f"{arrays[0][0]} {arrays[0][1].shape[1:]}"
             raise DataError(
-                f"masks of {where} have shape {y.shape[1:]}, those of {first}; give all the same"
+                f"masks of {source} have shape {y.shape[1:]}, those of {first}; give all the same"
             )
-    masks = np.concatenate([y.astype(np.uint8) for _, y in parts])
+    masks = np.concatenate([y.astype(np.uint8) for _, y in arrays])
     if classes:
         return masks, classes
-    found = np.flatnonzero(np.bincount(masks.reshape(-1), minlength=1))
-    if len(found) < 2 or found[-1] != len(found) - 1:
-        said = ", ".join(map(str, found[:6])) or "nothing"
+    values = np.flatnonzero(np.bincount(masks.reshape(-1), minlength=1))
+    if len(values) < 2 or values[-1] != len(values) - 1:
+        shown = ", ".join(map(str, values[:6])) or "nothing"
         raise DataError(
-            f"{parts[0][0]}: pixels of the masks are {said}, not 0 (background), 1, 2, ...; number "
-            "the classes in this way, or name all of them in data.classes"
+            f"{arrays[0][0]}: pixels of the masks are {shown}, not 0 (background), 1, 2, ...; "
+            "number the classes in this way, or name all of them in data.classes"
         )
-    return masks, ("background", *(f"class {k}" for k in found[1:]))
+    return masks, ("background", *(f"class {k}" for k in values[1:]))
 
 
-def _real(y: NDArray[Any], kind: Targets, where: str) -> NDArray[np.float32]:
+def _real(y: NDArray[Any], targets_type: Targets, source: str) -> NDArray[np.float32]:
     if y.dtype.kind not in "biuf" or y.ndim not in {1, 2}:
         raise DataError(
-            f"{where}: targets are {y.dtype} {y.shape}; {kind} needs numbers (N,) or (N, K)"
+            f"{source}: targets are {y.dtype} {y.shape}; {targets_type} needs numbers (N,) or "
+            "(N, K)"
         )
     with np.errstate(over="ignore"):
         real = (y if y.ndim == 2 else y[:, None]).astype(np.float32)
-    validation.finite(real, where)
-    refuse(where, [line for column in y.reshape(real.shape).T for line in _close(column)])
-    if kind == "multilabel":
-        validation.flags(real, where)
-    if kind == "survival":
-        validation.times(real, where)
+    validation.finite(real, source)
+    refuse(source, [line for column in y.reshape(real.shape).T for line in _close(column)])
+    if targets_type == "multilabel":
+        validation.flags(real, source)
+    if targets_type == "survival":
+        validation.times(real, source)
     return real
 
 
@@ -153,7 +158,7 @@ class LabelColumn(NamedTuple):
 
     heading: str
     cells: Sequence[str]
-    where: Callable[[int], str]
+    location: Callable[[int], str]
     values: NDArray[np.float64] | None = None
 
     def numbers(self) -> NDArray[np.float64]:
@@ -162,15 +167,15 @@ class LabelColumn(NamedTuple):
             return self.values
         return np.array([number(cell) for cell in self.cells], np.float64)
 
-    def unlike(self, what: str, good: NDArray[np.bool_], remedy: str = "") -> list[str]:
+    def unlike(self, expected: str, good: NDArray[np.bool_], remedy: str = "") -> list[str]:
         """Report the cells that are not what they should be (N,); empty if all are."""
         rows = [int(row) for row in np.flatnonzero(~good)]
         if not rows:
             return []
-        first = f"first {short(self.cells[rows[0]])} in {self.where(rows[0])}"
+        first = f"first {short(self.cells[rows[0]])} in {self.location(rows[0])}"
         hint = _hint(self.cells[row] for row in rows) or remedy
         return [
-            f"label column {self.heading}: {len(rows)} of {len(self.cells)} are not {what}, "
+            f"label column {self.heading}: {len(rows)} of {len(self.cells)} are not {expected}, "
             f"{first}{hint}"
         ]
 
@@ -198,11 +203,11 @@ def from_cells(
             "to two: time, event"
         )
     real = np.array([column.numbers() for column in columns]).T
-    tells = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(
+    checks = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(
         settings.targets, [_no_numbers]
     )
-    judged = zip(cycle(tells), columns, real.T, strict=False)
-    problems = [problem for tell, column, values in judged for problem in tell(column, values)]
+    judged = zip(cycle(checks), columns, real.T, strict=False)
+    problems = [problem for check, column, values in judged for problem in check(column, values)]
     problems += [line for values in real.T for line in _close(values)]
     return (real.astype(np.float32), ()), problems
 
@@ -214,9 +219,9 @@ def unlabelled(settings: ColumnData) -> Callable[[str], bool]:
     names.
     """
     marks = {*map(plain, _markers(settings))}
-    named = settings.targets == "classes" and settings.label_above is None
-    names = {*map(plain, settings.classes)} if named else set()
-    gap = is_missing if named else is_gap
+    classified = settings.targets == "classes" and settings.label_above is None
+    names = {*map(plain, settings.classes)} if classified else set()
+    gap = is_missing if classified else is_gap
     return lambda cell: (gap(cell) or plain(cell) in marks) and plain(cell) not in names
 
 
@@ -257,8 +262,10 @@ def _no_flags(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
 def _no_times(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     """Report values that are not finite numbers above 0."""
     with np.errstate(over="ignore"):
-        held = values.astype(np.float32)
-    return column.unlike("times above 0", (held > 0) & np.isfinite(held), "; leave these rows out")
+        rounded = values.astype(np.float32)
+    return column.unlike(
+        "times above 0", (rounded > 0) & np.isfinite(rounded), "; leave these rows out"
+    )
 
 
 def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
@@ -270,18 +277,18 @@ def _no_numbers(column: LabelColumn, values: NDArray[np.float64]) -> list[str]:
     if not unread:
         return []
     strays = Strays(column.heading, unread)
-    return [f"label {strays.problem(len(cells), column.where)}{_hint(cells)}"]
+    return [f"label {strays.problem(len(cells), column.location)}{_hint(cells)}"]
 
 
 def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, list[str]]:
-    cells = _each(plain, column.cells)
+    cells = _canonical(plain, column.cells)
     index = {plain(name): i for i, name in enumerate(classes)}
     counts = Counter(cells)
-    wrong = [cell for cell in counts if (cell not in index if classes else is_missing(cell))]
-    names = classes or in_order(cell for cell in counts if cell not in wrong)
+    invalid = [cell for cell in counts if (cell not in index if classes else is_missing(cell))]
+    names = classes or in_order(cell for cell in counts if cell not in invalid)
     problems = []
-    for cell in wrong:
-        first = column.where(cells.index(cell))
+    for cell in invalid:
+        first = column.location(cells.index(cell))
         problems.append(
             f"label column {column.heading}: {counts[cell]} of {len(cells)} say {short(cell)}, "
             f"first in {first}; {_advice(cell, classes)}"
@@ -292,8 +299,8 @@ def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, lis
 
 def _advice(cell: str, classes: tuple[str, ...]) -> str:
     if not classes or is_missing(cell):
-        named = ", or name it in data.classes" if cell else ""
-        return f"every row needs a label; leave these rows out by data.unlabelled=drop{named}"
+        remedy = ", or name it in data.classes" if cell else ""
+        return f"every row needs a label; leave these rows out by data.unlabelled=drop{remedy}"
     return f"an unknown class, {near(cell, classes)}"
 
 
@@ -301,25 +308,25 @@ def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the distinct names in order, in canonical form, and each row's index (N,); gaps are
     one empty name.
     """
-    names = _each(name, names)
+    names = _canonical(name, names)
     distinct = in_order(names)
-    index = {one: i for i, one in enumerate(distinct)}
-    return distinct, np.array([index[one] for one in names], np.int64)
+    index = {canonical: i for i, canonical in enumerate(distinct)}
+    return distinct, np.array([index[canonical] for canonical in names], np.int64)
 
 
 def grouped(names: Sequence[str]) -> NDArray[np.int64]:
     """Return each row's group (N,); a row without a name is its own group."""
     index: dict[str | int, int] = {}
     return np.array(
-        [index.setdefault(name(one) or row, len(index)) for row, one in enumerate(names)],
+        [index.setdefault(name(text) or row, len(index)) for row, text in enumerate(names)],
         np.int64,
     )
 
 
-def _each(form: Callable[[str], str], cells: Sequence[str]) -> list[str]:
+def _canonical(canonical: Callable[[str], str], cells: Sequence[str]) -> list[str]:
     """Return a form of each cell, made once for cells that are the same."""
-    forms = {cell: form(cell) for cell in set(cells)}
-    return [forms[cell] for cell in cells]
+    forms_by_cell = {cell: canonical(cell) for cell in set(cells)}
+    return [forms_by_cell[cell] for cell in cells]
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def encode(
     x = allocate((len(texts), length), np.int32, memory_share)
     x[...] = PADDING
     for row, text in enumerate(texts):
-        numbers = [index.get(word, UNKNOWN) for word in tokens(text)[:length]]
+        numbers = [index.get(token, UNKNOWN) for token in tokens(text)[:length]]
         x[row, : len(numbers)] = numbers
     return x
 
@@ -76,17 +76,17 @@ def _texts(
         )
     table = survey(paths, settings)
     columns = table.sources[0].indices(settings.text_columns, "text_columns")
-    return table, columns, [text for source in table.sources for text in joined(source, columns)]
+    return table, columns, [text for source in table.sources for text in row_texts(source, columns)]
 
 
-def joined(source: TableSource, columns: Sequence[int]) -> list[str]:
+def row_texts(source: TableSource, columns: Sequence[int]) -> list[str]:
     """Return each row's cells in these columns, in this order, as one text.
 
     Raises DataError for columns that hold neither text nor numbers.
     """
     require_cells(source, columns)
-    each = [cells.texts(source.cells(i)) for i in columns]
-    return [" ".join(row) for row in zip(*each, strict=True)]
+    columns_texts = [cells.texts(source.cells(i)) for i in columns]
+    return [" ".join(row) for row in zip(*columns_texts, strict=True)]
 
 
 def _dataset(
@@ -98,9 +98,11 @@ def _dataset(
     settings: Texts,
 ) -> Dataset:
     if settings.tokenizer:
-        known = tokenizer.named(settings.tokenizer)
-        x = known.encode(texts, settings.sequence_length, settings.memory_share)
-        about = f"tokens of {settings.tokenizer}: {known.vocabulary}, SHA-256 {known.sha256}"
+        pretrained = tokenizer.named(settings.tokenizer)
+        x = pretrained.encode(texts, settings.sequence_length, settings.memory_share)
+        note = (
+            f"tokens of {settings.tokenizer}: {pretrained.vocabulary}, SHA-256 {pretrained.sha256}"
+        )
         return Dataset(
             name,
             "text",
@@ -108,12 +110,12 @@ def _dataset(
             y,
             classes,
             n_train,
-            vocabulary=known.vocabulary,
-            tokenizer=known,
-            notes=(about,),
+            vocabulary=pretrained.vocabulary,
+            tokenizer=pretrained,
+            notes=(note,),
         )
-    words = tuple(sorted({word for text in texts for word in tokens(text)}))
-    index = {word: number for number, word in enumerate(words, start=FIRST)}
+    vocabulary = tuple(sorted({token for text in texts for token in tokens(text)}))
+    index = {token: number for number, token in enumerate(vocabulary, start=FIRST)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
     learn = partial(spoken, size=settings.vocabulary_size, memory_share=settings.memory_share)
     return Dataset(
@@ -123,8 +125,8 @@ def _dataset(
         y,
         classes,
         n_train,
-        vocabulary=len(words) + FIRST,
-        words=words,
+        vocabulary=len(vocabulary) + FIRST,
+        words=vocabulary,
         learn=learn,
     )
 
@@ -149,8 +151,8 @@ def spoken(
     counts = np.zeros(dataset.vocabulary, np.int64)
     for _, block in blocks(rows, BLOCK):
         counts += np.bincount(dataset.x[block].ravel(), minlength=len(counts))
-    heard = np.flatnonzero(counts[FIRST:]) + FIRST
-    ranked = sorted(heard, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[
+    frequent = np.flatnonzero(counts[FIRST:]) + FIRST
+    ranked = sorted(frequent, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[
         : size - FIRST
     ]
     renumbered = np.full(dataset.vocabulary, UNKNOWN, np.int32)
@@ -159,8 +161,8 @@ def spoken(
     x = allocate(dataset.x.shape, np.int32, memory_share)
     for start, block in blocks(dataset.x, BLOCK):
         x[start : start + len(block)] = renumbered[block]
-    words = tuple(dataset.words[number - FIRST] for number in ranked)
-    return replace(dataset, x=x, vocabulary=len(words) + FIRST, words=words, learn=None)
+    vocabulary = tuple(dataset.words[number - FIRST] for number in ranked)
+    return replace(dataset, x=x, vocabulary=len(vocabulary) + FIRST, words=vocabulary, learn=None)
 
 
 def ag_news(settings: PublicTexts) -> Dataset:
@@ -169,7 +171,7 @@ def ag_news(settings: PublicTexts) -> Dataset:
     Without the training file the 7,600 test rows are split (``first_share``) and the name says so;
     such results must not be reported as AG News accuracy.
     """
-    found, classes = locate(settings), CATALOGUE["ag-news"].classes
+    path, classes = locate(settings), CATALOGUE["ag-news"].classes
     columns_of: Any = settings_class(Source("text", "path", "csv"))
     fixed = columns_of(
         name="text",
@@ -182,10 +184,10 @@ def ag_news(settings: PublicTexts) -> Dataset:
         memory_share=settings.memory_share,
         tokenizer=settings.tokenizer,
     )
-    if found.name == "train.csv":
-        both = read_parts([found, found.with_name("test.csv")], 1, fixed)[0]
-        return replace(both, name="ag-news", classes=classes)
-    table, _, texts = _texts([found], fixed)
+    if path.name == "train.csv":
+        dataset = read_parts([path, path.with_name("test.csv")], 1, fixed)[0]
+        return replace(dataset, name="ag-news", classes=classes)
+    table, _, texts = _texts([path], fixed)
     y, _ = table.targets(fixed)
     order, n_train = first_share(y, 0.8)
     return _dataset(

@@ -23,7 +23,7 @@ from pomona.data import hub
 from pomona.storage.mapped_array import allocate
 
 FILE, BESIDE = "tokenizer.json", "tokenizer_config.json"
-MOST = 2**24  # bytes of a tokenizer.json: a model's file holds it
+MOST_BYTES = 2**24  # bytes of a tokenizer.json: a model's file holds it
 MOST_TOKENS = 10**7
 MOST_GROWTH = 1000  # how many times longer its replacements may make a text
 PADDING = 0  # in all data
@@ -38,7 +38,7 @@ class Tokenizer(Settings):
             since 0 is padding in all data.
     """
 
-    file: str = Field(max_length=MOST)
+    file: str = Field(max_length=MOST_BYTES)
     padding: int = Field(ge=0, lt=2**31)
 
     @property
@@ -58,15 +58,15 @@ class Tokenizer(Settings):
 
         Raises ConfigError: the package is missing, or it cannot read the file.
         """
-        made = self.built()
-        made.no_padding()
-        made.enable_truncation(length)
+        built_tokenizer = self.built()
+        built_tokenizer.no_padding()
+        built_tokenizer.enable_truncation(length)
         x = allocate((len(texts), length), np.int32, memory_share)
         x[...] = self.padding
         for row, text in enumerate(texts):
             # one at a time: the package's threads and forked workers do not go together
-            with _said():
-                ids = np.array(made.encode(text).ids[:length], np.int32)
+            with _faults():
+                ids = np.array(built_tokenizer.encode(text).ids[:length], np.int32)
             x[row, : len(ids)] = ids
             x[row] = np.select(
                 [x[row] == self.padding, x[row] == PADDING], [PADDING, self.padding], x[row]
@@ -77,7 +77,7 @@ class Tokenizer(Settings):
         """Return it as the package's object. Raises ConfigError."""
         if not find_spec("tokenizers"):
             raise ConfigError(f"a {FILE} needs tokenizers; {with_extra('transformers')}")
-        with _said():
+        with _faults():
             if _growth(json.loads(self.file)) > MOST_GROWTH:
                 raise ConfigError(
                     f"its replacements can make a text more than {MOST_GROWTH} times as long"
@@ -86,7 +86,7 @@ class Tokenizer(Settings):
 
 
 @contextmanager
-def _said() -> Iterator[None]:
+def _faults() -> Iterator[None]:
     """Turn what the package raises, which has no narrower types, into ConfigError: its panics are
     no Exceptions.
     """
@@ -101,17 +101,17 @@ def _said() -> Iterator[None]:
         ) from fault
 
 
-def _growth(part: Any) -> float:
+def _growth(node: Any) -> float:
     """Return how many times longer all replacements in a part of a file can make a text: each puts
     its content in the place of one character, or of none.
     """
-    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    own = len(str(part.get("content", ""))) + 1 if _replaces(part) else 1
-    return prod((own, *map(_growth, parts)))
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    growth = len(str(node.get("content", ""))) + 1 if _replaces(node) else 1
+    return prod((growth, *map(_growth, children)))
 
 
-def _replaces(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "Replace"
+def _replaces(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") == "Replace"
 
 
 def named(name: str) -> Tokenizer:
@@ -122,34 +122,34 @@ def named(name: str) -> Tokenizer:
         ConfigError: neither, its file is missing or unknown, or it names no padding token.
         DataError: the repository is not on this machine.
     """
-    repository, at, revision = name.rpartition("@")
+    repository, separator, revision = name.rpartition("@")
     folder = expanded(name)
-    if at and not folder.exists():
+    if separator and not folder.exists():
         folder = hub.snapshot("model", repository, revision)
 
-    def wrong(why: str) -> ConfigError:
+    def fault_of(reason: str) -> ConfigError:
         return ConfigError(
-            f"data.tokenizer={name}: {why}; give a folder with {FILE}, as AutoTokenizer's "
+            f"data.tokenizer={name}: {reason}; give a folder with {FILE}, as AutoTokenizer's "
             "save_pretrained writes it, or OWNER/NAME@COMMIT of the Hub"
         )
 
     try:
-        file = files.text(folder / FILE, MOST)
-        about = files.text(folder / BESIDE) if (folder / BESIDE).exists() else "{}"
+        file = files.text(folder / FILE, MOST_BYTES)
+        config = files.text(folder / BESIDE) if (folder / BESIDE).exists() else "{}"
     except (OSError, UnicodeDecodeError) as fault:
-        raise wrong(str(fault)) from None
-    padding = _padding(Tokenizer(file=file, padding=0), bounds.parse(about, wrong))
+        raise fault_of(str(fault)) from None
+    padding = _padding(Tokenizer(file=file, padding=0), bounds.parse(config, fault_of))
     if padding is None:
-        raise wrong(f"neither {FILE} nor {BESIDE} names a padding token (pad_token)")
-    found = Tokenizer(file=file, padding=padding)
-    if found.vocabulary > MOST_TOKENS:
-        raise wrong(f"it has {found.vocabulary} tokens, at most {MOST_TOKENS} are taken")
-    return found
+        raise fault_of(f"neither {FILE} nor {BESIDE} names a padding token (pad_token)")
+    tokenizer = Tokenizer(file=file, padding=padding)
+    if tokenizer.vocabulary > MOST_TOKENS:
+        raise fault_of(f"it has {tokenizer.vocabulary} tokens, at most {MOST_TOKENS} are taken")
+    return tokenizer
 
 
-def _padding(known: Tokenizer, about: Any) -> int | None:
+def _padding(tokenizer: Tokenizer, config: Any) -> int | None:
     """Return the number of the padding token, from both files; None if they name none."""
-    token, built = about.get("pad_token") if isinstance(about, dict) else None, known.built()
+    token, built = config.get("pad_token") if isinstance(config, dict) else None, tokenizer.built()
     token = token.get("content") if isinstance(token, dict) else token
     number: int | None = (
         built.token_to_id(token) if isinstance(token, str) else (built.padding or {}).get("pad_id")

@@ -1,6 +1,6 @@
 """Validation of everything that readers return; messages name the file, row and remedy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -25,7 +25,7 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
         yield start, array[start : start + rows]
 
 
-def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int64]:
+def labels(y: NDArray[Any], n_classes: int | None, source: str) -> NDArray[np.int64]:
     """Validate class numbers (N,) or (N, 1) as (N,) int64, also 1.0 for 1; any below 100,000 if
     ``n_classes`` is None.
 
@@ -33,14 +33,14 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
         DataError: not integers, not one per row, or out of range (with the count and the first
             row).
     """
-    if not _whole(y):
+    if not _integral(y):
         raise DataError(
-            f"{where}: labels are {y.dtype.newbyteorder('=')}, not whole numbers{_between(y)}; "
+            f"{source}: labels are {y.dtype.newbyteorder('=')}, not whole numbers{_between(y)}; "
             'give numbers or names of classes, or set data.targets = "regression"'
         )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
-            f"{where}: labels have shape {y.shape}, not one a row; give class numbers, or set "
+            f"{source}: labels have shape {y.shape}, not one a row; give class numbers, or set "
             'data.targets = "multilabel" or "regression"'
         )
     flat = y.reshape(-1)
@@ -48,13 +48,13 @@ def labels(y: NDArray[Any], n_classes: int | None, where: str) -> NDArray[np.int
     bad = np.flatnonzero((flat < 0) | (flat >= end))
     if bad.size:
         raise DataError(
-            f"{where}: {bad.size} labels are not class numbers from 0 to {end - 1}, "
+            f"{source}: {bad.size} labels are not class numbers from 0 to {end - 1}, "
             f"first {flat[bad[0]]} in row {bad[0]}; correct them"
         )
     return flat.astype(np.int64)
 
 
-def _whole(y: NDArray[Any]) -> bool:
+def _integral(y: NDArray[Any]) -> bool:
     """Return whether all are whole numbers, with or without a decimal point."""
     floats = y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
     return floats or y.dtype.kind in "biu"
@@ -62,17 +62,17 @@ def _whole(y: NDArray[Any]) -> bool:
 
 def _between(y: NDArray[Any]) -> str:
     """Describe the first number that is not whole; empty if they are not numbers."""
-    rows = np.argwhere(y != np.floor(y)) if y.dtype.kind == "f" else ()
+    rows: Any = np.argwhere(y != np.floor(y)) if y.dtype.kind == "f" else ()
     return f" (first {y[rows[0][0]]} in row {rows[0][0]})" if len(rows) else ""
 
 
-def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
+def masks(y: NDArray[Any], n_classes: int | None, source: str) -> None:
     """Raise DataError unless ``y`` has class numbers (N, *S) of pixels, also 1.0 for 1; any 8-bit
     value if ``n_classes`` is None.
     """
-    if not _whole(y) or y.ndim not in {3, 4}:
+    if not _integral(y) or y.ndim not in {3, 4}:
         raise DataError(
-            f"{where}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, "
+            f"{source}: masks are {y.dtype} {y.shape}; store whole numbers (N, H, W), or (N, D, H, "
             "W) of volumes"
         )
     end = min(n_classes or MOST_MASK_CLASSES, MOST_MASK_CLASSES)
@@ -81,38 +81,40 @@ def masks(y: NDArray[Any], n_classes: int | None, where: str) -> None:
         if invalid.any():
             row = int(np.argwhere(invalid)[0, 0])
             raise DataError(
-                f"{where}: the mask in row {start + row} has the value "
+                f"{source}: the mask in row {start + row} has the value "
                 f"{block[row][invalid[row]][0]}, the classes are 0 "
                 f"to {end - 1}; correct it, or name all classes in data.classes"
             )
 
 
-def finite(x: NDArray[Any], where: str) -> None:
+def finite(x: NDArray[Any], source: str) -> None:
     """Raise DataError with the count and the first row if values are NaN, infinite, or too large to
     be measurements.
     """
     invalid = lambda block: ~(np.abs(block) <= LARGEST)  # noqa: E731
-    _none(x, invalid, where, "hold NaN, infinite or too large numbers")
+    _refuse_rows(x, invalid, source, "hold NaN, infinite or too large numbers")
 
 
-def flags(y: NDArray[Any], where: str, name: str = "flags") -> None:
+def flags(y: NDArray[Any], source: str, name: str = "flags") -> None:
     """Raise DataError with the count and the first row if flags are neither 0 nor 1."""
-    _none(y, lambda block: (block != 0) & (block != 1), where, f"hold {name} other than 0 and 1")
+    _refuse_rows(
+        y, lambda block: (block != 0) & (block != 1), source, f"hold {name} other than 0 and 1"
+    )
 
 
-def times(y: NDArray[Any], where: str) -> None:
+def times(y: NDArray[Any], source: str) -> None:
     """Raise DataError unless targets (N, 2) are times above 0 and event flags 0 or 1."""
     if y.ndim != 2 or y.shape[1] != 2:
         raise DataError(
-            f"{where}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or "
+            f"{source}: targets are {y.shape}; survival needs (N, 2), the time and the event (0 or "
             "1)"
         )
-    _none(y[:, :1], lambda block: ~(block > 0), where, "hold times that are not above 0")
-    flags(y[:, 1:], where, "events")
+    _refuse_rows(y[:, :1], lambda block: ~(block > 0), source, "hold times that are not above 0")
+    flags(y[:, 1:], source, "events")
 
 
-def _none(
-    x: NDArray[Any], invalid: Callable[[NDArray[Any]], Any], where: str, problem: str
+def _refuse_rows(
+    x: NDArray[Any], invalid: Callable[[NDArray[Any]], Any], source: str, problem: str
 ) -> None:
     """Raise DataError if ``invalid`` is true anywhere in (N, ...) ``x``."""
     count, first = 0, -1
@@ -122,7 +124,9 @@ def _none(
             first = start + int(rows[0])
         count += rows.size
     if count:
-        raise DataError(f"{where}: {count} rows {problem}, first row {first}; correct or drop them")
+        raise DataError(
+            f"{source}: {count} rows {problem}, first row {first}; correct or drop them"
+        )
 
 
 def checked(dataset: Dataset) -> Dataset:
@@ -132,17 +136,17 @@ def checked(dataset: Dataset) -> Dataset:
         DataError: invalid counts, shapes, dtypes, labels, numbers, normalisation or owners.
     """
     name = dataset.name
-    _first(name, _counts(dataset))
+    _refuse_first(name, _counts(dataset))
     inputs(dataset.x, dataset.kind, dataset.vocabulary, name)
     _targets(dataset)
-    _first(name, _columns(dataset))
+    _refuse_first(name, _columns(dataset))
     if dataset.owners is not None:
         _owners(dataset.owners, len(dataset.y), name)
-    _first(name, _names(dataset))
+    _refuse_first(name, _names(dataset))
     return dataset
 
 
-def _first(name: str, problems: Iterator[str]) -> None:
+def _refuse_first(name: str, problems: Iterator[str]) -> None:
     """Raise DataError for the first problem; later checks may rest on it."""
     for problem in problems:
         raise DataError(f"{name}: {problem}")
@@ -150,13 +154,7 @@ def _first(name: str, problems: Iterator[str]) -> None:
 
 def _counts(dataset: Dataset) -> Iterator[str]:
     """Yield a problem unless x and y are arrays of as many rows, of which some are for training."""
-    for name, array in (("x", dataset.x), ("y", dataset.y)):
-        plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-        if not plain or not array.ndim:  # masked cells hide values
-            yield (
-                f"{name} is a {type(array).__name__}; give a NumPy array with a row for each "
-                "sample, NaN where a value is missing"
-            )
+    yield from _unlike_arrays({"x": dataset.x, "y": dataset.y})
     n = len(dataset.y)
     if len(dataset.x) != n:
         yield f"{len(dataset.x)} inputs but {n} labels; give each row one label"
@@ -164,6 +162,17 @@ def _counts(dataset: Dataset) -> Iterator[str]:
         yield "it has no rows; give some"
     if not 1 <= dataset.n_train <= n:
         yield f"{dataset.n_train} of {n} rows are for training; give 1 to {n}"
+
+
+def _unlike_arrays(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for values that are not plain arrays with rows; masked cells hide values."""
+    for name, array in values.items():
+        plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+        if not plain or not np.ndim(array):
+            yield (
+                f"{name} is a {type(array).__name__}; give a NumPy array with a row for each "
+                "sample, NaN where a value is missing"
+            )
 
 
 def _columns(dataset: Dataset) -> Iterator[str]:
@@ -180,40 +189,40 @@ def _columns(dataset: Dataset) -> Iterator[str]:
             yield f"{name} are {numbers.dtype} {numbers.shape}; give each row one finite number"
 
 
-def inputs(x: NDArray[Any], kind: Kind, vocabulary: int, name: str) -> None:
+def inputs(x: NDArray[Any], data_kind: Kind, vocabulary: int, name: str) -> None:
     """Raise DataError unless ``x`` has the form that ``Dataset`` defines for its kind: dtype, axes,
     values, tokens.
     """
-    form = FORMS[kind]
-    if x.dtype not in form.dtypes or x.ndim - 1 not in form.ranks or 0 in x.shape[1:]:
-        dtypes = " or ".join(filter(None, (", ".join(form.dtypes[:-1]), form.dtypes[-1])))
+    allowed = FORMS[data_kind]
+    if x.dtype not in allowed.dtypes or x.ndim - 1 not in allowed.ranks or 0 in x.shape[1:]:
+        dtypes = " or ".join(filter(None, (", ".join(allowed.dtypes[:-1]), allowed.dtypes[-1])))
         raise DataError(
-            f"{name}: x is {x.dtype} {x.shape}; {kind} data is {dtypes} {form.axes} with no empty "
-            "axis"
+            f"{name}: x is {x.dtype} {x.shape}; {data_kind} data is {dtypes} {allowed.axes} with "
+            "no empty axis"
         )
     if x.dtype.kind == "f":
         finite(x, f"{name}: x")
-    if kind == "text":
+    if data_kind == "text":
         problem = f"hold token numbers outside 0 to {vocabulary - 1}"
-        _none(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", problem)
+        _refuse_rows(x, lambda block: (block < 0) | (block >= vocabulary), f"{name}: x", problem)
 
 
 def _targets(dataset: Dataset) -> None:
     """Raise DataError unless the targets have the form of their type."""
-    where = f"{dataset.name}: y"
+    source = f"{dataset.name}: y"
     if dataset.targets == "segmentation":
-        _first(dataset.name, _masks(dataset))
+        _refuse_first(dataset.name, _masks(dataset))
         masks(dataset.y, len(dataset.classes), f"{dataset.name}: masks")
     elif dataset.classes:
-        _first(dataset.name, _classes(dataset))
-        labels(dataset.y, len(dataset.classes), where)
+        _refuse_first(dataset.name, _classes(dataset))
+        labels(dataset.y, len(dataset.classes), source)
     else:
-        _first(dataset.name, _numbers(dataset))
-        finite(dataset.y, where)
+        _refuse_first(dataset.name, _numbers(dataset))
+        finite(dataset.y, source)
         if dataset.target_kind == "survival":
-            times(dataset.y, where)
+            times(dataset.y, source)
         if dataset.target_kind == "multilabel":
-            flags(dataset.y, where)
+            flags(dataset.y, source)
 
 
 def _classes(dataset: Dataset) -> Iterator[str]:
@@ -251,15 +260,15 @@ def _names(dataset: Dataset) -> Iterator[str]:
     """Yield a problem unless there is one name for each column, target and word."""
     features = dataset.x.shape[1] if dataset.kind == "table" else len(dataset.columns)
     targets = 0 if dataset.classes else dataset.y.shape[1]
-    words = min(len(dataset.words), dataset.vocabulary - 2)  # some tokens may not have a word
+    n_words = min(len(dataset.words), dataset.vocabulary - 2)  # some tokens may not have a word
     for title, names, count in (
         ("columns", dataset.columns, features),
         ("targets", dataset.labels, targets),
-        ("words", dataset.words, words),
+        ("words", dataset.words, n_words),
     ):
         if names and (len(names) != count or len(set(names)) < count):
-            shown = ", ".join(map(repr, names[:6]))
-            yield f"{count} {title}, but the names {shown}; give each its own name"
+            listing = ", ".join(map(repr, names[:6]))
+            yield f"{count} {title}, but the names {listing}; give each its own name"
         if title != "words" and any(not 1 <= len(name) <= LONGEST_NAME for name in names):
             yield (
                 f"the name of one of the {title} is empty or longer than {LONGEST_NAME} "
@@ -274,8 +283,8 @@ def _owners(owners: Owners, n: int, name: str) -> None:
         ("client", owners.client, np.dtype(np.int64), len(owners.names)),
         ("role", owners.role, np.dtype(np.int8), 3),
     ):
-        if getattr(array, "dtype", None) != dtype or array.shape != (n,):
-            raise DataError(
-                f"{name}: {title} of the owners is {np.shape(array)}, not {dtype} ({n},)"
-            )
-        labels(array, end, f"{name}: {title} of the owners")
+        source = f"{title} of the owners"
+        _refuse_first(name, _unlike_arrays({source: array}))
+        if array.dtype != dtype or array.shape != (n,):
+            raise DataError(f"{name}: {source} is {array.dtype} {array.shape}, not {dtype} ({n},)")
+        labels(array, end, f"{name}: {source}")

@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from pomona.core.attack import Attack
-from pomona.data.poison import triggered
 from pomona.federation.client import ClientRuntime
+from pomona.federation.poison import triggered
 from pomona.federation.scoring import Model
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.nan_safe import mean_of_known

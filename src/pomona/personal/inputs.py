@@ -16,7 +16,7 @@ from pomona.core.errors import DataError, listed, near, refuse
 from pomona.core.files import LONG, content
 from pomona.core.table import reads_as_number
 from pomona.data import formats, npz, python_values, text, validation
-from pomona.data.array_file import NamedArray, file, joined, reading
+from pomona.data.array_file import NamedArray, concatenated, file, reading
 from pomona.data.formats import csv
 from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.images import image_arrays
@@ -150,11 +150,11 @@ def _array(stored: NamedArray, about: ModelMetadata) -> NDArray[Any]:
     if row != about.sample_shape:
         many = "; give an array with one row for each sample" * (stored.shape == about.sample_shape)
         raise DataError(
-            f"{stored.where}: samples have shape {row}, the model takes {about.sample_shape}{many}"
+            f"{stored.source}: samples have shape {row}, the model takes {about.sample_shape}{many}"
         )
     if about.kind == "image":
         x = image_arrays.gathered([stored], MEMORY_SHARE)
-        return image_arrays.as_type(x, about.dtype, stored.where)
+        return image_arrays.as_type(x, about.dtype, stored.source)
     if about.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
         return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(
@@ -162,13 +162,15 @@ def _array(stored: NamedArray, about: ModelMetadata) -> NDArray[Any]:
         )
     if stored.dtype.kind not in "iu":
         raise DataError(
-            f"{stored.where} is {stored.dtype}; tokens are whole numbers from 0 to "
+            f"{stored.source} is {stored.dtype}; tokens are whole numbers from 0 to "
             f"{about.vocabulary - 1}"
         )
     tokens = (
-        joined([stored], row, np.int64, MEMORY_SHARE).clip(-1, about.vocabulary).astype(np.int32)
+        concatenated([stored], row, np.int64, MEMORY_SHARE)
+        .clip(-1, about.vocabulary)
+        .astype(np.int32)
     )
-    validation.inputs(tokens, about.kind, about.vocabulary, stored.where)
+    validation.inputs(tokens, about.kind, about.vocabulary, stored.source)
     return tokens
 
 
@@ -184,7 +186,7 @@ def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:
         raise DataError(f"{path} has no rows below its header; add one for each answer")
     ids, clients = (() if column is None else cells_of(table, column) for column in beside)
     if about.kind == "text":
-        return Samples(encoded(text.joined(table, columns), about), note, ids, clients)
+        return Samples(encoded(text.row_texts(table, columns), about), note, ids, clients)
     x, notes = _numbers(table, columns, about)
     notes = [*filter(None, [note]), *table.columns.notes, *(f"{path}: {note}" for note in notes)]
     return Samples(x, "; ".join(notes), ids, clients)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import targets
-from pomona.data.array_file import NamedArray, joined
+from pomona.data.array_file import NamedArray, concatenated
 from pomona.data.dataset import FORMS, Dataset
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
@@ -73,10 +73,10 @@ def gathered(parts: Sequence[NamedArray], memory_share: float) -> NDArray[np.gen
         DataError: unsupported dtype or shape, or a damaged file.
     """
     for part in parts:
-        require(part.shape, part.dtype, part.where)
+        require(part.shape, part.dtype, part.source)
     row = parts[0].shape[1:]
     dtype = sample_type(part.dtype for part in parts)
-    return joined(parts, row if len(row) > 2 else (*row, 1), dtype, memory_share)
+    return concatenated(parts, row if len(row) > 2 else (*row, 1), dtype, memory_share)
 
 
 def dataset(
@@ -102,20 +102,13 @@ def dataset(
     Raises:
         DataError: as ``gathered`` and ``targets.from_arrays``.
     """
-    numbers = [(y.where, y.values) for _, y in parts]
+    numbers = [(y.source, y.values) for _, y in parts]
     if first:
         numbers = [(location, y - np.int64(first)) for location, y in numbers]
     y, classes = targets.from_arrays(numbers, target_kind, classes)
     x = gathered([x for x, _ in parts], memory_share)
     n_train = sum(len(x) for x, _ in parts[:training])
     return Dataset(name, "image", x, y, classes, n_train, *usual(x))
-
-
-def adopted(x: NDArray[Any], location: str) -> NDArray[Any]:
-    """Convert an array in memory as ``gathered`` does. Raises DataError likewise."""
-    require(x.shape, x.dtype, location)
-    with np.errstate(over="ignore"):  # the check that follows reports the row
-        return (x if x.ndim > 3 else x[..., None]).astype(sample_type([x.dtype]), copy=False)
 
 
 def as_type(x: NDArray[Any], dtype: str, location: str) -> NDArray[Any]:

@@ -308,7 +308,7 @@ def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> D
             f"{listed(by.names, 12)}; give the table these columns, and leave out others by "
             "data.drop_columns"
         )
-    raw = raw.of([names.index(name) for name in by.names])
+    raw = raw.select([names.index(name) for name in by.names])
     gaps = np.isnan(raw.x).any(axis=0)
     if empty := [c.name for c, gap in zip(by.columns, gaps, strict=True) if gap and c.fill is None]:
         raise DataError(
