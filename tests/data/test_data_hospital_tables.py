@@ -9,7 +9,7 @@ from test_data_forms import table
 
 import pomona
 from pomona.config import resolve
-from pomona.core.errors import DataError
+from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
 from pomona.data.tables import tabular
 from pomona.personal import PersonalModel, inputs
@@ -144,6 +144,16 @@ def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
         table(tmp_path / "a.csv", text, decimal=".")
     whole = table(tmp_path / "a.csv", text.replace("2,5", "2"), decimal=".")
     assert whole.x.tolist() == [[1343], [2]]
+
+
+def test_every_text_encoding_that_python_knows_is_read(tmp_path):
+    (tmp_path / "a.csv").write_bytes("Größe €,died\n1,y\n2,n\n".encode("iso8859-15"))
+    section = {"name": "table", "path": tmp_path / "a.csv", "label_column": "died"}
+    data = read(data_settings(**section, encoding="latin9"))
+    assert data.columns == ("Größe €",)
+    for name in ("hex", "cp12522"):
+        with pytest.raises(ConfigError, match=f"'{name}' is not a text encoding"):
+            data_settings(**section, encoding=name)
 
 
 def test_bytes_of_another_encoding_name_the_setting(tmp_path):

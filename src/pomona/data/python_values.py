@@ -106,13 +106,13 @@ def pair(values: Any, source: str) -> Pair:
             f"{source}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
             "or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
         ) from None
-    refuse_files(x, y, where)
-    inputs, moved = _stacked(x, f"{where}, x")
-    labels, _ = _stacked(y, f"{where}, y", channels=False)
-    return Pair(inputs, labels, (*notes, *moved))
+    refuse_files(x, y, source)
+    inputs, remarks = _stacked(x, f"{source}, x")
+    labels, _ = _stacked(y, f"{source}, y", channels=False)
+    return Pair(inputs, labels, (*notes, *remarks))
 
 
-def refuse_files(x: Sequence[Any], y: Sequence[Any], where: str) -> None:
+def refuse_files(x: Sequence[Any], y: Sequence[Any], source: str) -> None:
     """Raise DataError for names of image files in place of values, as MONAI's lists have them."""
     if not len(x) or not isinstance(x[0], str | PathLike):
         return
@@ -120,7 +120,7 @@ def refuse_files(x: Sequence[Any], y: Sequence[Any], where: str) -> None:
     if isinstance(x[0], PathLike) or image_formats.by_suffix(path):
         label = "mask" if isinstance(y[0], PathLike) or Path(str(y[0])).suffix else "label"
         raise DataError(
-            f"{where}: names of files (first {plain(str(path), 80)}); write them to a CSV file "
+            f"{source}: names of files (first {plain(str(path), 80)}); write them to a CSV file "
             f"with the columns path and {label} (and client, split), and give that file: "
             "pomona.data.data_settings(name='images', path='FILE.csv')"
         )
@@ -148,10 +148,10 @@ def _is_pair(values: Any) -> bool:
 def _pair_of(x: Any, y: Any, source: str, notes: Sequence[str] = ()) -> Pair:
     if is_frame(x):
         return Pair(x, y, tuple(notes))
-    inputs = array(x, f"{where}, x")
-    refuse_files(inputs, y, where)
-    turned, more = channels_last(inputs, f"{where}, x")
-    return Pair(turned, array(y, f"{where}, y"), (*notes, *more))
+    values = array(x, f"{source}, x")
+    refuse_files(values, y, source)
+    inputs, remarks = channels_last(values, f"{source}, x")
+    return Pair(inputs, array(y, f"{source}, y"), (*notes, *remarks))
 
 
 def _keys(item: Mapping[Any, Any], source: str) -> tuple[tuple[Any, Any], list[str]]:
@@ -186,25 +186,25 @@ def channels_last(x: NDArray[Any], source: str) -> tuple[NDArray[Any], list[str]
 
 
 def _stacked(
-    items: Sequence[Any], where: str, channels: bool = True
+    items: Sequence[Any], source: str, channels: bool = True
 ) -> tuple[NDArray[Any], list[str]]:
     """Return items as one array (n, ...), images with their channels last, and a remark on it.
 
     Raises DataError for items of different shapes.
     """
     pairs = [_item(item, channels) for item in items]
-    each = [np.moveaxis(values, 0, -1) if move else values for move, values in pairs]
-    odd = next((k for k, item in enumerate(each) if item.shape != each[0].shape), None)
-    if odd is not None:
+    arrays = [np.moveaxis(values, 0, -1) if move else values for move, values in pairs]
+    unequal = next((k for k, item in enumerate(arrays) if item.shape != arrays[0].shape), None)
+    if unequal is not None:
         raise DataError(
             f"{source}: row {unequal} has shape {arrays[unequal].shape}, row 0 "
             f"{arrays[0].shape}; give all the same"
         )
-    if not channels or not each or not pairs[0][0]:
-        return channels_last(np.stack(each), where) if channels else (np.stack(each), [])
+    if not channels or not arrays or not pairs[0][0]:
+        return channels_last(np.stack(arrays), source) if channels else (np.stack(arrays), [])
     shape = pairs[0][1].shape
-    note = f"{where}: items {shape} have channels first, as in PyTorch; they are moved to the end"
-    return np.stack(each), [note]
+    note = f"{source}: items {shape} have channels first, as in PyTorch; they are moved to the end"
+    return np.stack(arrays), [note]
 
 
 def _item(item: Any, channels: bool) -> tuple[bool, NDArray[Any]]:

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from pomona.core import errors
 from pomona.core.errors import DataError, OutOfMemoryError, PomonaError, StorageError, worded
-from pomona.storage.mapped_array import machine_memory, mapped, process_memory, reserve
+from pomona.storage.mapped_array import machine_memory, process_memory, reserve
 
 BASE_SECONDS = 120  # of processor time, for libraries to load and for small files
 SECONDS_PER_MEGABYTE = 2.0  # ten times what gzip and JPEG 2000 need, the slowest decoders
@@ -48,7 +48,8 @@ def read_in_child(work: Callable[[], Reply], source: object, size: int = 0) -> R
     """Run ``work`` in a forked child, with limits, and return its reply.
 
     Args:
-        work: reads files; may write into arrays of ``shared``. Changes to other objects are lost.
+        work: reads files; may write into a ``shared_number`` or a ``LateArray``; changes to
+            other objects are lost.
         source: what is read, for messages.
         size: bytes of the files, from which the limit of processor time follows.
 
@@ -80,18 +81,9 @@ def read_in_child(work: Callable[[], Reply], source: object, size: int = 0) -> R
         return _received(answer.fileno(), source)
 
 
-def shared(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> NDArray[Any]:
-    """Return a zeroed array that a child of ``read_in_child`` can fill: in memory, or mapped from a
-    temporary file if larger than ``memory_share`` of the machine's memory.
-
-    Raises StorageError if the temporary folder has too little space.
-    """
-    size = prod(shape) * np.dtype(dtype).itemsize
-    if not size:
-        return np.empty(shape, dtype)
-    if size > memory_share * machine_memory():
-        return mapped(shape, dtype, "data", "raise data.memory_share")
-    return np.ndarray(shape, dtype, mmap.mmap(-1, size))
+def shared_number() -> NDArray[np.int64]:
+    """Return an array (1,) of 0 that a child of ``read_in_child`` can change for this process."""
+    return np.ndarray((1,), np.int64, mmap.mmap(-1, 8))
 
 
 class LateArray:

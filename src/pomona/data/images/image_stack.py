@@ -20,7 +20,7 @@ from pomona.data.images import file_notes, mask
 from pomona.data.images.file_notes import Spacing
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ImageFile, NoPixelsError, Size, Window, decoding
-from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared
+from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared_number
 from pomona.data.settings import Images
 
 SMALL_FILE = 1 << 16  # bytes
@@ -67,7 +67,7 @@ class _Reader:
         self.paths, self.masks, self.classes = paths, masks, classes
         self.window: Window | None = getattr(settings, "window", None)
         self.side = settings.resize
-        self.index = shared((1,), np.int64, 1.0)
+        self.index = shared_number()
         self.crashes: dict[int, str] = {}
 
     def __str__(self) -> str:
