@@ -164,7 +164,7 @@ def test_bytes_of_another_encoding_name_the_setting(tmp_path):
     ):
         read(data_settings(name="table", path=path, label_column="died"))
     path.write_bytes(b"crp,died\n1,\x81\n")  # not defined in cp1252
-    with pytest.raises(DataError, match=r"not data\.encoding = cp1252 .*set the encoding"):
+    with pytest.raises(DataError, match=r"not CP1252 .*data\.encoding"):
         read(data_settings(name="table", path=path, label_column="died", encoding="cp1252"))
 
 
