@@ -188,14 +188,14 @@ def items(**values):
 @pytest.mark.parametrize(
     ("client", "note"),
     [
-        (items(image=FIRST, label=CLASS), ""),
+        (items(image=FIRST, label=CLASS), "have channels first"),
         (items(img=IMAGES, label=CLASS, meta=["m"] * 20), "'img', y is 'label'; not used: meta"),
         ({"pixel_values": IMAGES, "labels": CLASS}, ""),
         ([IMAGES, CLASS], ""),
         ((FIRST, CLASS), "axis 1 has the channels"),
         ((FIRST.numpy(), CLASS.astype(float)), "axis 1 has the channels"),
         ([(torch.from_numpy(image), y) for image, y in zip(IMAGES, CLASS, strict=True)], ""),
-        (torch.utils.data.TensorDataset(FIRST, torch.from_numpy(CLASS)), ""),
+        (torch.utils.data.TensorDataset(FIRST, torch.from_numpy(CLASS)), "have channels first"),
     ],
 )
 def test_images_in_every_usual_form_are_the_same_data(client, note):
