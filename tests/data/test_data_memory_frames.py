@@ -218,7 +218,7 @@ def test_masks_as_monai_gives_them():
         (items(t1=FIRST, label=CLASS), ["client a", "t1, label", "rename the keys"]),
         (items(image=FIRST, label=CLASS, mask=CLASS), ["image, label, mask"]),
         ({"train": 1, "test": 2}, ["train, test"]),
-        (items(image=["a.nii.gz"] * 20, label=CLASS), ["client a, x", "'a.nii.gz'"]),
+        (items(image=["a.nii.gz"] * 20, label=CLASS), ["client a", "a.nii.gz", "CSV"]),
         (torch.utils.data.DataLoader([(FIRST[0], 1)]), ["DataLoader", "loader.dataset"]),
         ((X, Y * 0.5), ["float64", "0.5", 'data.targets = "regression"']),
         ((X, np.stack([Y, Y], 1)), ['"multilabel"']),
