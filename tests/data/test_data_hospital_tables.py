@@ -159,9 +159,7 @@ def test_every_text_encoding_that_python_knows_is_read(tmp_path):
 def test_bytes_of_another_encoding_name_the_setting(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes("crp,died\n1,ä\n".encode("cp1252"))
-    with pytest.raises(
-        DataError, match=r"bytes that are not UTF-8 .*data\.encoding.*cp1252"
-    ):
+    with pytest.raises(DataError, match=r"bytes that are not UTF-8 .*data\.encoding.*cp1252"):
         read(data_settings(name="table", path=path, label_column="died"))
     path.write_bytes(b"crp,died\n1,\x81\n")  # not defined in cp1252
     with pytest.raises(DataError, match=r"not CP1252 .*data\.encoding"):
