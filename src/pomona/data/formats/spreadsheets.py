@@ -125,7 +125,7 @@ def _only_sheet(path: Path, names: Sequence[str]) -> str:
         return names[0]
     raise DataError(
         f"{path} has {len(names)} visible sheets with values ({listed(names)}); set data.sheet to "
-        "one"
+        f"one, or give each client its own (train = '{path.name}#SHEET')"
     )
 
 
