@@ -167,8 +167,8 @@ def _is_marker(values: Values, counts: NDArray[np.int64], mirrored: bool = False
 
     The highest value is judged by values that are ``mirrored``.
     """
-    value, count, sign = float(values[0]), counts[0], -1 if mirrored else 1
-    is_listed = [sign * v in LISTED for v in values[: MAX_MARKERS + 1].tolist()]
+    value, count = float(values[0]), counts[0]
+    is_listed = [(-v if mirrored else v) in LISTED for v in values[: MAX_MARKERS + 1].tolist()]
     # neighbours that are listed too do not count
     start = next((i for i in range(1, len(is_listed)) if not is_listed[i]), len(is_listed) - 1)
     rest = values[min(start, MAX_MARKERS) :]
@@ -177,8 +177,12 @@ def _is_marker(values: Values, counts: NDArray[np.int64], mirrored: bool = False
         return True
     if value == 0 and not mirrored:
         return bool(count >= 2 and len(rest) >= 10 and rest[0] > 0.3 * np.median(rest))
-    if not is_listed[0]:
-        return False
+    return is_listed[0] and _is_apart(value, counts, rest, mirrored)
+
+
+def _is_apart(value: float, counts: NDArray[np.int64], rest: Values, mirrored: bool) -> bool:
+    """Return whether a listed value is far enough from the rest, or frequent enough."""
+    count, gap, size = counts[0], rest[0] - value, rest[-1] - rest[0]
     if not mirrored and value < 0 <= rest[0]:
         single = value <= -99 and gap >= size > 0
         return bool(single if count < 2 else size >= 5 or gap > size)

@@ -66,28 +66,35 @@ def _split(samples: list[Values]) -> Split | None:
     """Return two groups of clients with a gap between their medians that ordinary differences
     between clients do not have; None without one.
     """
-    sites = [i for i, logs in enumerate(samples) if len(logs) >= MIN_VALUES]
-    if len(sites) < 2:
+    logs = {i: sample for i, sample in enumerate(samples) if len(sample) >= MIN_VALUES}
+    if len(logs) < 2:
         return None
-    medians = {i: float(np.median(samples[i])) for i in sites}
-    order = sorted(sites, key=medians.__getitem__)
-    gaps = np.diff([medians[i] for i in order])
-    boundary = int(gaps.argmax()) + 1
-    sizes = {i: len(samples[i]) for i in sites}
-    minority, majority = sorted(
-        (order[:boundary], order[boundary:]),
-        key=lambda group: (len(group), sum(sizes[i] for i in group)),
-    )
-    low, high = ([medians[i] for i in group] for group in (minority, majority))
+    medians = {i: float(np.median(sample)) for i, sample in logs.items()}
+    groups = _groups(logs, medians)
+    low, high = ([medians[i] for i in group] for group in groups)
     factor = float(np.median(low) - np.median(high))
-    deviation = _deviation([samples[i] - medians[i] for i in sites])
-    rows = np.array([sum(sizes[i] for i in group) for group in (minority, majority)])
-    gap = gaps.max() - 1.25 * deviation * np.sqrt((1 / rows).sum())
-    usual = abs(factor) >= HUNDRED or (abs(factor) >= TEN and _known(factor) is not None)
-    apart = gap >= (MIN_GAP_OF_FACTOR if usual else MIN_GAP) * deviation
-    if abs(factor) < MIN_FACTOR or not apart or gap < MIN_RANGES * (max(high) - min(high)):
+    deviation = _deviation([logs[i] - medians[i] for i in logs])
+    rows = np.array([len(np.concatenate([logs[i] for i in group])) for group in groups])
+    gap = max(min(low) - max(high), min(high) - max(low))
+    gap -= 1.25 * deviation * float(np.sqrt((1 / rows).sum()))
+    if gap < MIN_RANGES * (max(high) - min(high)) or not _is_unit(factor, gap / deviation):
         return None
-    return Split(sorted(minority), sorted(majority), factor)
+    return Split(sorted(groups[0]), sorted(groups[1]), factor)
+
+
+def _groups(logs: dict[int, Values], medians: dict[int, float]) -> tuple[list[int], list[int]]:
+    """Return the clients on either side of the largest gap between medians, the fewer first."""
+    order = sorted(medians, key=medians.__getitem__)
+    boundary = int(np.diff([medians[i] for i in order]).argmax()) + 1
+    groups = order[:boundary], order[boundary:]
+    sizes = [(len(group), sum(len(logs[i]) for i in group)) for group in groups]
+    return groups if sizes[0] <= sizes[1] else groups[::-1]
+
+
+def _is_unit(factor: float, gap: float) -> bool:
+    """Return whether a factor, by its log10, is of a unit, for a gap in deviations."""
+    usual = abs(factor) >= HUNDRED or (abs(factor) >= TEN and _known(factor) is not None)
+    return abs(factor) >= MIN_FACTOR and gap >= (MIN_GAP_OF_FACTOR if usual else MIN_GAP)
 
 
 def _deviation(residuals: list[Values]) -> float:

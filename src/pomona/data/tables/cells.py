@@ -157,22 +157,33 @@ def _meaning(
     """Return the value of a cell, and how it was read if it is not plainly a value: a gap, a stray,
     a bound, a number with marks of thousands, or a date with a zone.
     """
-    name, value, reading = cell_values.plain(cell), math.nan, ""
+    name = cell_values.plain(cell)
     if name in column.missing:
         return math.nan, "gap"
     if column.kind == "number":
-        value = cell_values.number(cell, decimal)
-        reading = "thousands" if cell_values.has_thousands(cell, decimal) else ""
-        if math.isnan(value) and column.censored:
-            value, reading = cell_values.bound(cell, decimal), "bound"
+        value, reading = _number(cell, decimal, column.censored)
     elif column.kind == "date":
-        value = cell_values.days(cell)
-        reading = "zoned" if cell_values.has_zone(cell) else ""
-    elif not cell_values.is_missing(name) and (name in categories or len(categories) < most):
-        value = categories.setdefault(name, len(categories))
-    if not math.isnan(value):
-        return value, reading
-    return math.nan, "gap" if column.is_gap(cell) else "stray"
+        value, reading = cell_values.days(cell), "zoned" * cell_values.has_zone(cell)
+    else:
+        value, reading = _category(name, categories, most), ""
+    if math.isnan(value):
+        return value, "gap" if column.is_gap(cell) else "stray"
+    return value, reading
+
+
+def _number(cell: str, decimal: str, censored: bool) -> tuple[float, str]:
+    """Return the number in a cell, and how it was read."""
+    value = cell_values.number(cell, decimal)
+    if math.isnan(value) and censored:
+        return cell_values.bound(cell, decimal), "bound"
+    return value, "thousands" * cell_values.has_thousands(cell, decimal)
+
+
+def _category(name: str, categories: dict[str, int], most: int) -> float:
+    """Return the index of a category, which is added if there are fewer than ``most``; else NaN."""
+    if cell_values.is_missing(name) or (name not in categories and len(categories) >= most):
+        return math.nan
+    return categories.setdefault(name, len(categories))
 
 
 def read(

@@ -168,29 +168,39 @@ class Strays:
         """The distinct strays, sorted."""
         return sorted({cell.text.strip() for cell in self.strays})
 
+    @property
+    def count(self) -> int:
+        """The number of rows with strays, or with gaps if there are no strays."""
+        return sum(cell.rows for cell in self.strays or self.gaps)
+
+    @cached_property
+    def looks(self) -> list[str]:
+        """The keys of ``LOOKS`` that all strays match."""
+        return [key for key, look in LOOKS.items() if all(map(look.matches, self.values))]
+
     def look(self, rows: int) -> str:
         """Return what the cells look like, a key of ``LOOKS``."""
         if not self.strays:
             return "gaps"
-        count = sum(cell.rows for cell in self.strays)
+        if self.kind != "number":
+            foreign = self.kind == "date" and "foreign dates" in self.looks
+            return "foreign dates" if foreign else "strays"
         filled = rows - sum(cell.rows for cell in self.cells if cell.reading == "gap")
-        for key, look in LOOKS.items() if self.kind != "category" else ():
-            if all(map(look.matches, self.values)) and (key != "markers" or count < filled):
-                return key if self.kind == "number" or key == "foreign dates" else "strays"
-        if self.kind != "number" or 2 * count < filled:
+        looks = [key for key in self.looks if key != "markers" or self.count < filled]
+        if looks:
+            return looks[0]
+        if 2 * self.count < filled:
             return "strays"
-        return "category" if len(self.values) <= min(FEW, count - 1) else "texts"
+        return "category" if len(self.values) <= min(FEW, self.count - 1) else "texts"
 
     def problem(self, rows: int, where: Callable[[int], str]) -> str:
         """Describe the problem in one line: number of bad cells, the first one, and their apparent
         type; ``where`` gives the location of a row.
         """
-        unusable = self.strays or self.gaps
-        first = min(unusable, key=lambda cell: cell.first)
-        count = sum(cell.rows for cell in unusable)
+        first = min(self.strays or self.gaps, key=lambda cell: cell.first)
         at = f"first {short(first.text)} in {where(first.first)}"
         if not self.strays:
-            return f"column {self.name}: {count} of {rows} cells are gaps, {at}"
+            return f"column {self.name}: {self.count} of {rows} cells are gaps, {at}"
         if self.kind == "category":
             return (
                 f"column {self.name}: a category with too many values (one too many is "
@@ -202,7 +212,7 @@ class Strays:
         values = f" ({listed(self.values, 4)})" if look in {"category", "markers"} else ""
         also = f"; and {sum(cell.rows for cell in self.gaps)} gaps" if self.gaps else ""
         return (
-            f"column {self.name}: {count} of {rows} are not {WANTED[self.kind]}, {at}{guess}"
+            f"column {self.name}: {self.count} of {rows} are not {WANTED[self.kind]}, {at}{guess}"
             f"{values}{also}"
         )
 
