@@ -244,9 +244,10 @@ def test_headers_that_name_data_elsewhere_are_refused(tmp_path):
     (tmp_path / "secret").write_bytes(bytes(60))
     head = "ObjectType = Image\nNDims = 3\nDimSize = 3 4 5\nElementType = MET_UCHAR\n"
     for name in ("../secret", str(tmp_path / "secret"), "LIST", "%d.raw 1 5 1"):
-        (tmp_path / "sub" / "v.mhd").write_text(f"{head}ElementDataFile = {name}\n")
-        with pytest.raises(DataError, match="must be one file in the same folder"):
-            opened(tmp_path / "sub" / "v.mhd")
+        for gap in ("", "\n"):
+            (tmp_path / "sub" / "v.mhd").write_text(f"{head}{gap}ElementDataFile = {name}\n")
+            with pytest.raises(DataError, match="must be one file in the same folder"):
+                opened(tmp_path / "sub" / "v.mhd")
     (tmp_path / "sub" / "v.nhdr").write_text(
         "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 3 4 5\nencoding: raw\ndata file: ../secret\n\n"
     )

@@ -58,8 +58,10 @@ def _header(path: Path) -> bytes:
     Raises DataError for a header that names a data file elsewhere, or several.
     """
     with files.opened(file(path)) as raw:
-        text = raw.read(MOST_HEADER).replace(b"\r", b"").partition(b"\n\n")[0]
-    if not (text.startswith(b"NRRD") or b"NDims" in text):  # SimpleITK would print
+        text = raw.read(MOST_HEADER).replace(b"\r", b"")
+    if text.startswith(b"NRRD"):
+        text = text.partition(b"\n\n")[0]
+    elif b"NDims" not in text:  # SimpleITK would print
         raise DataError(f"{path} is not an NRRD or MetaImage file; save it again, or as NIfTI")
     if not (data_file := DATA_FILE.search(text)):
         return text

@@ -97,7 +97,8 @@ class Grid:
     @cached_property
     def turned_matrix(self) -> NDArray[np.float64]:
         """The affine (4, 4) from indices (z, y, x) of the turned voxels to mm (x, y, z)."""
-        return self.matrix @ np.asarray(self._nibabel.inv_ornt_aff(self._turn, self.shape))
+        stored: NDArray[np.float64] = self._nibabel.inv_ornt_aff(self._turn, self.shape)
+        return np.asarray(self.matrix @ stored)
 
     @property
     def turned_shape(self) -> tuple[int, int, int]:
