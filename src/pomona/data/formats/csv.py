@@ -128,8 +128,8 @@ def sniff(path: Path, settings: CsvForm) -> Start:
     mark = MARKS[settings.separator] if settings.separator else marked and marked[1]
     start = Start(codec, mark or _separator(*top), int(marked is not None))
     records = islice(_records(path, start, "replace"), 2)
-    first, second, *_ = *(cells for _, cells in records), [], []
-    return start._replace(first=first, second=second)
+    cells = [*(record for _, record in records), list[str](), list[str]()]
+    return start._replace(first=cells[0], second=cells[1])
 
 
 def encoding(start: bytes, settings: CsvForm) -> str:

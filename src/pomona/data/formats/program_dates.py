@@ -104,8 +104,8 @@ def _moments(values: NDArray[np.float64], period: Calendar) -> NDArray[np.dateti
     """Return the moments of numbers (n,), in a unit of numpy."""
     if period.unit == "weeks":  # Stata's years have 52
         weeks = np.clip(np.floor(values), -LIMITS["M"], LIMITS["M"]).astype(np.int64)
-        years = np.datetime64(period.origin, "Y") + weeks // 52
-        return years.astype("datetime64[D]") + weeks % 52 * 7
+        days = (weeks % 52 * 7).astype("timedelta64[D]")
+        return (np.datetime64(period.origin, "Y") + weeks // 52).astype("datetime64[D]") + days
     unit, factor = _UNITS[period.unit]
     counts = np.rint(values * factor) if unit == "us" else np.floor(values) * factor
     counts = np.clip(counts, -LIMITS[unit], LIMITS[unit])

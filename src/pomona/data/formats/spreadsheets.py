@@ -69,12 +69,11 @@ def read(path: Path, settings: object) -> Columns:
     if unnamed := [_letters(k) for k, name in enumerate(names) if not name]:
         notes.append(f"columns that are empty or count the rows are left out: {listed(unnamed)}")
     rows, remarks = _rows(sheet, top)
-    named = np.flatnonzero(np.not_equal(names, "")).tolist()
-    arrays, times = _arrays(rows[:, named], MARKS[decimal or "point"])
-    names = [names[k] for k in named]
+    arrays, times = _arrays(rows[:, np.not_equal(names, "")], MARKS[decimal or "point"])
+    names = [*filter(None, names)]
     if times:
-        times_named = listed([names[k] for k in times], 8)
-        notes.append(f"times and durations are read in seconds: {times_named}")
+        listed_times = listed([names[k] for k in times], 8)
+        notes.append(f"times and durations are read in seconds: {listed_times}")
     return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
 
 
@@ -159,9 +158,9 @@ def _header_row(path: Path, sheet: Sheet, header_row: int | None) -> tuple[int, 
     if not rows:
         raise DataError(f"{path} has no cells with values from row {top + 1} on; add some")
     top = top if header_row else rows[0]
-    tried = []
+    tried: list[str] = []
     for row in [top, *(row for row in rows if top < row <= top + HEADER_ROWS)]:
-        if row > top and any(not isinstance(cell, str | None) for cell in sheet.cells[row]):
+        if row > top and not _is_text(sheet.cells[row]):
             break  # a row of the table
         problems = _header(sheet, row)[1]
         if not problems:
@@ -177,12 +176,7 @@ def _header(sheet: Sheet, top: int) -> tuple[list[str], list[str]]:
 
     A name above the row counts where both cells are merged.
     """
-    cells, problems = sheet.cells[top].copy(), []
-    for (first_row, first), (last_row, last) in sheet.merged or ():
-        if first == last and last_row == top:
-            cells[first] = sheet.cells[first_row, first]
-        elif first_row <= top <= last_row:
-            problems.append(f"{_address(first_row, first)}:{_address(last_row, last)} are merged")
+    cells, problems = _merged_header(sheet, top)
     if not any(isinstance(cell, str) for cell in cells):
         problems.append("numbers in place of names")
     names = [normalize("NFC", (_text(cell) or "").strip()) for cell in cells]
@@ -192,6 +186,17 @@ def _header(sheet: Sheet, top: int) -> tuple[list[str], list[str]]:
     if unnamed:
         problems.append(f"no name for column {listed(unnamed)}, which has values")
     return names, problems
+
+
+def _merged_header(sheet: Sheet, top: int) -> tuple[NDArray[np.object_], list[str]]:
+    """Return the cells of a row of names, and which of them are merged otherwise."""
+    cells, problems = sheet.cells[top].copy(), []
+    for (first_row, first), (last_row, last) in sheet.merged or ():
+        if first == last and last_row == top:
+            cells[first] = sheet.cells[first_row, first]
+        elif first_row <= top <= last_row:
+            problems.append(f"{_address(first_row, first)}:{_address(last_row, last)} are merged")
+    return cells, problems
 
 
 def _counts_rows(sheet: Sheet, top: int) -> bool:
@@ -245,8 +250,13 @@ def _lost(path: Path, sheet: Sheet) -> list[str]:
 
 def _has_values(cells: NDArray[np.object_]) -> NDArray[np.bool_]:
     """Return which rows (n,) have a value."""
-    filled = np.not_equal(cells, None).astype(bool)
-    return filled if filled.ndim == 1 else filled.any(axis=1)
+    filled: NDArray[np.bool_] = np.array(cells != None, bool)  # noqa: E711 - of each cell
+    return filled if filled.ndim == 1 else np.any(filled, axis=1)
+
+
+def _is_text(cells: NDArray[np.object_]) -> bool:
+    """Return whether all cells with a value are texts."""
+    return all(isinstance(cell, str) for cell in cells if cell is not None)
 
 
 def _address(row: int, column: int) -> str:

@@ -55,20 +55,18 @@ def read(path: Path, settings: object) -> Columns:
     if function == "read_xport":
         _refuse_several_tables(path)
     stored, facts = _parsed(path, function, options.encoding)
-    notes: defaultdict[str, list[str]] = defaultdict(list)
     if function == "read_sas7bdat":
         facts.variable_value_labels = _catalogue_labels(path, facts.variable_to_label)
-        notes[f"value labels are taken from {CATALOGUE}"] += facts.variable_value_labels
-    by_labels = options.value_labels == "labels"
-    columns = [_column(name, cells, facts, program, by_labels) for name, cells in stored.items()]
-    for name, (_, remarks) in zip(stored, columns, strict=True):
+    by_labels, arrays = options.value_labels == "labels", []
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for name, cells in stored.items():
+        array, remarks = _column(name, cells, facts, program, by_labels)
+        arrays.append(array)
         for remark, detail in remarks:
             notes[remark].append(f"{name}{detail and f' ({detail})'}")
-    return Columns(
-        tuple(normalize("NFC", name.strip()) for name in stored),
-        tuple(array for array, _ in columns),
-        notes=tuple(f"{note}: {listed(names, 8)}" for note, names in notes.items() if names),
-    )
+    names = tuple(normalize("NFC", name.strip()) for name in stored)
+    lines = tuple(f"{note}: {listed(columns, 8)}" for note, columns in notes.items())
+    return Columns(names, tuple(arrays), notes=lines)
 
 
 def _refuse_several_tables(path: Path) -> None:
@@ -153,14 +151,23 @@ def _column(
     remarks += remark
     if pattern.startswith(("%tb", "%-tb")):
         remarks.append(("dates of a Stata business calendar are read as numbers", ""))
-    if program == "SAS" and not labels and not _SAS_FORMAT.fullmatch(pattern.upper()):
-        advice = f"codes are read: put the SAS catalogue next to the file as {CATALOGUE} for labels"
-        remarks.append((advice, f"format {pattern}"))
+    if program == "SAS":
+        remarks += _catalogue_remark(pattern, labels)
     if texts is not None:
         return texts, remarks
     if storage == "string":
         return text_array(np.where(missing, np.array(None), values)), remarks
     return _number_column(values, missing, single=storage == "float"), remarks
+
+
+def _catalogue_remark(pattern: str, labels: Mapping[Any, str]) -> list[Remark]:
+    """Return whether labels come from a catalogue, or may be in one that is not there."""
+    if labels:
+        return [(f"value labels are taken from {CATALOGUE}", "")]
+    if _SAS_FORMAT.fullmatch(pattern.upper()):
+        return []
+    advice = f"codes are read: put the SAS catalogue next to the file as {CATALOGUE} for labels"
+    return [(advice, f"format {pattern}")]
 
 
 def _values(cells: list[Any], storage: str) -> tuple[NDArray[Any], NDArray[np.bool_], list[Remark]]:

@@ -158,7 +158,7 @@ def _below(first: Columns, table: Columns) -> Columns:
     if table.named or not len(table) or not len(first):
         return table
     header, cells = first.first_cells(), table.first_cells()
-    order = range(len(cells))
+    order = [*range(len(cells))]
     if len({*header}) == len(header) and not any(map(reads_as_number, header)):
         if sorted(cells) != sorted(header):
             return table
