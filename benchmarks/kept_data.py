@@ -58,7 +58,9 @@ def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
         try:
             kept_data.use(keeper)
             own_scenario(
-                SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml").own
+                SiloFile.load(folder / "silo.toml"),
+                Federation.load(folder / "federation.toml").own,
+                0,
             )
             code = 0
         finally:

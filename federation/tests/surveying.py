@@ -51,10 +51,12 @@ def heart_disease(hospital):
 def surveyed(silos, survey=None):
     """The result of a survey among silos, given their section data by name."""
     survey = survey or SurveySettings()
-    columns = {name: silo.columns(survey, data) for name, data in silos.items()}
+    columns = {name: silo.columns(survey, data, 0) for name, data in silos.items()}
     question, notes = agreeing.agreed(survey, columns)
     told = {
-        name: SiloDisclosure(columns=columns[name], figures=silo.figures(survey, question, data)[0])
+        name: SiloDisclosure(
+            columns=columns[name], figures=silo.figures(survey, question, data, 0)[0]
+        )
         for name, data in silos.items()
     }
     return SurveyResult(survey=survey, question=question, silos=told, notes=notes)

@@ -198,4 +198,4 @@ def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world)
     )
     assert silo["keep"] == {"federation.toml"} | {f"state/{name}" for name in names}
     assert {"keys/silo.key", "silo.toml"} <= silo["secret"]
-    assert silo["own"] == {f"data/{name}.npz" for name in ("train", "validation", "test")}
+    assert silo["own"] == {f"data/{name}.npz" for name in ("train", "test")}

@@ -74,7 +74,7 @@ def test_a_study_that_names_no_engine_has_pytorchs_whatever_is_installed(world, 
     silo = SiloFile.load(federation.kits / federation.names[0] / "silo.toml")
     assert of_study(federation.toml)[0]["engine"] == "torch"
     assert rehearsed(agreed, {}).config.engine == "torch"
-    assert own_scenario(silo, agreed.own).config.engine == "torch"
+    assert own_scenario(silo, agreed.own, 0).config.engine == "torch"
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert load(federation.server / "run").about["engine"] == "torch"

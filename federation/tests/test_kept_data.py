@@ -202,12 +202,12 @@ def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
     kit = federation.kits / "silo-1"
     (kit / "state").mkdir(exist_ok=True)
     file, agreed = SiloFile.load(kit / "silo.toml"), Federation.load(kit / "federation.toml").own
-    plain = own_scenario(file, agreed)
+    plain = own_scenario(file, agreed, 0)
     monkeypatch.setattr(kept_data, "SETTLED", 0.0)
     monkeypatch.setattr(kept_data, "_KEEPER", keeper := DataKeeper(kit))
-    own_scenario(file, agreed)
+    own_scenario(file, agreed, 0)
     assert keeper.refresh()
-    kept = own_scenario(file, agreed)
+    kept = own_scenario(file, agreed, 0)
     assert kept.dataset is keeper.kept[2]
     assert kept.dataset.fingerprint == plain.dataset.fingerprint
     for one, other in zip(plain.partition.clients, kept.partition.clients, strict=True):

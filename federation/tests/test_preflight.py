@@ -307,7 +307,9 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
     lines, _, code = preflight.run(folder)
     said = [line.text for line in lines if line.check == "remark"]
     agreed = Federation.load(folder / "federation.toml").own
-    assert said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed).remarks
+    assert (
+        said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0).remarks
+    )
     assert any("all rows are of class a" in text for text in said)
     assert {line.result for line in lines if line.check == "remark"} == {"warning"}
     assert next(line for line in lines if line.check == "data").result == "ok"
@@ -410,7 +412,7 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
     agreed = Federation.load(folder / "federation.toml").own
-    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed)
+    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
     assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
     lines, _, _ = found(folder)
@@ -511,6 +513,7 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     own = silo_scenario.own_scenario(
         SiloFile.load(folder / "silo.toml"),
         Federation.load(folder / "federation.toml").own,
+        0,
         Separate(),
     )
     assert own.config.rounds == 3

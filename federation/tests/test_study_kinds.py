@@ -81,7 +81,9 @@ def judged(federation, path, silo, split):
     """The same from a model file and a silo's data alone."""
     kit = federation.kits / silo
     own = own_scenario(
-        SiloFile.load(kit / "silo.toml"), StudyQueue(federation.server).federation.own
+        SiloFile.load(kit / "silo.toml"),
+        StudyQueue(federation.server).federation.own,
+        federation.names.index(silo),
     )
     rows = getattr(own.partition.clients[0], split)
     answers = PersonalModel.load(path).outputs(own.dataset.x[rows]).argmax(1).numpy()
@@ -333,8 +335,7 @@ def test_a_search_without_validation_samples_chooses_nothing(federation):
     for silo in federation.names:
         path = federation.kits / silo / "silo.toml"
         file = tomllib.loads(path.read_text())
-        for client in file["data"]["clients"]:
-            del client["validation"]
+        file["data"]["validation_share"] = 0.0
         path.write_text(tomli_w.dumps(file))
     with pytest.raises(QuorumError, match="validation"):
         ran(federation, search_file(federation))

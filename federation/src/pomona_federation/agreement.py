@@ -39,7 +39,7 @@ from pomona_federation.task_settings import TaskSettings
 if TYPE_CHECKING:
     from pomona.config import Config
 
-PROTOCOL = 5  # version of the messages between silos and server; part of the agreement
+PROTOCOL = 6  # version of the messages between silos and server; part of the agreement
 RESERVED = {"authority", "server", "renewed"}  # folders in kits
 SPARE = 4  # free places for newcomers, by default
 SHARE = 0.5  # largest share of one silo in a mean, by default: no more than all others together

@@ -32,7 +32,7 @@ def central():
     for hospital in HOSPITALS:
         settings = heart_disease(hospital)
         rows = list(csv.reader(settings.path.read_text().splitlines()))
-        train = read_raw(settings, SURVEY.seed).rows
+        train = read_raw(settings, SURVEY.seed, 0).rows
         for k, name in enumerate(NAMES):
             cells = [rows[i][k] for i in train]
             gaps = {"?"} | ({"0"} if name == "chol" else set())

@@ -54,8 +54,8 @@ def table(folder, name="north", rows=400, wards="AAAB"):
 
 
 def asked(data, survey, disclosed=None, seed=0):
-    question = FiguresQuestion(columns=silo.columns(survey, data).columns)
-    return silo.figures(survey, question, data, disclosed, generator(seed))
+    question = FiguresQuestion(columns=silo.columns(survey, data, 0).columns)
+    return silo.figures(survey, question, data, 0, disclosed, generator(seed))
 
 
 @pytest.mark.parametrize("a", [0.1, 0.5, 0.9])
@@ -74,14 +74,14 @@ def test_one_row_that_differs_moves_the_counts_by_two_a_column(tmp_path):
     noise = Noise(epsilon=1, **CELLS)
     data, counted = table(tmp_path, rows=30), []
     lines = data.path.read_text().splitlines()
-    training = read_raw(data, 0).rows
+    training = read_raw(data, 0, 0).rows
     row = int(training[0]) + 1
     for age, ward, outcome in product(("15", "45", "99", ""), ("A", "B", "C"), ("ill", "well")):
         data.path.write_text(
             "\n".join([*lines[:row], f"{age},{ward},{outcome}", *lines[row + 1 :]]) + "\n"
         )
         counts = []
-        noisy = NoisyData(replace(read_raw(data, 0), rows=training), noise, generator())
+        noisy = NoisyData(replace(read_raw(data, 0, 0), rows=training), noise, generator())
         object.__setattr__(
             noisy, "_noisy", lambda exact, counts=counts: counts.append(exact) or exact
         )
@@ -111,7 +111,7 @@ def test_counts_are_made_to_sum_to_the_rows(noisy, rows):
 def test_with_little_noise_agreed_cells_are_told_in_their_safe_form(tmp_path):
     data, survey = table(tmp_path, wards="AAAAABBBBC"), with_noise(EXACT)
     reply, _ = asked(data, survey)
-    raw = read_raw(data, 0)
+    raw = read_raw(data, 0, 0)
     ages, n = raw.numbers("age"), len(raw.rows)
     middles = np.select([ages < 40, ages < 60], [30.0, 50.0], 70.0)
     assert reply.numbers == {"age": safe_numbers(middles, 10, 100)}
@@ -136,23 +136,23 @@ def test_what_was_told_with_noise_is_told_again(tmp_path):
     first, told = asked(data, survey)
     assert asked(data, survey, told, seed=1) == (first, told)
     without = SurveySettings()
-    question = FiguresQuestion(columns=silo.columns(without, data).columns)
-    assert silo.figures(without, question, data, told)[0] == first
+    question = FiguresQuestion(columns=silo.columns(without, data, 0).columns)
+    assert silo.figures(without, question, data, 0, told)[0] == first
 
 
 def test_columns_without_agreed_cells_are_not_offered(tmp_path):
     data = table(tmp_path)
     survey = with_noise(1.0, edges={"age": EDGES, "other": (0.0, 1.0)})
-    assert [(f.name, f.kind) for f in silo.columns(survey, data).columns] == [("age", "number")]
+    assert [(f.name, f.kind) for f in silo.columns(survey, data, 0).columns] == [("age", "number")]
     reply, _ = asked(data, survey)
     assert not reply.names
     assert reply.classes.counts == ()
     as_category = FiguresQuestion(columns=(ColumnForm(name="age", kind="category"),))
     with pytest.raises(ProtocolError, match="another kind than their agreed cells"):
-        silo.figures(survey, as_category, data)
+        silo.figures(survey, as_category, data, 0)
     ward = FiguresQuestion(columns=(ColumnForm(name="ward", kind="category"),))
     with pytest.raises(ProtocolError, match="does not have or was not to be asked about"):
-        silo.figures(survey, ward, data)
+        silo.figures(survey, ward, data, 0)
 
 
 def test_the_page_says_so_and_the_task_is_made_from_noisy_counts(tmp_path):
@@ -184,7 +184,7 @@ def test_cells_that_cannot_be_counted_are_refused(wrong):
 
 def test_bins_of_a_target_tell_no_column_of_its_name(tmp_path):
     """Both would be counted, by the epsilon of one."""
-    found = silo.columns(SurveySettings(), table(tmp_path))
+    found = silo.columns(SurveySettings(), table(tmp_path), 0)
     noise = Noise(epsilon=1.0, edges={"age": EDGES})
     assert [form.name for form in agreed_columns(found, noise).columns] == ["age"]
     assert agreed_columns(found.model_copy(update={"labels": ("age",)}), noise).columns == ()

@@ -44,13 +44,13 @@ def asked(data, survey=SURVEY, disclosed=None, **kinds):
     """One silo's answer to a question derived from its own columns, with some declared as other
     kinds.
     """
-    forms = silo.columns(survey, data).columns
+    forms = silo.columns(survey, data, 0).columns
     changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
-    return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, disclosed)
+    return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, 0, disclosed)
 
 
 def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
-    found = silo.columns(SURVEY, table(tmp_path))
+    found = silo.columns(SURVEY, table(tmp_path), 0)
     assert [(form.name, form.kind) for form in found.columns] == [
         ("age", "number"), ("ward", "category"), ("visit", "date")
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
 
 def test_a_silo_with_fewer_rows_than_the_least_count_tells_nothing(tmp_path):
     with pytest.raises(DataError, match="fewer training rows than the survey's least count of 10"):
-        silo.columns(SURVEY, table(tmp_path, rows=12))
+        silo.columns(SURVEY, table(tmp_path, rows=12), 0)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, colum
     with pytest.raises(
         ProtocolError, match="the server asks about columns that this silo does not have"
     ):
-        silo.figures(survey, question, table(tmp_path))
+        silo.figures(survey, question, table(tmp_path), 0)
 
 
 @pytest.mark.parametrize("rare", ["A", "Z"])
@@ -94,7 +94,7 @@ def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, nam
     with pytest.raises(
         ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"
     ):
-        silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one))
+        silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one), 0)
 
 
 def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
@@ -105,6 +105,7 @@ def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
             SURVEY,
             FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)),
             data,
+            0,
         )
         for m in ((), ("lost",))
     ]
@@ -132,7 +133,7 @@ def test_new_rows_are_not_told_by_a_difference(tmp_path):
 
 def _of_age(folder):
     question = FiguresQuestion(columns=(ColumnForm(name="age", kind="number"),))
-    return silo.figures(SURVEY, question, table(folder))
+    return silo.figures(SURVEY, question, table(folder), 0)
 
 
 def test_a_column_is_told_in_one_kind_only(tmp_path):
@@ -181,7 +182,7 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
 
 
 def test_silos_of_different_kinds_are_told_apart(tmp_path):
-    one = silo.columns(SURVEY, table(tmp_path))
+    one = silo.columns(SURVEY, table(tmp_path), 0)
     other = one.model_copy(update={"kind": "image", "shape": (4, 4, 1)})
     with pytest.raises(DataError, match="silo south has kind image, north table"):
         agreeing.agreed(SURVEY, {"north": one, "south": other})
@@ -202,7 +203,7 @@ def test_images_are_told_by_their_intensities(tmp_path):
     task = TaskSettings.model_validate(task_of(result))
     seen = []
     for data in (north, south):
-        raw = read_raw(data, 0)
+        raw = read_raw(data, 0, 0)
         seen.append(raw.dataset.x[raw.rows].astype(float))
     every = np.concatenate(seen)
     assert task.input_shape == (6, 5, 2)
@@ -275,7 +276,7 @@ def test_times_to_an_event_become_intervals(tmp_path):
     task = TaskSettings.model_validate(task_of(result))
     assert 5 <= len(task.time_edges) <= 10
     for name, column in told.items():
-        raw = read_raw(data[name], 0)
+        raw = read_raw(data[name], 0, 0)
         assert sum(column.counts) == raw.dataset.y[raw.rows, 1].sum()
 
 
@@ -342,9 +343,9 @@ def test_hostile_names_and_numbers_are_refused():
 
 def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
     data, survey = table(tmp_path), SurveySettings(cells=4)
-    own = silo.columns(survey, data)
+    own = silo.columns(survey, data, 0)
     question, _ = agreeing.agreed(survey, {"north": own})
-    reply, _ = silo.figures(survey, question, data)
+    reply, _ = silo.figures(survey, question, data, 0)
     n = reply.rows
     agreeing.require_answered(survey, question, own, reply, n)
     fives = Numbers(values=(1.0, 2.0, 3.0, 4.0, 5.0), counts=(10, 10, 10, 10, n - 40))

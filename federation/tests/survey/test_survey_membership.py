@@ -37,7 +37,7 @@ def answers():
     for seed in range(RUNS):
         survey = SurveySettings(seed=seed)
         sent.append(told(surveyed({"cleveland": data}, survey).silos["cleveland"].figures, 10))
-        rows.append(read_raw(data, seed).rows)
+        rows.append(read_raw(data, seed, 0).rows)
     member = np.stack([np.isin(np.arange(303), own) for own in rows])
     return np.array(sent, np.float64), member
 
@@ -67,7 +67,7 @@ def test_two_answers_that_differ_by_a_row_tell_its_categories(hospital):
     data = heart_disease(hospital)
     found = surveyed({hospital: data})
     figures = found.silos[hospital].figures
-    raw = read_raw(data, 0, found.question.columns)
+    raw = read_raw(data, 0, 0, found.question.columns)
     columns = [*figures.numbers.values(), *figures.names.values(), figures.classes]
     assert min(n for one in columns for n in (*one.counts, one.rest) if n) == 10
     right = dict.fromkeys((*CATEGORIES, "num"), 0)

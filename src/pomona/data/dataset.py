@@ -97,13 +97,16 @@ class RowGroups(NamedTuple):
     def within(self, owner: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """Return groups (N,) that are separate for each owner (N,): an identifier at two hospitals
         is two patients.
+
+        Those of an owner are in the order of their first rows, as if its rows were read alone.
         """
         if owner is None:
             return self.number
-        group_of_owner: NDArray[np.int64] = np.unique(
-            np.stack([owner, self.number]), axis=1, return_inverse=True
-        )[1].ravel()
-        return group_of_owner
+        pairs, first, joined = np.unique(
+            np.stack([owner, self.number]), axis=1, return_index=True, return_inverse=True
+        )
+        rank: NDArray[np.int64] = np.argsort(np.lexsort((first, pairs[0])))
+        return rank[joined.ravel()]
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def divide(
     partition: PartitionSettings | None,
     clients: int,
     seed: int,
+    first_client: int = 0,
 ) -> Partition:
     """Divide a data set among clients.
 
@@ -77,6 +78,8 @@ def divide(
         partition: the recipe; the default if None.
         clients: number of clients.
         seed: of every draw; the same seed gives the same partition.
+        first_client: id of the first client among all of its federation: the one client of a silo
+            has the split that it has in a simulation of all.
 
     Returns:
         The validated partition, with its recipe.
@@ -99,7 +102,7 @@ def divide(
             f"{fit}"
         )
     turns = turn_groups(dataset, clients, partition.turn_groups)
-    task = open_task(dataset, data, partition.by_owner, clients, seed)
+    task = open_task(dataset, data, partition.by_owner, clients, seed, first_client)
     plan = partition.plan(task)
     made = Partition(
         clients=_client_rows(plan, task, data.validation_share),
@@ -111,6 +114,7 @@ def divide(
             "data": dataset.name,
             "fingerprint": dataset.fingerprint,
             **data.model_dump(mode="json", include=DATA_KEYS),
+            **({"first_client": first_client} if first_client else {}),
         },
         groups=_both(plan.groups, turns),
         turns=turns,
@@ -131,7 +135,7 @@ def _client_rows(
         else hold_out(
             rows, task.labels, share, task.stream("validation", i), task.groups, task.dataset.times
         )
-        for i, (own, rows) in enumerate(zip(given, train, strict=True))
+        for i, (own, rows) in enumerate(zip(given, train, strict=True), task.first_client)
     ]
     kept = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
     targets = plan.targets or range(len(train))

@@ -41,6 +41,8 @@ class PartitionTask:
         train, test: ascending row numbers of the data set.
         validation: training rows that the data set assigns to validation.
         groups: (N,) the group of every row, if rows belong together.
+        first_client: id of the first client; a silo divides its rows as the client that it is
+            among all members of its federation.
     """
 
     dataset: Dataset
@@ -51,6 +53,7 @@ class PartitionTask:
     test: Rows
     validation: Rows
     groups: Labels | None = None
+    first_client: int = 0
 
     @property
     def n_classes(self) -> int:
@@ -160,7 +163,12 @@ TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role
 
 
 def open_task(
-    dataset: Dataset, data: DataSettings, by_owner: bool, clients: int, seed: int
+    dataset: Dataset,
+    data: DataSettings,
+    by_owner: bool,
+    clients: int,
+    seed: int,
+    first_client: int = 0,
 ) -> PartitionTask:
     """Split the data set into training and test rows, and keep a stratified sample of each within
     the limits.
@@ -168,7 +176,8 @@ def open_task(
     The default is the official split. All rows are split anew if the settings say so or the source
     has no training rows; training rows are split if there are no test rows. With ``by_owner`` each
     owner's rows are split separately, and rows that the data set assigns to validation stay there;
-    otherwise the whole data set is split at once.
+    otherwise the whole data set is split at once. An owner's draws have its number, counted from
+    ``first_client``.
 
     Raises:
         ConfigError: ``by_owner`` for data without owners.
@@ -190,11 +199,8 @@ def open_task(
     )
     for b in np.setdiff1d(block, block[role == TEST]):
         free = np.flatnonzero((block == b) & (role == TRAIN))
-        role[
-            hold_out(
-                free, labels, data.test_share, stream(seed, "partition.split", b), groups, times
-            )
-        ] = TEST
+        draw = stream(seed, "partition.split", first_client + b)
+        role[hold_out(free, labels, data.test_share, draw, groups, times)] = TEST
     require_whole(dataset, groups, role, "keep each together, or set data.split = pooled")
     strata = block * (int(labels.max(initial=0)) + 1) + labels
     return PartitionTask(
@@ -216,6 +222,7 @@ def open_task(
         ),
         validation=np.flatnonzero(role == VALIDATION),
         groups=groups,
+        first_client=first_client,
     )
 
 

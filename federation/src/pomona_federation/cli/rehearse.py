@@ -102,6 +102,15 @@ def _show(found: "Rehearsal") -> None:
 def simulate(
     study: Path,
     *words: str,
+    members: Annotated[
+        Path | None,
+        Parameter(
+            help=(
+                "federation.toml or server's kit whose silos the clients of the data are; default "
+                "STUDY itself, if it names silos"
+            )
+        ),
+    ] = None,
     out: Annotated[
         Path | None, Parameter(help="folder for the record; default runs/METHOD-STUDY-TIME")
     ] = None,
@@ -124,7 +133,7 @@ def simulate(
     from pomona.results.web.report_page import write
     from pomona_federation.rehearsal.inputs import of_study
 
-    below, prepare = of_study(study)
+    below, prepare = of_study(study, members)
     config = config_of(words, under=below)
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")

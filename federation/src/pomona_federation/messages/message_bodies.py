@@ -269,12 +269,17 @@ class Refusal(Body):
 class Hello(Body):
     """The server's request for a silo's identity; ``nonce`` prevents the replay of an old
     answer.
+
+    ``newcomers``: the place of each silo that joined later: its split of its rows, and so how many
+    are for training, follows from its place.
     """
 
     kind = "hello"
+    longest = 2**21  # a name of 40 characters and a number for each of 10,000 places
     agreement: Sha256
     run: Token
     nonce: Token
+    newcomers: dict[SiloName, Place] = Field({}, max_length=PLACES)
 
 
 class HelloReply(Body):

@@ -3,7 +3,7 @@
 A study is also simulated on data that must fit it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 
 from pomona.config import Config, resolve
 from pomona.core.bounds import SPLITS
-from pomona.core.errors import ConfigError, titled
+from pomona.core.errors import ConfigError, listed, titled
 from pomona.core.rng import stream
 from pomona.core.toml import Tree, named_file, read_file
 from pomona.data.dataset import Dataset, Owners
 from pomona.data.settings import DataSettings
 from pomona.partition.partition import ClientRows
+from pomona.partition.recipe import class_numbers, hold_out
 from pomona.scenario import Scenario
 from pomona_federation.agreed_config import ELSEWHERE, resolved
 from pomona_federation.agreement import SHARE, Federation
+from pomona_federation.json_store import read_json
+from pomona_federation.server.member_registry import ROSTER, RegistryFile
 from pomona_federation.silo.kept_data import agreed_data, conformed
 from pomona_federation.study import TrainingStudy, read_study
 from pomona_federation.task_settings import TaskSettings, of_samples
@@ -46,9 +49,40 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
     return tomli_w.dumps({**top, "run": run, "task": of_samples(scenario.dataset), "silo": silos})
 
 
+def draws_validation(scenario: Scenario) -> bool:
+    """Return whether silos with the training and validation rows of the clients in one file would
+    draw the same validation rows.
+
+    They do unless the data, or a saved partition, name these rows.
+    """
+    dataset, seed = scenario.dataset, scenario.config.seed
+    if dataset.groups or dataset.times is not None or scenario.partition.targets:
+        return False
+    labels, share = class_numbers(dataset), scenario.config.data.validation_share
+    return all(
+        np.array_equal(
+            rows.validation,
+            hold_out(
+                np.union1d(rows.train, rows.validation),
+                labels,
+                share,
+                stream(seed, "partition.validation", i),
+                None,
+                None,
+            ),
+        )
+        for i, rows in enumerate(scenario.partition.clients)
+    )
+
+
 def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]:
-    """Write a client's rows as NPZ files with arrays x and y, one per non-empty split."""
+    """Write a client's rows as NPZ files with arrays x and y, one per non-empty split; validation
+    rows are with the training rows if the silo draws the same ones.
+    """
     rows: ClientRows = scenario.partition.clients[client]
+    if draws_validation(scenario):
+        both = np.union1d(rows.train, rows.validation)
+        rows = replace(rows, train=both, validation=both[:0])
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for part in SPLITS:
@@ -67,12 +101,8 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
     """Return the settings' section data for these files: those of one silo, or of all."""
     clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
-    # empty splits get none
-    section: Tree = {
-        "name": "arrays",
-        "clients": clients,
-        "validation_share": 0.0,
-    }
+    share = scenario.config.data.validation_share if draws_validation(scenario) else 0.0
+    section: Tree = {"name": "arrays", "clients": clients, "validation_share": share}
     if scenario.targets != "classes":
         section["targets"] = scenario.targets
     if scenario.dataset.kind == "image" and scenario.dataset.learn:
@@ -139,17 +169,68 @@ def scenario(federation: Federation, over: Tree) -> Scenario:
     return Scenario.prepare(config, read, agreed=True)
 
 
-def of_study(path: Path) -> tuple[Tree, Prepare]:
+def silos_of(path: Path) -> tuple[str, ...]:
+    """The silos of a federation in the order of their places: the founders of a
+    ``federation.toml``, or all members that a server's kit has registered.
+
+    Raises ConfigError for an invalid file, and StorageError for a damaged registry.
+    """
+    kit = path if path.is_dir() else path.parent
+    registered = read_json(RegistryFile, kit / "run" / ROSTER) if path.is_dir() else None
+    if registered:
+        return tuple(entry.name for entry in registered.silos)
+    federation = Federation.read(path / "federation.toml" if path.is_dir() else path)
+    return tuple(silo.name for silo in federation.silo)
+
+
+def in_order(dataset: Dataset, silos: Sequence[str]) -> Dataset:
+    """The data with its clients in the order of the silos' places: a client's split and batches
+    are drawn by its number, a silo's by its place.
+
+    Clients that are no silos come last, by name. A note says if silos and clients differ, or are
+    not known.
+    """
+    owners = dataset.owners
+    if owners is None:
+        return dataset
+    names = sorted(owners.names, key=[*silos, *owners.names].index)
+    number = np.array([names.index(name) for name in owners.names], np.int64)
+    ordered = replace(owners, names=tuple(names), client=number[owners.client])
+    return replace(dataset, owners=ordered, notes=(*dataset.notes, *_other_silos(names, silos)))
+
+
+def _other_silos(clients: Sequence[str], silos: Sequence[str]) -> list[str]:
+    """Say which clients of the data are other ones than the silos, whose models are then not those
+    of the federation.
+    """
+    if len(clients) > 1 and not silos:
+        return [
+            f"the clients of the data are numbered by name: {listed(clients, 12)}; silos that have "
+            "other places in their federation draw other splits: name its federation.toml, or the "
+            "server's kit, with --members"
+        ]
+    if lacking := [silo for silo in silos[: len(clients)] if silo not in clients]:
+        return [
+            f"the data have no rows of silo {listed(lacking, 12)}: the clients after it have other "
+            "places than the silos of the federation, and draw other splits"
+        ]
+    return []
+
+
+def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
     """A ``STUDY.toml`` or ``federation.toml`` for the simulator: its settings, and a function that
     makes its scenario.
 
     The settings are section run, completed with the federation's defaults. They name no data; the
-    function takes settings with data.
+    function takes settings with data, whose clients it numbers as the silos of ``members``: a
+    ``federation.toml`` or a server's kit; by default those of the file itself, if it names any.
 
     Raises:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
     """
-    study = Federation.load(path).study if "silo" in read_file(path) else read_study(path)
+    standing = "silo" in read_file(path)
+    study = Federation.load(path).study if standing else read_study(path)
+    silos = silos_of(members or path) if members or standing else ()
     with named_file(path):
         if not isinstance(study, TrainingStudy):
             lacking = (
@@ -167,7 +248,9 @@ def of_study(path: Path) -> tuple[Tree, Prepare]:
                 f"{path} names no data, silos do; add data=table data.path=rows.csv "
                 "data.client_column=silo"
             )
-        return Scenario.prepare(config, lambda data: agreed_data(data, task), agreed=True)
+        return Scenario.prepare(
+            config, lambda data: in_order(agreed_data(data, task), silos), agreed=True
+        )
 
     own = {"metric": agreed.metric, "engine": agreed.engine}
     return {"largest_share": SHARE, **study.run, **own}, prepare

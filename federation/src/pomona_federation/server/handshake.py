@@ -110,7 +110,12 @@ class Handshake:
                 self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
 
     def _hello(self) -> Hello:
-        return Hello(agreement=self.agreed.agreement, run=self.run, nonce=secrets.token_hex(16))
+        founders, entries = len(self.agreed.federation.silo), self.registry.entries
+        newcomers = {entry.name: i for i, entry in enumerate(entries) if i >= founders}
+        nonce = secrets.token_hex(16)
+        return Hello(
+            agreement=self.agreed.agreement, run=self.run, nonce=nonce, newcomers=newcomers
+        )
 
     def greet(self) -> dict[str, str]:
         """Ask every unknown node for its identity, and process the replies that have come, without

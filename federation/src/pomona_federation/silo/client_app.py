@@ -70,6 +70,7 @@ class ClientApp:
     def greet(self, hello: Hello) -> HelloReply:
         """Identify this silo, with its number of training samples."""
         self._policy.require_agreed(hello.agreement, hello.run)
+        self._policy.note_place(hello)
         self.silo.require_affordable(hello.run)
         return HelloReply(
             agreement=hello.agreement,

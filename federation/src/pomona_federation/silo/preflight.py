@@ -14,7 +14,7 @@ from pomona.privacy.settings import groups_note
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json
-from pomona_federation.silo import kit_checks, own_state
+from pomona_federation.silo import kit_checks, member_id, own_state
 from pomona_federation.silo.consent_policy import verdict
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
@@ -55,6 +55,8 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     if federation and not federation.insecure:
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
         checks.make("certificate", lambda: kit_checks.authority(folder))
+    if silo and federation:
+        checks.make("place", partial(_place, folder, federation, silo.name))
     if silo and work and federation:
         checks.make("server", partial(kit_checks.server, folder, silo, federation))
         checks.make("versions", lambda: _versions(folder))
@@ -90,7 +92,7 @@ def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, An
             "data": silo.data,
             **{f"view {n}": d for n, d in silo.views.items()},
         }.items():
-            checks.make(name, partial(lambda own: (None, readable(own)), data))
+            checks.make(name, partial(lambda own: (None, readable(own, work.member)), data))
     elif work.agreed.survey:
         checks.make("data", lambda: _surveyed(work, leaves))
     else:
@@ -193,6 +195,14 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
 
 
+def _place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:
+    """Where the silo's split comes from."""
+    text = member_id.described(folder, federation, name)
+    if member_id.known_id(folder, federation, name) is None:
+        raise Remark(text)
+    return None, text
+
+
 def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
     """The digits to compare: of the study asked about, or of the kit."""
     if silo.study:
@@ -204,7 +214,7 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
     survey = work.agreed.survey
     assert survey
-    found = readable(work.file.data, survey)
+    found = readable(work.file.data, work.member, survey)
     work.require_affordable()
     leaves |= departing_in_survey(work.federation, survey)
     return None, found

@@ -22,6 +22,7 @@ from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.member_id import member_id
 from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
@@ -163,7 +164,12 @@ class Silo:
     @cached_property
     def own(self) -> Scenario:
         """The silo's data, read and checked, as a scenario of one client."""
-        return own_scenario(self.file, self.agreed)
+        return own_scenario(self.file, self.agreed, self.member)
+
+    @property
+    def member(self) -> int:
+        """The silo's place among the members, from which its split is drawn."""
+        return member_id(self.folder, self.federation, self.file.name)
 
     def require_affordable(self, run: str | None = None) -> None:
         """Raise PrivacyError if a whole run would exceed this silo's privacy limit, for the run or

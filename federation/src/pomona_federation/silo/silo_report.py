@@ -24,7 +24,6 @@ from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.history import HistoryEntry
-from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 
@@ -134,7 +133,7 @@ def report(
     own = judged(history.counted(seen), method.card.headline)
     # the closing visit comes after the last round
     own["round"] = min(own["round"], agreed.config.rounds)
-    alone = _alone(state, one, agreed, own["round"], watch)
+    alone = _alone(silo, own["round"], watch)
     names = peers(agreed, seen[-1].names)
     tables, numbers = helpers(history.last_info(seen), names, one.name, method.card.presentation)
     about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
@@ -196,20 +195,19 @@ def helpers(
 
 
 def _alone(
-    state: Path,
-    one: SiloFile,
-    agreed: StudyAgreement,
+    silo: Silo,
     rounds: int,
     watch: Callable[[Config], Callback | None],
 ) -> dict[str, Any]:
     """Scores of local training for as many rounds, computed once."""
+    agreed = silo.agreed
     key = f"{agreed.agreement}-{agreed.config.metric}-{rounds}"
-    path = state / "node" / ALONE
+    path = silo.state / "node" / ALONE
     with suppress(StorageError):  # recomputed
         known = read_json(Alone, path)
         if known and known.key == key:
             return known.alone.model_dump()
-    lone = own_scenario(one, agreed, Separate())
+    lone = own_scenario(silo.file, agreed, silo.member, Separate())
     lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
     result = simulate(lone, None, watch(lone.config))
     last = result.curve("personal", "trained")[-1]

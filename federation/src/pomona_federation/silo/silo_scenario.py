@@ -67,15 +67,16 @@ def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | Non
 
 
 def own_scenario(
-    silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None
+    silo: SiloFile, agreed: StudyAgreement, member: int, method: MethodSettings | None = None
 ) -> Scenario:
-    """Read, check and split the silo's data.
+    """Read, check and split the silo's data, with the draws of its place among all members
+    (``member_id``), as a simulation of all of them splits it.
 
     Raises DataError or ConfigError before any computation.
     """
     settings = _config(silo, agreed, method)
     dataset = own_data(settings.data, agreed.task)
-    partition = divide(dataset, settings.data, settings.partition, 1, settings.seed)
+    partition = divide(dataset, settings.data, settings.partition, 1, settings.seed, member)
     own = Scenario(settings, noted(dataset, partition), partition)
     own.check(agreed=True)
     return own

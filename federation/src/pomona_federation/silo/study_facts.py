@@ -32,12 +32,12 @@ from pomona_federation.survey.settings import SurveySettings
 NAMED = 12  # most columns named in a line
 
 
-def readable(data: DataSettings, survey: SurveySettings | None = None) -> str:
-    """Summary of raw data, as a survey would find it.
+def readable(data: DataSettings, member: int, survey: SurveySettings | None = None) -> str:
+    """Summary of raw data, as a survey would find it; ``member``: the silo's place among all.
 
     Raises DataError or ConfigError if they cannot be read.
     """
-    found = silo.columns(survey or SurveySettings(), data)
+    found = silo.columns(survey or SurveySettings(), data, member)
     names = [form.name for form in found.columns]
     shape = f", each of shape {found.shape}" if found.shape else f"; columns {listed(names, NAMED)}"
     return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
@@ -129,7 +129,7 @@ def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
     total = PrivacyBudget(silo.folder).total_with(silo.claim(), silo.file.data)
     if asked := silo.agreed.survey:
-        readable(silo.file.data, asked)
+        readable(silo.file.data, silo.member, asked)
         return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
     return StudyFacts(
         worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs])

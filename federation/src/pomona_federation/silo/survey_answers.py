@@ -81,10 +81,13 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion | SumRequest) -> Bo
         raise ProtocolError(
             "the server's request is not of the kind of study that this silo agreed to"
         )
-    TaskPolicy(silo).require_agreed(body.agreement, body.run)
+    policy = TaskPolicy(silo)
+    policy.require_agreed(body.agreement, body.run)
+    if isinstance(body, Hello):
+        policy.note_place(body)
     silo.require_affordable(body.run)
     if isinstance(body, Hello):
-        rows = answers.columns(survey, silo.file.data).rows
+        rows = answers.columns(survey, silo.file.data, silo.member).rows
         return HelloReply(
             agreement=body.agreement,
             run=body.run,
@@ -150,13 +153,15 @@ def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> Surv
         "question": asked.digest,
     }
     if asked.figures is None:
-        answer = SurveyAnswer(**about, columns=answers.columns(survey, silo.file.data))
+        answer = SurveyAnswer(**about, columns=answers.columns(survey, silo.file.data, silo.member))
     else:
         silo.reserve(asked.run)
         known = known.model_copy(update={"asked": asked.digest})
         write_json(path, known)
         before, disclosed = disclosed_before(silo)
-        reply, every = answers.figures(survey, asked.figures, silo.file.data, before.figures)
+        reply, every = answers.figures(
+            survey, asked.figures, silo.file.data, silo.member, before.figures
+        )
         write_json(disclosed, before.model_copy(update={"figures": every}))
         answer = SurveyAnswer(**about, figures=reply)
         if survey.noise:

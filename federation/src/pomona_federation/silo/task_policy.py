@@ -21,11 +21,13 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
     EntryForm,
+    Hello,
     SumRequest,
     Task,
     Token,
 )
 from pomona_federation.silo.consent_rules import local_now
+from pomona_federation.silo.member_id import note_id
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import InitialDownlink
@@ -65,6 +67,14 @@ class TaskPolicy:
                 f"the server has begun another run ({run}) than the one that this silo works for "
                 f"({pinned.run}); {START_OVER}"
             )
+
+    def note_place(self, hello: Hello) -> None:
+        """Keep the place that the server has admitted this silo to, if it is no founder.
+
+        Raises ProtocolError for another place than before.
+        """
+        if (number := hello.newcomers.get(self.silo.file.name)) is not None:
+            note_id(self.silo.folder, self.silo.federation, self.silo.file.name, number)
 
     def _agreement(self) -> str:
         """The agreement's hash.
@@ -151,6 +161,7 @@ class TaskPolicy:
                 f"a task for place {task.place}, but this silo has place {known.place}; "
                 f"{START_OVER}"
             )
+        note_id(self.silo.folder, self.silo.federation, me, task.place)
         for sizes in filter(None, (task.sizes, task.joined)):
             if len(sizes) != (places := self.silo.agreed.federation.places):
                 raise ProtocolError(f"a task with {len(sizes)} places, the agreement says {places}")

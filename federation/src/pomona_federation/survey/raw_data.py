@@ -130,12 +130,15 @@ class RawData:
         return {word: int(n) for word, n in zip(found.words, counts[FIRST:], strict=True) if n}
 
 
-def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()) -> RawData:
+def read_raw(
+    settings: DataSettings, seed: int, member: int, forms: Sequence[ColumnForm] = ()
+) -> RawData:
     """Read a silo's data for a survey, and find its training rows as a run of this seed does.
 
     Args:
         settings: the silo's own section data.
         seed: of the survey.
+        member: the silo's place among all.
         forms: how the columns of a table are read; inferred from the data if empty.
 
     Raises:
@@ -148,7 +151,7 @@ def read_raw(settings: DataSettings, seed: int, forms: Sequence[ColumnForm] = ()
     dataset = read(own, keep_raw=True)
     given = settings.model_dump(mode="json", exclude_unset=True)
     run = resolve({"clients": 1, "workers": 1, "seed": seed, "data": given})
-    divided = divide(dataset, own, run.partition, 1, seed)
+    divided = divide(dataset, own, run.partition, 1, seed, member)
     return RawData(dataset, divided.clients[0].train, settings)
 
 

@@ -37,17 +37,17 @@ CHANGED = (
 )
 
 
-def columns(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
-    """The silo's columns, without any of their values.
+def columns(survey: SurveySettings, data: DataSettings, member: int) -> ColumnsReply:
+    """The silo's columns, without any of their values; ``member``: its place among all silos.
 
     Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader
     does.
     """
-    return _offered(_described(survey, data), survey)
+    return _offered(_described(survey, data, member), survey)
 
 
-def _described(survey: SurveySettings, data: DataSettings) -> ColumnsReply:
-    return _enough(read_raw(data, survey.seed), survey).described()
+def _described(survey: SurveySettings, data: DataSettings, member: int) -> ColumnsReply:
+    return _enough(read_raw(data, survey.seed, member), survey).described()
 
 
 def _offered(found: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
@@ -58,6 +58,7 @@ def figures(
     survey: SurveySettings,
     question: FiguresQuestion,
     data: DataSettings,
+    member: int,
     disclosed: FiguresReply | None = None,
     generator: np.random.Generator | None = None,
 ) -> tuple[FiguresReply, FiguresReply]:
@@ -70,6 +71,7 @@ def figures(
         survey: the agreed settings.
         question: from the server; nothing in it is trusted.
         data: the silo's own section data.
+        member: its place among all silos, by which its training rows are drawn.
         disclosed: everything that the silo disclosed in earlier surveys.
         generator: of the noise, if the survey has some: from a secret, and used once. A new one by
             default.
@@ -82,11 +84,11 @@ def figures(
         ProtocolError: the question names columns that were not offered, or in another form.
         DataError, ConfigError: as ``columns``.
     """
-    found = _described(survey, data)
+    found = _described(survey, data, member)
     offered = {form.name for form in _offered(found, survey).columns}
     asked = _asked(survey, question, offered)
     forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
-    raw = _enough(read_raw(data, survey.seed, forms), survey)
+    raw = _enough(read_raw(data, survey.seed, member, forms), survey)
     shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
     fresh = None if disclosed and disclosed.rows != len(raw.rows) else shown
     before = disclosed or FiguresReply(rows=len(raw.rows))
