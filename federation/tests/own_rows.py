@@ -49,7 +49,8 @@ class Case:
 
 def drawn(silo, size):
     """Rows of a silo, as a table: numbers, labels of every type, patients of several rows whose
-    numbers other silos also use, in another order, and days, of which several are the same.
+    numbers other silos also use, in another order, days, of which several are the same, and wards,
+    of which one is this silo's alone, with gaps.
     """
     draw = np.random.Generator(np.random.Philox(sum(silo.encode())))
     patients = draw.permutation(size // 2)
@@ -67,6 +68,7 @@ def drawn(silo, size):
                 "days": round(float(draw.exponential(90)) + 0.1, 3),
                 "event": int(draw.integers(2)),
                 "patient": f"p{patients[draw.integers(len(patients))]}",
+                "ward": ["A", "B", f"of {silo}", ""][draw.integers(4)],
                 "visit": f"2024-{draw.integers(1, 6):02d}-03",
             }
         )
@@ -85,7 +87,7 @@ LABELS = ("ill", "stage", "weight", "days", "event")
 
 def kept(rows, labels, columns):
     """The rows without labels and columns that a case does not use."""
-    unused = {*LABELS, "patient", "visit"} - {*labels, *columns}
+    unused = {*LABELS, "patient", "visit", "ward"} - {*labels, *columns}
     return [{k: v for k, v in row.items() if k not in unused} for row in rows]
 
 
@@ -151,6 +153,9 @@ CASES = {
     ),
     "parquet, two classes, groups and times": table(
         as_parquet, ["ill"], "patient", "visit", run={"method": "fedala"}, **GROUPS, **TIMES
+    ),
+    "csv, wards and gaps": table(
+        as_csv, ["ill"], "ward", categories=["ward"], missing="median", run={"method": "fedavg"}
     ),
     "parquet, flags": table(as_parquet, ["event"], targets="multilabel"),
     "csv, survival, groups": table(
@@ -237,10 +242,10 @@ class OwnRows:
             {n: self.kits / n / "state" / "models" / "personal.safetensors" for n in self.names}
         )
 
-    def scenario(self, members=None, membership=None):
-        """The scenario of ``pomona deploy simulate`` on the table of all."""
+    def scenario(self, members=None, membership=None, **more):
+        """The scenario of ``pomona deploy simulate`` on the table of all; ``more``: of data."""
         below, prepare = of_study(self.toml, members)
-        data = {"data": self.section(self.pooled, **self.case.pooled), "workers": 1}
+        data = {"data": self.section(self.pooled, **self.case.pooled, **more), "workers": 1}
         joined = {"membership": membership.model_dump(mode="json")} if membership else {}
         return prepare(resolve(below, data, joined))
 

@@ -162,6 +162,15 @@ def test_clients_of_a_table_are_numbered_as_silos_are(clients, silos, ordered, n
 
 
 @pytest.mark.long
+def test_what_is_applied_to_all_rows_of_a_table_is_said(tmp_path):
+    federation = OwnRows(tmp_path, CASES["csv, two classes"])
+    (said,) = federation.scenario(train_limit=50, duplicates="keep").remarks
+    assert said.startswith("data.train_limit")
+    lines = federation.scenario(test_limit=20, duplicates="drop").remarks
+    assert [line.split()[0] for line in lines] == ["data.test_limit", "data.duplicates"]
+
+
+@pytest.mark.long
 def test_the_command_simulates_a_study_as_its_federation_runs_it(tmp_path, capsys):
     """By the federation's file, and by the study's with the federation named."""
     federation = OwnRows(tmp_path, CASES["csv, two classes"])

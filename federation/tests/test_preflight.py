@@ -699,7 +699,7 @@ def test_check_prints_a_line_each_and_ends_with_the_worst_code(tmp_path, capsys)
     folder, _ = kit(tmp_path)
     assert command("silo", "check", "--folder", str(folder)) == 10
     out = capsys.readouterr().out
-    assert out.count("\nok ") + out.startswith("ok ") == 11
+    assert out.count("\nok ") + out.startswith("ok ") == 12
     assert "What would leave this silo" in out
     assert command("silo", "check", "--folder", str(folder), "--json") == 10
     assert json.loads(capsys.readouterr().out)["code"] == 10

@@ -183,6 +183,19 @@ def silos_of(path: Path) -> tuple[str, ...]:
     return tuple(silo.name for silo in federation.silo)
 
 
+def _for_all_rows(data: DataSettings) -> list[str]:
+    """Say which settings look at the rows of all silos together in one table; silos apply their own
+    to their own rows.
+    """
+    keys = [key for key in ("train_limit", "test_limit") if getattr(data, key) is not None]
+    keys += ["duplicates"] if data.duplicates == "drop" else []
+    return [
+        f"data.{key} is applied to the rows of all clients together, and by a silo to its own: the "
+        "models are not those of the federation"
+        for key in keys
+    ]
+
+
 def in_order(dataset: Dataset, silos: Sequence[str]) -> Dataset:
     """The data with its clients in the order of the silos' places: a client's split and batches
     are drawn by its number, a silo's by its place.
@@ -242,15 +255,17 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
         task = study.task
         agreed = resolved(study, task, 1, SHARE, insecure=False)
 
+    def read(data: DataSettings) -> Dataset:
+        dataset = in_order(agreed_data(data, task), silos)
+        return replace(dataset, notes=(*dataset.notes, *_for_all_rows(data)))
+
     def prepare(config: Config) -> Scenario:
         if "data" not in config.model_fields_set:
             raise ConfigError(
                 f"{path} names no data, silos do; add data=table data.path=rows.csv "
                 "data.client_column=silo"
             )
-        return Scenario.prepare(
-            config, lambda data: in_order(agreed_data(data, task), silos), agreed=True
-        )
+        return Scenario.prepare(config, read, agreed=True)
 
     own = {"metric": agreed.metric, "engine": agreed.engine}
     return {"largest_share": SHARE, **study.run, **own}, prepare
