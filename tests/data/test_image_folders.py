@@ -399,7 +399,7 @@ def opened_text(path):
 
 def test_a_package_adds_a_format_by_an_entry_point(tmp_path, monkeypatch):
     entry = SimpleNamespace(
-        name=".dots", load=lambda: image_formats.ImageFormat("dots", f"{__name__}:opened_text")
+        name=".dots", load=lambda: image_formats.ImageFormat(f"{__name__}:opened_text")
     )
     monkeypatch.setattr(image_formats, "entry_points", lambda group: [entry] * (group == "pomona.image_readers"))  # fmt: skip
     image_formats.image_formats.cache_clear()

@@ -112,7 +112,7 @@ def pair(values: Any, source: str) -> Pair:
     return Pair(inputs, labels, (*notes, *remarks))
 
 
-def refuse_files(x: Sequence[Any], y: Sequence[Any], source: str) -> None:
+def refuse_files(x: Any, y: Any, source: str) -> None:
     """Raise DataError for names of image files in place of values, as MONAI's lists have them."""
     if not len(x) or not isinstance(x[0], str | PathLike):
         return

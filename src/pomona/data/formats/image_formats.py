@@ -32,13 +32,11 @@ class ImageFormat:
     """A format of images or volumes.
 
     Attributes:
-        title: its name in messages.
         opener: ``module:function`` of its ``opened(path) -> ImageFile``.
         labels: ``module:function`` that returns the numbers (*spatial, C) of a mask as stored,
             where an image's values differ from them (palettes, polarity).
     """
 
-    title: str
     opener: str
     labels: str = ""
 
@@ -51,25 +49,22 @@ class ImageFormat:
         return cast(NDArray[Any], load(self.labels)(path)) if self.labels else None
 
 
-def _format(title: str, module: str, labels: bool = False) -> ImageFormat:
-    name = f"pomona.data.formats.{module}"
-    return ImageFormat(title, f"{name}:opened", f"{name}:labels" if labels else "")
-
-
-DICOM = _format("DICOM", "dicom")
-SERIES = ImageFormat("a DICOM series", "pomona.data.formats.dicom:series")
+PICTURE, TIFF = (
+    ImageFormat(f"pomona.data.formats.{module}:opened", f"pomona.data.formats.{module}:labels")
+    for module in ("pictures", "tiff")
+)
+NIFTI, ITK, DICOM = (
+    ImageFormat(f"pomona.data.formats.{module}:opened") for module in ("nifti", "itk", "dicom")
+)
+SERIES = ImageFormat("pomona.data.formats.dicom:series")
 _NIFTI = (".nii", ".img", ".hdr", ".mgh")
 _FORMATS: Mapping[str, ImageFormat] = {
-    **dict.fromkeys((".png", ".bmp", ".gif", ".webp"), _format("picture", "pictures", True)),
-    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), _format("JPEG", "pictures", True)),
-    **dict.fromkeys((".pgm", ".ppm", ".pbm", ".pnm"), _format("PNM", "pictures", True)),
-    **dict.fromkeys((".tif", ".tiff", ".tf8", ".btf"), _format("TIFF", "tiff", True)),
-    **dict.fromkeys(
-        (*_NIFTI, *(s + p for s in _NIFTI for p in (".gz", ".bz2"))), _format("NIfTI", "nifti")
-    ),
-    ".mgz": _format("MGH", "nifti"),
-    **dict.fromkeys((".nrrd", ".nhdr"), _format("NRRD", "itk")),
-    **dict.fromkeys((".mha", ".mhd"), _format("MetaImage", "itk")),
+    **dict.fromkeys((".png", ".bmp", ".gif", ".webp", ".jpg", ".jpeg", ".jpe", ".jfif"), PICTURE),
+    **dict.fromkeys((".pgm", ".ppm", ".pbm", ".pnm"), PICTURE),
+    **dict.fromkeys((".tif", ".tiff", ".tf8", ".btf"), TIFF),
+    **{f"{stem}{packed}": NIFTI for stem in _NIFTI for packed in ("", ".gz", ".bz2")},
+    ".mgz": NIFTI,
+    **dict.fromkeys((".nrrd", ".nhdr", ".mha", ".mhd"), ITK),
     **dict.fromkeys((".dcm", ".dicom", ".ima"), DICOM),
 }
 # data of a header in a file of its own, which is the one to name
@@ -113,11 +108,6 @@ def opened(path: Path) -> ImageFile:
     if image_format is None and is_dicom(path):
         image_format = DICOM
     if image_format is None:
-        text = BY_SUFFIX.get(path.suffix.lower())
-        raise DataError(
-            f"{path} is {text}"
-            if text
-            else f"cannot read the image {path} (no format of images has the suffix "
-            f"{path.suffix or 'nothing'}); convert it to PNG, TIFF or NIfTI"
-        )
+        reason = BY_SUFFIX.get(path.suffix.lower(), "of no format of images")
+        raise DataError(f"cannot read the image {path}: its suffix says {reason}")
     return image_format.opened(path)

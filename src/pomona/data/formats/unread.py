@@ -19,7 +19,7 @@ _CONTENTS = {
 }
 BY_SUFFIX = {f".{end}": text for text, suffixes in _CONTENTS.items() for end in suffixes.split()}
 # the first bytes of what often has the wrong suffix
-_STARTS = {
+_SIGNATURES = {
     b"%PDF": ".pdf",
     b"PK\3\4": ".zip",
     b"\0\0\0\x0cjP": ".jp2",
@@ -33,7 +33,7 @@ def by_content(path: Path, formats: Sequence[str]) -> str:
     """Return the message for a file that is none of these formats, by its first bytes."""
     with files.opened(path) as raw:
         start = raw.read(132)
-    suffix = next((end for magic, end in _STARTS.items() if start.startswith(magic)), "")
+    suffix = next((end for magic, end in _SIGNATURES.items() if start.startswith(magic)), "")
     if start[4:8] == b"ftyp":
         suffix = ".heic" if start[8:12] in _PHOTOGRAPHS else ".mp4"
     if suffix:

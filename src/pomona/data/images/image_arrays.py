@@ -65,23 +65,23 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], location: str) -> None
     sample_type([dtype], location)
 
 
-def gathered(parts: Sequence[NamedArray], memory_share: float) -> NDArray[np.generic]:
-    """Join the images or volumes of all parts, with a channel axis, in the first dtype that holds
+def gathered(arrays: Sequence[NamedArray], memory_share: float) -> NDArray[np.generic]:
+    """Join the images or volumes of all arrays, with a channel axis, in the first dtype that holds
     all values.
 
     Raises:
         DataError: unsupported dtype or shape, or a damaged file.
     """
-    for part in parts:
-        require(part.shape, part.dtype, part.source)
-    row = parts[0].shape[1:]
-    dtype = sample_type(part.dtype for part in parts)
-    return concatenated(parts, row if len(row) > 2 else (*row, 1), dtype, memory_share)
+    for array in arrays:
+        require(array.shape, array.dtype, array.source)
+    row = arrays[0].shape[1:]
+    dtype = sample_type(array.dtype for array in arrays)
+    return concatenated(arrays, row if len(row) > 2 else (*row, 1), dtype, memory_share)
 
 
 def dataset(
     name: str,
-    parts: Sequence[tuple[NamedArray, NamedArray]],
+    pairs: Sequence[tuple[NamedArray, NamedArray]],
     training: int,
     memory_share: float,
     target_kind: Targets = "classes",
@@ -92,8 +92,8 @@ def dataset(
 
     Args:
         name: of the data.
-        parts: inputs and targets as stored.
-        training: number of parts for training.
+        pairs: inputs and targets as stored.
+        training: number of pairs for training.
         memory_share: see ``allocate``.
         target_kind: see ``targets.from_arrays``.
         classes: see ``targets.from_arrays``.
@@ -102,12 +102,12 @@ def dataset(
     Raises:
         DataError: as ``gathered`` and ``targets.from_arrays``.
     """
-    numbers = [(y.source, y.values) for _, y in parts]
+    numbers = [(y.source, y.values) for _, y in pairs]
     if first:
         numbers = [(location, y - np.int64(first)) for location, y in numbers]
     y, classes = targets.from_arrays(numbers, target_kind, classes)
-    x = gathered([x for x, _ in parts], memory_share)
-    n_train = sum(len(x) for x, _ in parts[:training])
+    x = gathered([x for x, _ in pairs], memory_share)
+    n_train = sum(len(x) for x, _ in pairs[:training])
     return Dataset(name, "image", x, y, classes, n_train, *usual(x))
 
 

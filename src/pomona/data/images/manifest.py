@@ -114,7 +114,7 @@ def decathlon(path: Path, settings: Pictures) -> Dataset:
         "split": [split for _, split in pairs],
     }
     untested = len(tree.get("test", []))
-    note = f"{untested} images for testing have no masks and are not read"
+    note = f"{path.name}: {untested} images for testing have no masks and are not read"
     listing = Listing(path, cells, lambda row: f"pair {row + 1}", (note,) if untested else ())
     return _dataset(listing, settings, settings.classes or _class_names(tree.get("labels")))
 
