@@ -181,8 +181,8 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
     if any(image.shape != first.shape for image in images):
         raise DataError(f"{path}: some slices have colour, others not; keep one of them")
     units = sorted({image.unit for image in images if image.unit})
-    mixed = [f"values of several units in one series ({listed(units, 3)})"] if units[1:] else []
-    common = dict.fromkeys(note for image in images for note in image.notes)
+    if len(units) > 1:
+        notes = [*notes, f"values of several units in one series ({listed(units, 3)})"]
     return volume(
         grid,
         first.shape[-1],
@@ -192,7 +192,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         step=max(image.step for image in images),
         patient=first.patient,
         padding=first.padding,
-        notes=(*remarks, *notes, *mixed, *common),
+        notes=dict.fromkeys((*remarks, *notes, *(n for image in images for n in image.notes))),
     )
 
 

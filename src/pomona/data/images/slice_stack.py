@@ -75,27 +75,17 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     if len(used) < len(slices):
         overviews = [plane.name for plane in slices if plane.localizer]
         notes.append(f"{len(overviews)} localizers are left out ({listed(overviews, 2)})")
-    _require_alike(path, [slices[k] for k in used])
-    placed = all(slices[k].position and slices[k].orientation for k in used)
-    heights = _heights(path, [slices[k] for k in used], placed)
-    order = [used[k] for k in np.argsort(heights, kind="stable")]
-    ordered = [slices[k] for k in order]
-    steps = np.diff(np.sort(heights))
-    usual = float(np.median(steps)) if placed and len(steps) else 1.0
-    _require_distances(path, ordered, steps, usual)
+    planes = [slices[k] for k in used]
+    _require_alike(path, planes)
+    placed = all(plane.position and plane.orientation for plane in planes)
+    heights = _heights(path, planes, placed)
+    order = np.argsort(heights, kind="stable")
+    ordered = [planes[k] for k in order]
+    notes += _checked_distances(path, ordered, np.diff(heights[order]), placed)
     if not ordered[0].spacing:
         notes.append("PixelSpacing is missing; 1 mm is assumed")
-    if not placed:
-        shape = (*ordered[0].size[::-1], len(ordered))
-        affine = plane_affine(replace(ordered[0], position=(), orientation=()))
-        return Block(order, Grid.from_affine(path, shape, affine, oriented=False), tuple(notes))
-    if np.abs(steps - usual).max(initial=0) > max(UNEVEN * usual, 0.01):
-        notes.append(
-            f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
-            f"{usual:.4g} mm, nothing is resampled here"
-        )
-    grid, tilt = _grid(path, ordered)
-    return Block(order, grid, (*notes, *tilt))
+    grid, tilt = _grid(path, ordered, placed)
+    return Block([used[k] for k in order], grid, (*notes, *tilt))
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:
@@ -148,10 +138,13 @@ def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.fl
     return np.array([number or 0 for number in numbers], np.float64)
 
 
-def _require_distances(
-    path: Path, ordered: Sequence[Slice], steps: NDArray[Any], usual: float
-) -> None:
-    """Raise DataError for slices at one position, and for gaps."""
+def _checked_distances(
+    path: Path, ordered: Sequence[Slice], steps: NDArray[Any], placed: bool
+) -> list[str]:
+    """Return a remark on uneven distances. Raises DataError for slices at one position, and for
+    gaps.
+    """
+    usual = float(np.median(steps)) if placed and len(steps) else 1.0
     doubles = np.flatnonzero(steps <= 1e-3 * max(np.max(steps, initial=0), 1e-3))
     gaps = np.flatnonzero(steps > GAP * usual)
     for index in (*doubles, *gaps):
@@ -173,14 +166,24 @@ def _require_distances(
             f"{len(ordered) - len(doubles)} positions); keep one of them, or put each volume "
             "(echo, time point) into its own folder"
         )
+    if not placed or np.abs(steps - usual).max(initial=0) <= max(UNEVEN * usual, 0.01):
+        return []
+    return [
+        f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
+        f"{usual:.4g} mm, nothing is resampled here"
+    ]
 
 
-def _grid(path: Path, ordered: Sequence[Slice]) -> tuple[Grid, list[str]]:
+def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, list[str]]:
     """Return the grid of slices in order, and a remark if they are stacked aslant.
 
     Raises DataError if a slice does not lie on the line through the first and the last.
     """
     first, notes, affine = ordered[0], list[str](), plane_affine(ordered[0])
+    shape = (*first.size[::-1], len(ordered))
+    if not placed:
+        affine = plane_affine(replace(first, position=(), orientation=()))
+        return Grid.from_affine(path, shape, affine, oriented=False), notes
     if len(ordered) > 1:
         offsets = np.array([plane.position for plane in ordered]) - first.position
         line = offsets[-1] / np.linalg.norm(offsets[-1])
@@ -198,5 +201,4 @@ def _grid(path: Path, ordered: Sequence[Slice]) -> tuple[Grid, list[str]]:
                 "stored; resample them to a right-angled block, or keep all scans alike"
             )
         affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
-    shape = (*first.size[::-1], len(ordered))
     return Grid.from_affine(path, shape, LPS_TO_RAS @ affine), notes
