@@ -105,7 +105,9 @@ def _moments(values: NDArray[np.float64], period: Calendar) -> NDArray[np.dateti
     if period.unit == "weeks":  # Stata's years have 52
         weeks = np.clip(np.floor(values), -LIMITS["M"], LIMITS["M"]).astype(np.int64)
         days = (weeks % 52 * 7).astype("timedelta64[D]")
-        return (np.datetime64(period.origin, "Y") + weeks // 52).astype("datetime64[D]") + days
+        years = np.datetime64(period.origin, "Y") + weeks // 52
+        moments: NDArray[np.datetime64] = years.astype("datetime64[D]") + days
+        return moments
     unit, factor = _UNITS[period.unit]
     counts = np.rint(values * factor) if unit == "us" else np.floor(values) * factor
     counts = np.clip(counts, -LIMITS[unit], LIMITS[unit])
