@@ -81,7 +81,7 @@ def constant(cells: Cells) -> list[str]:
 def empty(cells: Cells) -> list[str]:
     """Warn about columns without a value in any row, or in hardly any row of some clients."""
     counts, rows = cells.extremes[0], np.array([len(rows) for rows in cells.by_client])
-    without = [
+    unfilled = [
         (
             name,
             f"column {name}: no value in any of the {len(cells)} rows that are kept; leave it out "
@@ -102,4 +102,4 @@ def empty(cells: Cells) -> list[str]:
         f"columns with no value, or hardly any, at some clients: {listed(described, 5)}; gaps that "
         "are filled there say nothing: leave the columns out, or compare with a run without them"
     )
-    return [*capped(without), *([line] if described else [])]
+    return [*capped(unfilled), *([line] if described else [])]

@@ -49,8 +49,8 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
 
 def _written(cells: Cells, k: int) -> Iterator[str]:
     """Iterate over notes on how each client writes the dates of a column."""
-    each = [without_gaps(cells.raw.x[rows, k]) for rows in cells.by_client]
-    if count := sum(int(((days < EARLIEST) | (days >= LATEST)).sum()) for days in each):
+    days_by_client = [without_gaps(cells.raw.x[rows, k]) for rows in cells.by_client]
+    if count := sum(int(((days < EARLIEST) | (days >= LATEST)).sum()) for days in days_by_client):
         yield (
             f"{count} dates are before 1880 or after 2099 (years in two digits, or marks of a "
             "gap?); correct them, or name them in data.missing_values"
@@ -59,7 +59,7 @@ def _written(cells: Cells, k: int) -> Iterator[str]:
         yes, no = (
             [
                 name
-                for name, days in zip(cells.names, each, strict=False)
+                for name, days in zip(cells.names, days_by_client, strict=False)
                 if len(days) >= ENOUGH_DATES and test(days) is verdict
             ]
             for verdict in (True, False)

@@ -43,14 +43,14 @@ def in_features(cells: Cells) -> list[str]:
         markers, values, texts = _of_column(cells, k), cells.column(k), cells.raw.values[k]
         if not markers:
             continue
-        rest = without_gaps(values[~np.isin(values, [marker.value for marker in markers])])
+        remaining = without_gaps(values[~np.isin(values, [marker.value for marker in markers])])
         shown = _day if cells.raw.columns[k].kind == "date" else digits
-        others = "words" if texts else f"{shown(rest.min())} to {shown(rest.max())}"
+        others = "words" if texts else f"{shown(remaining.min())} to {shown(remaining.max())}"
         quote = '"' if texts or shown is _day else ""
         quoted = ", ".join(f"{quote}{marker.text}{quote}" for marker in markers)
         line = (
-            f"column {name}: {_counted(markers, values, cells)}, the others are {others}; if it "
-            f"marks a missing value, data.missing_values = {{{name} = [{quoted}]}}"
+            f"column {name}: {_counted(markers, values, cells)}, the others are {others}; if "
+            f"it marks a missing value, data.missing_values = {{{name} = [{quoted}]}}"
         )
         lines.append((name, line))
     return capped(lines)
@@ -110,10 +110,10 @@ def _day(days: float) -> str:
 def _dates(values: Values) -> list[float]:
     """Return the listed dates that repeat, and are far from the others or much more frequent."""
     days, counts = np.unique(without_gaps(values), return_counts=True)
-    others = days[~np.isin(days, DAYS)]
-    if not len(others):
+    usual = days[~np.isin(days, DAYS)]
+    if not len(usual):
         return []
-    low, high = others[0], others[-1]
+    low, high = usual[0], usual[-1]
     margin = (high - low) / 2
     far = (days < low - margin) | (days > high + margin)
     often = counts >= max(5, 10 * np.median(counts), FREQUENT * counts.sum())

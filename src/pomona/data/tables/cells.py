@@ -133,15 +133,15 @@ def read_column(
         if column.kind == "number":
             block[:] = numbers(array, decimal)
             block[np.isin(block, [cell_values.number(cell) for cell in column.missing])] = math.nan
-        rest = np.isnan(block)
-        rows = start + np.flatnonzero(rest)
-        found, codes = distinct(array.filter(pa.array(rest)))
-        read = [_meaning(cell, column, decimal, categories, most) for cell in found]
-        block[rest] = np.array([value for value, _ in read], float)[codes]
-        rest[rest] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
-        zoned.append(rest)
+        unread = np.isnan(block)
+        rows = start + np.flatnonzero(unread)
+        unread_cells, codes = distinct(array.filter(pa.array(unread)))
+        read = [_meaning(cell, column, decimal, categories, most) for cell in unread_cells]
+        block[unread] = np.array([value for value, _ in read], float)[codes]
+        unread[unread] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
+        zoned.append(unread)
         _, first, counts = np.unique(codes, return_index=True, return_counts=True)
-        each = zip(found, read, counts.tolist(), rows[first].tolist(), strict=True)
+        each = zip(unread_cells, read, counts.tolist(), rows[first].tolist(), strict=True)
         cells += [
             CellCount(cell, reading, count, row)
             for cell, (_, reading), count, row in each
@@ -211,7 +211,7 @@ def read(
     x = allocate((sum(map(len, sources)), len(indices)), np.float64, memory_share)
     values, bounds, thousands, zoned, unread = [], [], [], [], []
     for k, (index, column) in enumerate(zip(indices, columns, strict=True)):
-        read = read_column([each.cells(index) for each in sources], decimals, column, most)
+        read = read_column([source.cells(index) for source in sources], decimals, column, most)
         x[:, k] = read.values
         values.append(read.categories)
         bounds.append(read.count("bound"))

@@ -37,10 +37,10 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
 def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
     """Learn column k from its training cells (n,); a column without any value becomes 0."""
     column, gaps = raw.columns[k], np.isnan(cells)
-    known, fills = cells[~gaps], column.fill is not None
+    values, fills = cells[~gaps], column.fill is not None
     update: dict[str, Any] = {"flagged": fills and bool(gaps.any())}
     if column.kind == "category":
-        counts = np.bincount(known.astype(np.int64), minlength=len(raw.values[k]))
+        counts = np.bincount(values.astype(np.int64), minlength=len(raw.values[k]))
         frequent = {
             value: int(n)
             for value, n in zip(raw.values[k], counts, strict=True)
@@ -49,9 +49,9 @@ def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
         update["values"] = in_order(frequent)
         fill: float | str = max(update["values"], key=frequent.__getitem__, default="")
     else:
-        update["offset"] = base = offset(known)
-        single = (known - base).astype(np.float32).astype(np.float64)
-        fill = base + float(np.float32(np.median(single))) if len(known) else 0.0
+        update["offset"] = base = offset(values)
+        single = (values - base).astype(np.float32).astype(np.float64)
+        fill = base + float(np.float32(np.median(single))) if len(values) else 0.0
     return column.model_copy(update=update | {"fill": fill if fills else None})
 
 
@@ -117,15 +117,15 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
     lines = []
     for k, column in enumerate(by.columns):
         cells, n = raw.x[:, k], len(raw.x)
-        known = cells[~np.isnan(cells)]
-        if len(known) < n and not column.flagged:
+        filled = cells[~np.isnan(cells)]
+        if len(filled) < n and not column.flagged:
             lines.append(
-                f"column {column.name}: {n - len(known)} of {n} rows have a gap; it is filled, and "
-                "no feature marks it, since the rows that features were learnt from had none"
+                f"column {column.name}: {n - len(filled)} of {n} rows have a gap; it is filled, "
+                "and no feature marks it, since the rows that features were learnt from had none"
             )
         if column.kind == "category":
-            known = known.astype(np.int64)
-            unknown = known[_codes(raw, k, column)[known] < 0]
+            filled = filled.astype(np.int64)
+            unknown = filled[_codes(raw, k, column)[filled] < 0]
             if len(unknown):
                 first = cell_values.short(raw.values[k][unknown[0]])
                 lines.append(
@@ -138,9 +138,9 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
 
 def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
     """Summarise the features made from a table; empty if the columns are used unchanged."""
-    moved = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
+    shifted = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
     text = "numbers too close to each other for float32, read less their median"
-    lines = [f"{text}: {listed(moved, 8)}"] if moved else []
+    lines = [f"{text}: {listed(shifted, 8)}"] if shifted else []
     if by.features == by.names and not by.shift:
         return lines
     filled = listed([column.name for column in by.columns if column.flagged], 8)

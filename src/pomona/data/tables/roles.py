@@ -40,8 +40,8 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     it is kept, the label or the client.
     """
     key = "label_columns" if settings.label_columns else "label_column"
-    label = tuple(_index(first, which, key) for which in settings.labels)
-    purposes = {key: _index(first, which, key) for key, which in settings.purposes.items()}
+    label = tuple(_index(first, column, key) for column in settings.labels)
+    purposes = {key: _index(first, column, key) for key, column in settings.purposes.items()}
     used = {*label, *purposes.values()}
     dropped, dates = tuple[int, ...](), tuple[int, ...]()
     if table := as_features(settings):
@@ -52,11 +52,11 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     features = tuple(i for i in range(len(first.names)) if i not in unused)
     names = first.names if first.columns.named else ()
     notes = [
-        f"{which} is the column named {str(which)!r}, which has number {i}"
-        for which in dict.fromkeys(settings.mentioned)
-        if isinstance(which, int)
-        and str(which) in names
-        and (i := names.index(str(which))) != which
+        f"{column} is the column named {str(column)!r}, which has number {i}"
+        for column in dict.fromkeys(settings.mentioned)
+        if isinstance(column, int)
+        and str(column) in names
+        and (i := names.index(str(column))) != column
     ]
     if table and features[:1] == (0,) and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
@@ -72,14 +72,14 @@ def as_features(settings: DataSettings) -> Features | None:
     return settings if isinstance(settings, Features) else None
 
 
-def _index(first: TableSource, which: str | int, key: str) -> int:
+def _index(first: TableSource, column: str | int, key: str) -> int:
     """Return the index of a column that has a purpose. Raises ConfigError for a repeated name."""
-    if isinstance(which, str) and f"{which} (2)" in first.names:
+    if isinstance(column, str) and f"{column} (2)" in first.names:
         raise ConfigError(
-            f"data.{key}: {first.path} has several columns named {which!r}; give the number of "
-            f"one, or its name if it is not the first: {f'{which} (2)'!r}"
+            f"data.{key}: {first.path} has several columns named {column!r}; give the number of "
+            f"one, or its name if it is not the first: {f'{column} (2)'!r}"
         )
-    return first.index(which, key)
+    return first.index(column, key)
 
 
 def _has_row_names(first: TableSource) -> bool:
@@ -112,9 +112,9 @@ def opened(paths: Sequence[Source], settings: ColumnData) -> list[TableSource]:
     """
     header, names = heading(settings)
     if header is None and not names:
-        header = any(isinstance(which, str) for which in settings.mentioned)
+        header = any(isinstance(column, str) for column in settings.mentioned)
     sources = source.opened(paths, settings, bool(header))
-    return [each.with_names(names) for each in sources] if names else sources
+    return [table.with_names(names) for table in sources] if names else sources
 
 
 def heading(settings: DataSettings) -> tuple[bool | None, tuple[str, ...]]:
@@ -148,9 +148,9 @@ def require(path: Source, settings: ColumnData) -> None:
         raise ConfigError(f"data.columns: {problem}")
 
 
-def _misnamed(names: Sequence[str], which: Iterable[int]) -> str:
+def _misnamed(names: Sequence[str], indices: Iterable[int]) -> str:
     """Describe the first of these columns whose name cannot be recorded; empty if there is none."""
-    for i in which:
+    for i in indices:
         if not 1 <= len(names[i]) <= LONGEST_NAME:
             length = f"a name of {len(names[i])} characters" if names[i] else "no name"
             return (
@@ -173,8 +173,8 @@ def planned(
     first = sources[0]
     if problem := _misnamed(first.names, features):
         raise DataError(f"{first.path}: {problem}, or drop it by data.drop_columns")
-    for each in sources:
-        require_cells(each, features)
+    for table in sources:
+        require_cells(table, features)
     encoded = () if isinstance(settings.categories, str) else settings.categories
     categories = _features(first, features, "categories", encoded)
     dates = _features(first, features, "dates", settings.dates)
@@ -195,12 +195,12 @@ def planned(
 
 
 def _features(
-    first: TableSource, features: Sequence[int], key: str, which: Sequence[str | int]
+    first: TableSource, features: Sequence[int], key: str, columns: Sequence[str | int]
 ) -> tuple[int, ...]:
     """Return the indices of columns that a setting names. Raises ConfigError for one that is no
     feature.
     """
-    indices = first.indices(map(as_column, which), key)
+    indices = first.indices(map(as_column, columns), key)
     if unused := [first.names[i] for i in indices if i not in features]:
         raise ConfigError(
             f"data.{key}: column {unused[0]} of {first.path} is not a feature; remove it"
@@ -208,14 +208,14 @@ def _features(
     return indices
 
 
-def require_cells(each: TableSource, indices: Iterable[int]) -> None:
+def require_cells(table: TableSource, indices: Iterable[int]) -> None:
     """Raise DataError if cells of these columns are neither text nor numbers."""
     problems = [
-        f"column {each.names[i]} {reason}; leave it out, by data.drop_columns"
+        f"column {table.names[i]} {reason}; leave it out, by data.drop_columns"
         for i in indices
-        if (reason := unreadable(each.columns.arrays[i]))
+        if (reason := unreadable(table.columns.arrays[i]))
     ]
-    refuse(each.path, problems)
+    refuse(table.path, problems)
 
 
 def read_as(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:

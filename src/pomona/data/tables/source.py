@@ -110,26 +110,26 @@ class TableSource:
             )
         return replace(self, columns=replace(self.columns, named=True, names=names))
 
-    def index(self, which: str | int, key: str) -> int:
+    def index(self, column: str | int, key: str) -> int:
         """Return the index of a column given by name or number; a number that is a name is one.
 
         Raises ConfigError with the setting ``key``.
         """
-        if self.columns.named and str(which) in self.names:
-            return self.names.index(str(which))
-        if isinstance(which, str):
-            hint = "; ".join(filter(None, (near(which, self.names), csv.divided(self.names))))
-            raise ConfigError(f"data.{key}: {self.path} has no column {which!r}; {hint}")
+        if self.columns.named and str(column) in self.names:
+            return self.names.index(str(column))
+        if isinstance(column, str):
+            hint = "; ".join(filter(None, (near(column, self.names), csv.divided(self.names))))
+            raise ConfigError(f"data.{key}: {self.path} has no column {column!r}; {hint}")
         count = len(self.names)
-        if not -count <= which < count:
+        if not -count <= column < count:
             raise ConfigError(
-                f"data.{key}: {self.path} has no column {which}; its columns are 0 to {count - 1}"
+                f"data.{key}: {self.path} has no column {column}; its columns are 0 to {count - 1}"
             )
-        return which % count
+        return column % count
 
-    def indices(self, which: Iterable[str | int], key: str) -> tuple[int, ...]:
+    def indices(self, columns: Iterable[str | int], key: str) -> tuple[int, ...]:
         """Return the indices of several columns; see ``index``."""
-        return tuple(self.index(column, key) for column in which)
+        return tuple(self.index(column, key) for column in columns)
 
 
 def opened(

@@ -99,7 +99,7 @@ class TableSurvey:
     def read(self, index: int, kind: str = "number") -> ColumnCells:
         """Return the cells of a column as numbers or dates."""
         column = TableColumn.model_validate({"name": f"column {index}", "kind": kind})
-        return read_column([each.cells(index) for each in self.sources], self.decimals, column)
+        return read_column([source.cells(index) for source in self.sources], self.decimals, column)
 
     def targets(
         self, settings: ColumnData, read: Callable[["TableSurvey"], list[Strays]] = lambda _: []
@@ -111,8 +111,8 @@ class TableSurvey:
         """
         answer, problems = self._checked(settings, read)
         if problems:
-            each = zip(self.sources, self.decimals, strict=True)
-            files = [replace(self, sources=(one,), decimals=(mark,)) for one, mark in each]
+            pairs = zip(self.sources, self.decimals, strict=True)
+            files = [replace(self, sources=(source,), decimals=(mark,)) for source, mark in pairs]
             faulty = [file for file in files if len(file) and file._checked(settings, read)[1]]
             table = faulty[0] if len(faulty) == 1 else self
             remedies = [*self.headless(), *strays.remedies(read(self), len(self))]
@@ -157,9 +157,9 @@ class TableSurvey:
         """
         if (index := self.roles.purposes.get("time_column")) is None:
             return None
-        each = {kind: self.read(index, kind) for kind in ("date", "number")}
-        kind = min(each, key=lambda kind: np.isnan(each[kind].values).sum())
-        return each[kind].values, Strays(self.columns[index], each[kind].cells, kind)
+        columns = {kind: self.read(index, kind) for kind in ("date", "number")}
+        kind = min(columns, key=lambda kind: np.isnan(columns[kind].values).sum())
+        return columns[kind].values, Strays(self.columns[index], columns[kind].cells, kind)
 
     def subgroups(self) -> Subgroups | None:
         """Return the values of the subgroup column, sorted by name.

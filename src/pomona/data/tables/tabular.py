@@ -85,7 +85,7 @@ def read_parts(
         )
     raw, unread = _cells(table, settings)
     y, classes = table.targets(
-        settings, lambda each: unread if each is table else _cells(each, settings)[1]
+        settings, lambda file: unread if file is table else _cells(file, settings)[1]
     )
     dataset = Dataset(table.name, "table", raw.x, y, classes, sum(table.counts[:training]))
     dataset = table.described(dataset, training, indices)
@@ -224,8 +224,10 @@ def learnt(
     notes = features.summary(dataset.raw, shared, len(rows))
     learned = _with_features(dataset, x, shared, notes)
     if by_client:
-        each = _by_owner(dataset, rows if training is None else training, shared, x, memory_share)
-        return replace(learned, preprocessing=each)
+        by_owner = _by_owner(
+            dataset, rows if training is None else training, shared, x, memory_share
+        )
+        return replace(learned, preprocessing=by_owner)
     return replace(standardised(learned, rows), learn=None)
 
 
@@ -255,15 +257,15 @@ def _by_owner(
         raise ConfigError(
             "data.fit=client needs rows with owners: set data.client_column or data.clients"
         )
-    each = []
+    by_owner = []
     for k in range(len(owners.names)):
         client, training = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
         by = features.refilled(raw, training, shared)
         x[client] = features.features(raw.rows(client), by, memory_share)
         shift, scale = moments(x, training)
-        each.append(by.model_copy(update={"shift": shift, "scale": scale}))
-        x[client] = features.features(raw.rows(client), each[-1], memory_share)
-    return tuple(each)
+        by_owner.append(by.model_copy(update={"shift": shift, "scale": scale}))
+        x[client] = features.features(raw.rows(client), by_owner[-1], memory_share)
+    return tuple(by_owner)
 
 
 def needs_raw(by: Preprocessing) -> bool:
