@@ -368,3 +368,22 @@ def test_a_search_with_privacy_is_refused(federation):
     }
     with pytest.raises(ConfigError, match="would cost more epsilon"):
         StudyQueue(federation.server).submit(search_file(federation, run=run))
+
+
+PRIVACY = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilon_budget": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ({"privacy": PRIVACY}, r"not covered by privacy: sample-counts .*; metrics"),
+        ({"method": "pfedfda", "privacy": PRIVACY}, "pfedfda"),
+        ({"model": {"name": "unet"}}, "unet"),
+        ({"augment": ["flip"]}, "augment"),
+    ],
+)
+def test_what_every_silo_would_refuse_is_refused_when_it_is_submitted(federation, run, reason):
+    terms = tomllib.loads(federation.toml.read_text())["run"]
+    path = study_file(federation, "later", run={**terms, **run})
+    with pytest.raises(ConfigError, match=f"(?i){reason}"):
+        StudyQueue(federation.server).submit(path)

@@ -57,7 +57,13 @@ from pomona.partition.partition import Partition, client_names
 from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import epsilon, of_groups, projected
-from pomona.scenario_checks import require_patches, require_private, require_samples, require_task
+from pomona.scenario_checks import (
+    require_patches,
+    require_private,
+    require_samples,
+    require_task,
+    require_unit,
+)
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.scores import Choice, choose, compute
@@ -173,6 +179,13 @@ class Scenario:
 
         ``agreed``: whether the clients have agreed on class names before.
         """
+        self.check_settings(agreed)
+        if self.config.privacy:
+            require_unit(self.config.privacy, self.dataset)
+        require_samples(self.config, self.partition, self.names, self.module())
+
+    def check_settings(self, agreed: bool = False) -> None:
+        """Check all that does not depend on the samples, of which there may be none; as ``check``."""
         _ = self.choice
         require_task(self.config, self.targets)
         loss = criterion(self.config.model, self.task)
@@ -194,7 +207,6 @@ class Scenario:
             )
         if self.config.privacy:
             require_private(self.config, self.dataset, self.partition, module, agreed)
-        require_samples(self.config, self.partition, self.names, module)
         if self.config.engine == "native" and (why := self.not_native()):
             raise _not_possible(why)
 

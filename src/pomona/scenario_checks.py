@@ -13,6 +13,7 @@ from pomona.data.settings import ClassNames, EventTimes
 from pomona.models import segmentation
 from pomona.models.layers import active
 from pomona.partition.partition import Partition
+from pomona.privacy.settings import Privacy
 
 
 def require_private(
@@ -23,7 +24,7 @@ def require_private(
 
     ``agreed``: whether the clients have agreed on class names before.
     """
-    from pomona.objective.private import WITHOUT_GROUPS, refuse_statistics
+    from pomona.objective.private import refuse_statistics
     from pomona.privacy.settings import require_releases
 
     assert config.privacy
@@ -33,8 +34,6 @@ def require_private(
     _refuse_learnt_edges(config, dataset, agreed)
     data, entry = config.data, CATALOGUE.get(config.data.name)
     named = agreed or (isinstance(data, ClassNames) and data.classes) or entry
-    if config.privacy.unit == "group" and dataset.groups is None:
-        raise ConfigError(WITHOUT_GROUPS)
     sizes = [len(c.train) for c in partition.clients]
     found = bool(dataset.classes) and not named
     learnt = dataset.kind == "image" and dataset.learn is not None
@@ -43,6 +42,14 @@ def require_private(
     kind = "tokens" if public else dataset.kind
     require_releases(config.privacy, sizes, card.privacy.releases, kind, found, learnt)
     refuse_statistics(module)
+
+
+def require_unit(privacy: Privacy, dataset: Dataset) -> None:
+    """Raise ConfigError for groups as the unit of privacy where the data have none."""
+    from pomona.objective.private import WITHOUT_GROUPS
+
+    if privacy.unit == "group" and dataset.groups is None:
+        raise ConfigError(WITHOUT_GROUPS)
 
 
 def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None:

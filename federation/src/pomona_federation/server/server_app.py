@@ -8,20 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Any
 
-import numpy as np
 import torch
 
 from pomona.core.files import writing
 from pomona.core.registry import importable
-from pomona.data.dataset import Dataset, network_shape
 from pomona.federation.admission import Admission, Rejection
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
 from pomona.lifecycle import close_record, open_record, resume_point, status_kept
-from pomona.partition.partition import ClientRows, Partition
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
@@ -29,7 +25,7 @@ from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
-from pomona.tasks import TASKS
+from pomona_federation.agreed_scenario import without_data
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
@@ -107,7 +103,7 @@ def _rounds(
     ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not
     waited for.
     """
-    config, scenario = agreed.config, blank(agreed)
+    config, scenario = agreed.config, without_data(agreed)
     stamp = {"schema": checkpoint.SCHEMA, "agreement": agreed.agreement}
     point = resume_point(out, stamp)
     write_status(out, Status(state="running", round=point.number))
@@ -214,31 +210,6 @@ class ServerStatusFile(NullCallback):
         for line in lines if lines != self._heavy else ():
             self.note(line)
         self._heavy = lines
-
-
-def blank(agreed: StudyAgreement) -> Scenario:
-    """The scenario of the agreed task without data, which is all that the server knows."""
-    task, config = agreed.task, agreed.config
-    x = np.zeros((0, *task.input_shape), task.dtype)
-    fields: dict[str, Any] = {
-        "shift": task.shift,
-        "scale": task.scale,
-        "vocabulary": task.vocabulary,
-        "target_kind": task.targets,
-        "target_shift": task.target_shift,
-        "target_scale": task.target_scale,
-        "edges": task.time_edges,
-    }
-    kind = TASKS[task.targets]
-    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[
-        np.newaxis
-    ][:0]
-    dataset = Dataset(
-        agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields
-    )
-    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
-    partition = Partition((nobody,) * agreed.federation.places, {"fingerprint": ""})
-    return Scenario(config, dataset, partition)
 
 
 def _open(

@@ -1,0 +1,43 @@
+"""What can be known of a study before any silo's data: its scenario without samples, and the checks
+of task, network, method and privacy that every silo would fail.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from pomona.data.dataset import Dataset, network_shape
+from pomona.partition.partition import ClientRows, Partition
+from pomona.scenario import Scenario
+from pomona.tasks import TASKS
+from pomona_federation.agreement import StudyAgreement
+
+
+def require_settings(agreed: StudyAgreement) -> None:
+    """Raise ConfigError for a study that no silo could run, whatever its data."""
+    without_data(agreed).check_settings(agreed=True)
+
+
+def without_data(agreed: StudyAgreement) -> Scenario:
+    """Return the scenario of the agreed task without data, which is all that the server knows."""
+    task, config = agreed.task, agreed.config
+    x = np.zeros((0, *task.input_shape), task.dtype)
+    fields: dict[str, Any] = {
+        "shift": task.shift,
+        "scale": task.scale,
+        "vocabulary": task.vocabulary,
+        "target_kind": task.targets,
+        "target_shift": task.target_shift,
+        "target_scale": task.target_scale,
+        "edges": task.time_edges,
+    }
+    kind = TASKS[task.targets]
+    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[
+        np.newaxis
+    ][:0]
+    dataset = Dataset(
+        agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields
+    )
+    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    partition = Partition((nobody,) * agreed.federation.places, {"fingerprint": ""})
+    return Scenario(config, dataset, partition)
