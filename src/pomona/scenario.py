@@ -185,7 +185,7 @@ class Scenario:
         require_samples(self.config, self.partition, self.names, self.module())
 
     def check_settings(self, agreed: bool = False) -> None:
-        """Check all that does not depend on the samples, of which there may be none; as ``check``."""
+        """Check all that does not depend on samples, of which there may be none; as ``check``."""
         _ = self.choice
         require_task(self.config, self.targets)
         loss = criterion(self.config.model, self.task)
