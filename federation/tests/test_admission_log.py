@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load
 
 from pomona.core.errors import QuorumError
-from pomona.federation.admission import FACTOR
+from pomona.federation.norm_bounds import FACTOR, FACTOR_EARLY
 from pomona.record.run_folder import load as load_run
 from pomona_federation.audit_log import verify, whole
 from pomona_federation.silo import client_app
@@ -57,8 +57,9 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
         true = norms[line["round"], line["silo"]]
         assert line["norms"].keys() == line["limits"].keys() == {"core"}
         assert line["norms"]["core"] == pytest.approx(true, rel=1e-5)
-        if line["round"] == 1:
-            assert line["limits"]["core"] is None  # three norms, and five make a limit
+        if line["round"] == 1:  # three norms, and five make a median of those accepted before
+            first = median([n for (number, _), n in norms.items() if number == 1])
+            assert line["limits"]["core"] >= FACTOR_EARLY * first * (1 - 1e-5)
         if line["round"] == 2:
             assert line["limits"]["core"] == pytest.approx(most, rel=1e-5)
 

@@ -13,7 +13,7 @@ import torch
 from pomona.core.errors import StorageError
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Optimizer
-from pomona.federation import admission
+from pomona.federation import norm_bounds
 from pomona.federation.exchange import ClientRequest, Reply, UplinkSpool, stack
 from pomona.methods import base
 from pomona.storage import checkpoint, mapped_tensor
@@ -139,12 +139,12 @@ def test_admission_reads_in_slices(tmp_path):
         for i in range(0, WIDE, 100)
     ]
     assert (
-        admission._norms({"w": in_file(row, tmp_path)})
-        == admission._norms({"w": row})
+        norm_bounds.norms({"w": in_file(row, tmp_path)})
+        == norm_bounds.norms({"w": row})
         == {"w": hypot(*norms)}
     )
     short = row[:100]
-    assert admission._norms({"w": short}) == {
+    assert norm_bounds.norms({"w": short}) == {
         "w": float(torch.linalg.vector_norm(short, dtype=torch.float64))
     }
     assert non_finite({"w": in_file(row, tmp_path)}) is None

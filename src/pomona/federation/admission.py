@@ -2,40 +2,27 @@
 
 Checks: run and round; that the client was asked, is not in quarantine and has not replied yet; its
 number of samples, as registered; names, shapes and dtypes, exactly; that numbers are finite and
-integers are client ids; the method's own check; and each float tensor's L2 norm, which may be at
-most ``FACTOR`` times the median of those accepted before. The norm is a model's own, not its
-distance from an earlier one: that distance grows with a client's data and with every missed round,
-and shrinks towards the optimum, so that the same bound on it would refuse honest clients. So it is
-with counts, losses and changes that some methods send beside models: for them the factor is
-``FACTOR_BESIDE``. Admission rejects numbers far outside the usual range; it does not protect
-against a client that poisons within it.
+integers are client ids; the method's own check; and each float tensor's L2 norm
+(``federation.norm_bounds``), which may be at most ``FACTOR`` times the median of those accepted
+before. The norm is a model's own, not its distance from an earlier one: that distance grows with a
+client's data and with every missed round, and shrinks towards the optimum, so that the same bound
+on it would refuse honest clients. So it is with counts, losses and changes that some methods send
+beside models: for them the factor is ``FACTOR_BESIDE``. Admission rejects numbers far outside the
+usual range; it does not protect against a client that poisons within it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot, isfinite
-from statistics import median
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pomona.federation.exchange import Arrival
-from pomona.storage.mapped_tensor import slices
+from pomona.federation.norm_bounds import Bound, Measure, bounds, norms
+from pomona.methods.base import Downlink
 from pomona.storage.safetensors_stream import digest, shown
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
-UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms, it excludes infinities
-FACTOR = 100.0
-"""Maximum ratio of a model's norm to the median of those accepted before."""
-FACTOR_BESIDE = 1e6
-"""The same for what is sent beside a model. An honest client may have a thousand times the samples
-of the others, or the loss of one who joins where the others have none left.
-"""
-ENOUGH = 5
-"""Number of norms needed for a median. Until as many were accepted, the round's own uplinks count
-as well, and while they are still too few, norms are only checked to be finite.
-"""
 WINDOW = 1000
 """Accepted norms stored for each tensor."""
 STRIKES = 3
@@ -54,6 +41,8 @@ class Expected:
         members: number of clients in the federation; integers in an uplink are their ids.
         flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
         beside: names of tensors that are not models, as ``Exchange.beside``.
+        down: what the server sent to these clients.
+        initial: the run's initial model.
     """
 
     run: str
@@ -63,16 +52,19 @@ class Expected:
     members: int
     flaw: Callable[[dict[str, Tensor]], str | None] = lambda _: None
     beside: Collection[str] = ()
+    down: Downlink = field(default_factory=dict)
+    initial: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class History:
     """State kept between rounds: consecutive refusals per client, accepted norms per tensor, oldest
-    first.
+    first, and those of each client's last accepted uplink.
     """
 
     strikes: Mapping[int, int] = field(default_factory=dict)
     norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    latest: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
     def quarantined(self) -> frozenset[int]:
         """Return the clients that are excluded from later rounds."""
@@ -83,6 +75,7 @@ class History:
         return {
             "strikes": {str(client): count for client, count in self.strikes.items()},
             "norms": {name: list(norms) for name, norms in self.norms.items()},
+            "latest": {str(client): dict(norms) for client, norms in self.latest.items()},
         }
 
     @classmethod
@@ -91,6 +84,7 @@ class History:
         return cls(
             {int(client): count for client, count in body["strikes"].items()},
             {name: tuple(norms) for name, norms in body["norms"].items()},
+            {int(client): norms for client, norms in body.get("latest", {}).items()},
         )
 
 
@@ -119,8 +113,8 @@ class Admission:
     Attributes:
         norms: L2 norms by client and float tensor, for well-formed uplinks; infinite after an
             overflow.
-        bounds: the largest allowed norm of this round by float tensor; the largest float while
-            there are too few norms.
+        bounds: the largest allowed norm of this round by float tensor; ``UNBOUNDED`` where there is
+            none.
     """
 
     accepted: tuple[Arrival, ...]
@@ -144,25 +138,20 @@ def admit(
     """
     faults = _faults(arrivals)
     sound, rejected = _sound(arrivals, expected, history)
-    norms = {client: _norms(sound[client].reply.uplink) for client in sorted(sound)}
-    bounds = {
-        name: _bound(
-            history.norms.get(name, ()),
-            [n[name] for n in norms.values()],
-            FACTOR_BESIDE if name in expected.beside else FACTOR,
-        )
-        for name, example in expected.spec.items()
-        if example.is_floating_point()
-    }
-    huge = {client: line for client, own in norms.items() if (line := _excess(own, bounds))}
+    measured = {client: norms(sound[client].reply.uplink) for client in sorted(sound)}
+    measure = Measure(expected.down, expected.initial, max(expected.sizes.values(), default=1))
+    limits = bounds(history.norms, measured, expected.spec, expected.beside, measure)
+    excess = {client: _excess(own, limits) for client, own in measured.items()}
     rejected += [
-        _rejection(client, expected.round, line, struck=True, remedy=OF_VALUES)
-        for client, line in huge.items()
+        _rejection(client, expected.round, line, _names_one(measured[client], limits), OF_VALUES)
+        for client, line in excess.items()
+        if line
     ]
-    accepted = {client: sound[client] for client in norms if client not in huge}
+    accepted = {client: sound[client] for client, line in excess.items() if not line}
     rejected.sort(key=lambda r: (r.client, r.reason))
-    after = _history_after(history, norms, accepted.keys(), rejected, bounds)
-    return Admission(tuple(accepted.values()), (*faults, *rejected), after, norms, bounds)
+    after = _history_after(history, measured, accepted.keys(), rejected, limits)
+    most = {name: bound.most for name, bound in limits.items()}
+    return Admission(tuple(accepted.values()), (*faults, *rejected), after, measured, most)
 
 
 def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
@@ -199,13 +188,18 @@ def _sound(
     return sound, rejected
 
 
-def _excess(norms: Mapping[str, float], bounds: Mapping[str, float]) -> str:
-    """Describe the tensors whose norm exceeds its bound, or is NaN; empty if there are none."""
+def _excess(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> str:
+    """Describe the tensors whose norm exceeds its bound; empty if there are none."""
     return "; ".join(
-        f"tensor {shown(name)} has norm {norms[name]:.3g}, the bound is {bound:.3g}"
-        for name, bound in bounds.items()
-        if not norms[name] <= bound
+        f"tensor {shown(name)} {why}"
+        for name, bound in limits.items()
+        if (why := bound.excess(norms[name]))
     )
+
+
+def _names_one(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> bool:
+    """Return whether a client exceeds a bound, and not only contradicts another client."""
+    return any(not norms[name] <= bound.most for name, bound in limits.items())
 
 
 def _history_after(
@@ -223,7 +217,8 @@ def _history_after(
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-WINDOW:]
         for name in names
     }
-    return History(strikes, remembered)
+    latest = {**history.latest, **{c: norms[c] for c in accepted}}
+    return History(strikes, remembered, latest)
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History) -> str | None:
@@ -260,27 +255,6 @@ def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
         if one == other
         else f"a second uplink, {other}, after {one}, which counts"
     )
-
-
-def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return L2 norms, summed in float64; infinite on overflow."""
-    floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
-    return {
-        name: hypot(
-            *(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(t))
-        )
-        for name, t in floats.items()
-    }
-
-
-def _bound(history: Sequence[float], candidates: Sequence[float], factor: float) -> float:
-    """Return the largest norm to accept; the largest float, which excludes infinities, if there are
-    too few norms.
-    """
-    known = [*history] if len(history) >= ENOUGH else [*history, *candidates]
-    middle = median(known) if len(known) >= ENOUGH else 0.0
-    top = factor * middle
-    return top if middle > 0 and isfinite(top) else UNBOUNDED
 
 
 def _rejection(client: int, round_: int, reason: str, struck: bool, remedy: str = "") -> Rejection:

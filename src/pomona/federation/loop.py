@@ -19,6 +19,7 @@ from pomona.federation.callbacks import Callback, Models, Steering, Witness
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.federation.norm_bounds import largest
 from pomona.federation.round_plan import RoundPlan, due, plan_of, round_of
 from pomona.federation.scoreboard import Scoreboard
 from pomona.federation.secure_sum import summed
@@ -29,6 +30,10 @@ from pomona.metrics.metric import ACCURACY, Metric
 from pomona.objective.training import STATISTICS
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
+from pomona.storage.safetensors_stream import shown
+
+NAMED = 3
+"""Refused clients that an error names."""
 
 
 class Attendance(Protocol):
@@ -330,6 +335,8 @@ class Loop:
             len(visit.roster),
             self.server.flaw,
             self.config.method.method().card.exchange.beside() | {STATISTICS},
+            down,
+            self.initial,
         )
         verdict = self._ask(visit, down, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
@@ -337,7 +344,7 @@ class Loop:
             verdict = self._ask(visit, down, expected)
         refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
-            first = [refused[0], verdict.rejected[0].remedy] if refused else []
+            first = [*refused[:NAMED], verdict.rejected[0].remedy] if refused else []
             why = "; ".join(filter(None, first)) or "see who is absent, then resume"
             raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
@@ -371,9 +378,25 @@ class Loop:
             self._say(self._line(rejection, number), number)
         if len(arrivals) >= self.quorum and all(a.reply.fault for a in arrivals):
             raise DivergedError(
-                f"all clients of round {number} diverged: {self._line(verdict.rejected[0], number)}"
+                f"all clients of round {number} diverged: "
+                f"{self._line(verdict.rejected[0], number)}{self._largest()}"
             )
         return verdict
+
+    def _largest(self) -> str:
+        """Name the client whose last used uplink was the largest; empty if there is no other to
+        compare it with, as in a sum.
+        """
+        beside = self.config.method.method().card.exchange.beside() | {STATISTICS}
+        top = None if self.config.secure_aggregation else largest(self._history.latest, beside)
+        if top is None:
+            return ""
+        first = "look first at" if top.stands_out else "none of the uplinks used before stands out:"
+        return (
+            f"; {first} {self.called(top.client)}, whose last one used was the largest: tensor "
+            f"{shown(top.tensor)} has norm {top.norm:.3g}, {top.factor:.3g} times the second "
+            f"largest, of {self.called(top.second)}"
+        )
 
     def _show(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
         """Let a callback see an exchange, as the server does."""

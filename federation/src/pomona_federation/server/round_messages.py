@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from pomona.core.errors import ProtocolError
-from pomona.federation.admission import UNBOUNDED, Admission
+from pomona.federation.admission import Admission
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.federation.norm_bounds import UNBOUNDED
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
