@@ -126,7 +126,7 @@ class Client:
 
     def __init__(self, points, metric):
         self.choice, self.points = ModelChoice("own_best", ("personal", "trained"), metric), points
-        for number, value, loss in points:
+        for number, value, loss, *_ in points:
             score = Score("personal", "trained", "validation", 9, loss, None, value)
             self.choice.after(0, number, torch.tensor([float(number)]), [score])
 
@@ -150,7 +150,7 @@ def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metr
         begun, rest = Client(points[:cut], metric), Client([], metric)
         for path, tensor in begun.choice.stored(0).items():
             rest.choice.restore(0, path.rpartition(".")[2], tensor)
-        for number, value, loss in points[cut:]:
+        for number, value, loss, *_ in points[cut:]:
             score = Score("personal", "trained", "validation", 9, loss, None, value)
             rest.choice.after(0, number, torch.tensor([float(number)]), [score])
         assert rest.kept == Client(points, metric).kept

@@ -227,10 +227,9 @@ def test_selection_on_test_is_never_below_the_honest_numbers(test):
     best = best_rounds(rounds, test, samples, validation=test[::-1])
     assert best.best_test.test >= max(best.last.test, best.best_validation.test)
     assert best.best_test_pooled.test == max(np.average(test, axis=1, weights=samples))
-    assert (
-        best_rounds(rounds, test, samples, validation=test).best_validation[:2]
-        == best.best_test[:2]
-    )
+    two = [row[:2] for row in test]  # of three, one that is best alone can be outvoted
+    best = best_rounds(rounds, two, samples[:2], validation=two)
+    assert best.best_validation[:2] == best.best_test[:2]
 
 
 def test_round_0_counts_where_no_later_round_is_defined():

@@ -21,7 +21,7 @@ from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings, OwnPath
 from pomona.federation.checkpointing import INERT
-from pomona.metrics.best_round import Point, best
+from pomona.metrics.best_round import best
 from pomona.metrics.client_statistics import summarize
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
@@ -245,10 +245,7 @@ def best_on_validation(result: Result, model: str, when: str) -> ValidationScore
 
     The untrained model is used only if there is no other.
     """
-    curve = [
-        Point(e.round, e.mean, mean_of_known(e.loss))
-        for e in result.curve(model, when, "validation")
-    ]
+    curve = [e.point for e in result.curve(model, when, "validation")]
     found = best(curve, result.metric) or best(curve, result.metric, least=0)
     return ValidationScore(found.metric.goodness(found.value), found.round) if found else None
 

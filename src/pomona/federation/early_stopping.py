@@ -5,29 +5,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pomona.core.training_settings import Stop
-from pomona.metrics.best_round import Best, Point, best
+from pomona.metrics.best_round import Best, Point, best, overruled
 from pomona.metrics.metric import Metric
-from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.outvoted import Outvoted
 from pomona.record.rows import Evaluation
 
 
 @dataclass
 class ValidationCurve:
-    """Means over clients on validation, by round, for early stopping.
+    """Scores of the clients on validation, by round, for early stopping and the best round.
 
-    ``headline``: (model, when) of the method's headline model.
+    ``headline``: (model, when) of the method's headline model. ``chooses``: whether the best round
+    decides on anything.
     """
 
     headline: tuple[str, str]
     metric: Metric
     stop: Stop | None
+    chooses: bool = True
     _points: list[Point] = field(default_factory=list)
 
-    def note(self, evaluation: Evaluation) -> None:
-        """Add an evaluation, if it is one of that model on validation."""
-        if evaluation.key == (*self.headline, "validation"):
-            means = mean_of_known(evaluation.value), mean_of_known(evaluation.loss)
-            self._points.append(Point(evaluation.round, *means))
+    def note(self, evaluation: Evaluation) -> bool:
+        """Add an evaluation if it is one of that model on validation; return whether it is."""
+        fits = evaluation.key == (*self.headline, "validation")
+        if fits:
+            self._points.append(evaluation.point)
+        return fits
 
     def restore(self, events: Iterable[tuple[str, Any]]) -> None:
         """Add the evaluations among the events of a record."""
@@ -38,7 +41,34 @@ class ValidationCurve:
     @property
     def best(self) -> Best | None:
         """The best round so far, as defined by ``stop``."""
-        return best(self._points, self.metric, self.stop.min_gain if self.stop else 0.0)
+        return best(self._points, self.metric, self._min_gain)
+
+    @property
+    def overruled(self) -> dict[int, str]:
+        """The clients whose scores in the last evaluation would have decided against the others',
+        each with a phrase on what counts instead.
+        """
+        if not self.chooses or not self._points:
+            return {}
+        clients = overruled(self._points, self.metric, self._min_gain)
+        return {client: self._phrase(alone) for client, alone in clients.items()}
+
+    def _phrase(self, alone: Outvoted) -> str:
+        score = f"its {self.metric.title} on validation"
+        others = f"the others' gains are {alone.low:+.3g} to {alone.high:+.3g}"
+        if alone.gain is None:
+            return (
+                f"{score} is missing in this round or in the best before, and would decide which "
+                f"is better; {others}, and decide"
+            )
+        return (
+            f"{score} alone would decide whether this round is the best: its gain over the best "
+            f"before is {alone.gain:+.3g}, {others}, and decide"
+        )
+
+    @property
+    def _min_gain(self) -> float:
+        return self.stop.min_gain if self.stop else 0.0
 
     @property
     def best_round(self) -> int:

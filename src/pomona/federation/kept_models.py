@@ -83,7 +83,7 @@ class ModelChoice:
         """Return all that a checkpoint needs, by dotted path."""
         if self.keep == "last" or client not in self._round:
             return {}
-        numbers = (self._round[client], *self._best.get(client, Point(0, None, None)))
+        numbers = (self._round[client], *self._best.get(client, Point(0, None, None))[:3])
         noted = [nan if v is None else float(v) for v in numbers]
         held = {f"chosen.{client}.row": self._rows[client]} if client in self._rows else {}
         return {f"chosen.{client}.noted": torch.tensor(noted, dtype=torch.float64), **held}

@@ -112,13 +112,17 @@ class Loop:
     _scores: Scoreboard = field(init=False)
     _history: History = field(default_factory=History)
     _limited: frozenset[int] = frozenset()
+    _overruled: frozenset[int] = frozenset()
     _clipped: bool = False
 
     def __post_init__(self) -> None:
         self.server = accompanied(self.server, self.initial)
         self._scores = Scoreboard(self.metric)
         self.curve = ValidationCurve(
-            self.config.method.method().card.headline, self.metric, self.config.stop
+            self.config.method.method().card.headline,
+            self.metric,
+            self.config.stop,
+            self.config.stop is not None or self.config.keep == "best",
         )
         self.last = self.config.rounds
         if terms := self.config.secure_aggregation:
@@ -475,5 +479,15 @@ class Loop:
         evaluations = self._scores.evaluations(number, when, self._roster(max(number, 1)).members)
         for evaluation in evaluations:
             self.record.evaluation(evaluation)
-            self.curve.note(evaluation)
+            if self.curve.note(evaluation):
+                self._name_overruled(number)
         return evaluations
+
+    def _name_overruled(self, number: int) -> None:
+        """Report the clients whose scores would decide against the others', whenever that
+        changes.
+        """
+        found = self.curve.overruled
+        for client in sorted(found.keys() - self._overruled):
+            self._say(f"{self.called(client)}, round {number}: {found[client]}", number)
+        self._overruled = frozenset(found)

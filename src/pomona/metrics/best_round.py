@@ -1,19 +1,39 @@
 """The best validation round, by one rule for early stopping, summaries, benches and saved
 models.
+
+A round is compared with the best before it, by the means over clients, unless one client alone
+turns them against the others (``metrics.outvoted``).
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Self
 
 from pomona.metrics.metric import LOSS, Metric
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.outvoted import Outvoted, outvoted
+
+Scores = Mapping[int, float | None]
+NOBODY: Scores = MappingProxyType({})
 
 
 class Point(NamedTuple):
-    """Validation results after a round: one client's, or means over clients; None if undefined."""
+    """Validation results after a round: one client's, or means over clients; None if undefined.
+
+    ``values`` and ``losses`` are those of each client, empty if they are not known.
+    """
 
     round: int
     value: float | None
     loss: float | None
+    values: Scores = NOBODY
+    losses: Scores = NOBODY
+
+    @classmethod
+    def of(cls, number: int, values: Scores, losses: Scores) -> Self:
+        """Return the means over clients of a round, with each client's."""
+        means = mean_of_known(values.values()), mean_of_known(losses.values())
+        return cls(number, *means, values, losses)
 
 
 class Best(NamedTuple):
@@ -51,17 +71,59 @@ def best(
         own: whether the points are one client's, not means over clients.
         least: the first round to consider; round 0 is the untrained model.
     """
+    rounds = [*_rounds(curve, metric, min_gain, own=own, least=least)]
+    return rounds[-1][0] if rounds else None
+
+
+def overruled(curve: Iterable[Point], metric: Metric, min_gain: float = 0.0) -> dict[int, Outvoted]:
+    """Return the clients that turn the means over clients against the others in the comparison of
+    the last round with the best before.
+    """
+    rounds = [*_rounds(curve, metric, min_gain)]
+    return dict(rounds[-1][1]) if rounds else {}
+
+
+def _rounds(
+    curve: Iterable[Point], metric: Metric, min_gain: float, *, own: bool = False, least: int = 1
+) -> Iterator[tuple[Best | None, Mapping[int, Outvoted]]]:
+    """Yield for each round of a curve the best so far, and the clients that are outvoted in its
+    comparison.
+    """
     points = [point for point in curve if point.round >= least]
     by, numbers = _compared(points, metric, own)
     found: Best | None = None
+    top: Point | None = None
     for point, number in zip(points, numbers, strict=True):
-        if number is not None and (
-            found is None or by.goodness(number) - by.goodness(found.value) > min_gain
-        ):
-            found = Best(point.round, number, by, 0)
+        better, alone = _better(top, point, by, min_gain) if number is not None else (False, {})
+        if better and number is not None:
+            found, top = Best(point.round, number, by, 0), point
         elif found:
             found = found._replace(since=found.since + 1)
-    return found
+        yield found, alone
+
+
+def _better(
+    top: Point | None, point: Point, by: Metric, min_gain: float
+) -> tuple[bool, Mapping[int, Outvoted]]:
+    """Return whether a round is better than the best before, and the clients that are outvoted."""
+    if top is None:
+        return True, {}
+    reported = by.goodness(_number(point)) - by.goodness(_number(top)) > min_gain
+    alone = outvoted(_scores(top, by), _scores(point, by), min_gain, reported)
+    return reported != bool(alone), alone
+
+
+def _number(point: Point) -> float:
+    """Return the mean by which a point is compared; the loss where the metric is undefined."""
+    number = point.loss if point.value is None else point.value
+    assert number is not None  # such points are not compared
+    return number
+
+
+def _scores(point: Point, by: Metric) -> Scores:
+    """Return how good each client's number of the kind is that ``_number`` returns."""
+    scores = point.losses if point.value is None else point.values
+    return {i: None if score is None else by.goodness(score) for i, score in scores.items()}
 
 
 def _compared(points: list[Point], metric: Metric, own: bool) -> tuple[Metric, list[float | None]]:

@@ -201,8 +201,8 @@ def best_rounds(
         for number, mean, own in zip(rounds, means, held_out, strict=True)
     ]
     points = [
-        Point(at.round, at.validation, _mean(loss))
-        for at, loss in zip(tested, losses, strict=True)
+        Point.of(at.round, _by_client(own), _by_client(loss))
+        for at, own, loss in zip(tested, held_out, losses, strict=True)
         if not np.isnan(at.test)
     ]
     found = best(points, metric) or best(points, metric, least=0)
@@ -219,6 +219,11 @@ def best_rounds(
         else None,
         chosen_by=chosen_by,
     )
+
+
+def _by_client(values: Array) -> dict[int, float | None]:
+    """Return each client's number; None where it is undefined."""
+    return dict(enumerate(map(defined, values)))
 
 
 def _mean(values: Array) -> float | None:

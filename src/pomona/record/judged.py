@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from pomona.metrics.best_round import Point, best
-from pomona.metrics.nan_safe import mean_of_known
+from pomona.metrics.best_round import best
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 
@@ -59,9 +58,7 @@ def judged_by(result: Result) -> Evaluation | None:
     test = result.curve(*key) if key else []
     if not key or not test or not _keeps_best(result):
         return test[-1] if test else None
-    points = [
-        Point(e.round, e.mean, mean_of_known(e.loss)) for e in result.curve(*key, "validation")
-    ]
+    points = [e.point for e in result.curve(*key, "validation")]
     best_round = best(points, result.metric)
     return next((e for e in test if best_round and e.round == best_round.round), test[-1])
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator
 
 from pomona.core.bounds import HUGE, Count, Label, Line, Measured, Number, Place, Seconds
+from pomona.metrics.best_round import Point
 from pomona.metrics.metric import METRICS, Metric, Score, is_own, metric_named
 from pomona.metrics.nan_safe import mean_of_known
 
@@ -103,6 +104,14 @@ class Evaluation:
     def mean(self) -> float | None:
         """Unweighted mean of the metric over clients."""
         return mean_of_known(self.value)
+
+    @property
+    def point(self) -> Point:
+        """The round's point of a curve, for the choice of the best round."""
+        values, losses = (
+            dict(zip(self.clients, each, strict=True)) for each in (self.value, self.loss)
+        )
+        return Point.of(self.round, values, losses)
 
     @property
     def pooled(self) -> float | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pomona.core.attack import Attack
 from pomona.core.training_settings import Stop
-from pomona.metrics.best_round import Point, best, reason
+from pomona.metrics.best_round import best, reason
 from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
@@ -106,7 +106,7 @@ def stopped(result: Result) -> str:
     curve = result.curve(model, when, "validation")
     # a received model is evaluated one round later
     known = [e for e in curve if e.round < last or when == "trained"]
-    points = [Point(e.round, mean_of_known(e.value), mean_of_known(e.loss)) for e in known]
+    points = [e.point for e in known]
     found = best(points, result.metric, stop.min_gain)
     return reason(found, last) if found and stop.is_due(found.since, points[-1].round) else ""
 

@@ -1,0 +1,53 @@
+"""A silo that reports false scores neither ends a study early nor goes unnamed."""
+
+from dataclasses import replace
+
+import pytest
+
+import pomona
+from pomona.record.run_folder import load
+from pomona_federation.audit_log import whole
+from pomona_federation.silo import client_app
+
+pytestmark = pytest.mark.long
+RUN = {"rounds": 6, "stop": {"patience": 2}, "metric": "accuracy", "local_epochs": 4}
+
+
+def false(patch, last=2):
+    """Make silo-1 report all its validation samples as right in a round, and none later."""
+    answer = client_app.ClientApp.answer
+
+    def answers(self, task, enclosed):
+        body, uplink = answer(self, task, enclosed)
+        if self.silo.file.name == "silo-1":
+            value = 1.0 if task.number <= last else 0.0
+            scores = [
+                replace(s, accuracy=value, value=value, interval=None)
+                if s.split == "validation" and s.samples
+                else s
+                for s in body.scores
+            ]
+            body = body.model_copy(update={"scores": type(body.scores)(scores)})
+        return body, uplink
+
+    patch.setattr(client_app.ClientApp, "answer", answers)
+
+
+def notes(federation):
+    return [
+        e["text"] for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "note"
+    ]
+
+
+def test_false_scores_of_one_in_three_silos_do_not_end_a_study(world):
+    federation = world.federation(method={"name": "fedavg"}, run=RUN)
+    whole_run = pomona.run(federation.simulation)
+    false(world.patch)
+    federation.run()
+    deployed = load(federation.server / "run")
+    assert len(deployed.rounds) == len(whole_run.rounds)
+    named = [text for text in notes(federation) if "alone would decide" in text]
+    assert named
+    assert all(note.startswith("silo-1, round ") for note in named)
+    assert "accuracy on validation" in named[0]
+    assert {*named} <= {note.text for note in deployed.notes}

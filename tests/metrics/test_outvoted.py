@@ -1,0 +1,155 @@
+"""No client alone decides against all others which of two rounds is better."""
+
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pomona.metrics.best_round import Point, best, overruled
+from pomona.metrics.metric import ACCURACY, LOSS
+from pomona.metrics.outvoted import outvoted
+
+score = st.floats(0, 1).map(lambda v: round(v, 3))
+
+
+def curve(*rounds):
+    """Points of rounds, each with the scores of all clients."""
+    return [
+        Point.of(number, dict(enumerate(scores)), dict(enumerate(scores)))
+        for number, scores in enumerate(rounds, start=1)
+    ]
+
+
+def by_means(points):
+    """The same points without the clients' scores."""
+    return [Point(p.round, p.value, p.loss) for p in points]
+
+
+LIE = curve([0.2, 1.0, 0.3], [0.25, 0.0, 0.35], [0.3, 0.0, 0.4], [0.35, 0.0, 0.45])
+
+
+def test_a_false_fall_does_not_hide_that_all_others_rise():
+    found = best(LIE, ACCURACY)
+    assert (found.round, found.since) == (4, 0)
+    assert found.value == pytest.approx((0.35 + 0.0 + 0.45) / 3)  # as reported
+    assert best(by_means(LIE), ACCURACY).round == 1
+    ((client, alone),) = overruled(LIE[:2], ACCURACY).items()
+    assert (client, alone.gain) == (1, -1.0)
+    assert alone.low == alone.high == pytest.approx(0.05)
+    assert not overruled(LIE, ACCURACY)  # it fell between rounds 1 and 2 alone
+
+
+def test_a_false_rise_does_not_hide_that_no_other_rises():
+    """With losses, less is better."""
+    rising = curve([0.5, 0.6, 0.1], [0.51, 0.61, 0.4], [0.52, 0.62, 0.9])
+    assert best(rising, LOSS).round == 1
+    falling = curve([0.5, 0.6, 0.9], [0.51, 0.61, 0.4], [0.52, 0.62, 0.1])
+    assert best(falling, LOSS).round == 1
+    assert list(overruled(falling, LOSS)) == [2]
+    assert not overruled(rising, LOSS)
+
+
+def test_sites_that_differ_much_do_not_help_a_liar():
+    """Its scores are among the others' in every round, only its gain is not."""
+    rounds = curve([0.9, 0.9, 0.5], [0.91, 0.5, 0.52], [0.92, 0.5, 0.55])
+    assert best(rounds, ACCURACY).round == 3
+
+
+def test_a_client_without_a_score_in_one_of_two_rounds_does_not_decide():
+    rounds = curve([0.2, 1.0, 0.3], [0.25, None, 0.35])
+    assert best(rounds, ACCURACY).round == 2
+    assert overruled(rounds, ACCURACY)[1].gain is None
+    newcomer = curve([0.3, None, 0.3], [0.25, 1.0, 0.25])
+    assert best(newcomer, ACCURACY).round == 1
+    # few have both: the plain means are compared
+    assert best(curve([0.2, 0.3, None], [None, 0.25, 1.0]), ACCURACY).round == 2
+
+
+def test_two_clients_are_compared_by_their_mean():
+    assert best(curve([0.2, 1.0], [0.3, 0.0]), ACCURACY).round == 1
+    assert not overruled(curve([0.2, 1.0], [0.3, 0.0]), ACCURACY)
+
+
+def test_where_the_others_are_divided_the_mean_decides():
+    rounds = curve([0.5, 0.5, 0.5, 0.5], [0.6, 0.45, 0.6, 0.4])
+    assert best(rounds, ACCURACY).round == 2
+    assert not overruled(rounds, ACCURACY)
+    # one that gains much where the others stand still is no lie
+    assert best(curve([0.5, 0.5, 0.5], [0.5, 0.5, 0.9]), ACCURACY).round == 2
+
+
+def test_one_of_many_is_outvoted_by_two_thirds_of_the_others():
+    before, after = [0.5] * 10, [0.53] * 7 + [0.49, 0.49, 0.0]
+    assert best(curve(before, after), ACCURACY).round == 2
+    assert list(overruled(curve(before, after), ACCURACY)) == [9]
+
+
+def test_a_gain_that_is_too_small_for_all_others_is_none_for_the_study():
+    rounds = curve([0.5, 0.5, 0.1], [0.49, 0.48, 0.9])
+    assert best(rounds, ACCURACY).round == 1
+    assert best(curve([0.5, 0.5, 0.9], [0.6, 0.6, 0.0]), ACCURACY, 0.05).round == 2
+
+
+def test_a_gain_out_of_all_proportion_is_outvoted_where_the_others_gain_on_the_whole():
+    rounds = curve([0.5, 1.0, 0.5], [0.45, 0.0, 0.62])
+    assert best(rounds, ACCURACY).round == 2
+    assert overruled(rounds, ACCURACY)[1].gain == -1.0
+    # in proportion, and where the others lose on the whole, the mean decides
+    assert best(curve([0.5, 1.0, 0.5], [0.45, 0.8, 0.62]), ACCURACY).round == 1
+    assert best(curve([0.5, 1.0, 0.5], [0.35, 0.0, 0.52]), ACCURACY).round == 1
+
+
+@given(
+    st.lists(st.tuples(score, score), min_size=3, max_size=8),
+    st.sampled_from([0.0, 0.05]),
+    st.data(),
+)
+def test_no_client_decides_against_all_others(pairs, min_gain, data):
+    liar = data.draw(st.integers(0, len(pairs) - 1))
+    gains = [two - one for i, (one, two) in enumerate(pairs) if i != liar]
+    found = best(curve(*zip(*pairs, strict=True)), ACCURACY, min_gain).round
+    if min(gains) > min_gain + 1e-9:
+        assert found == 2
+    if max(gains) < 0:
+        assert found == 1
+
+
+@given(st.lists(st.tuples(score, score), min_size=1, max_size=8), st.booleans())
+def test_the_means_decide_where_most_others_do_not_disagree(pairs, higher):
+    points = curve(*zip(*pairs, strict=True))
+    metric = ACCURACY if higher else LOSS
+    alone = overruled(points, metric)
+    same = best(points, metric).round == best(by_means(points), metric).round
+    assert same == (not alone)
+    assert len(alone) <= 1
+
+
+@given(st.lists(st.lists(score, min_size=2, max_size=2), min_size=1, max_size=9))
+def test_with_two_clients_the_best_round_is_that_of_the_highest_mean(rounds):
+    means = [mean(r) for r in rounds]
+    found = best(curve(*rounds), ACCURACY)
+    assert means[found.round - 1] == pytest.approx(max(means))
+
+
+@given(
+    st.lists(st.lists(st.none() | score, min_size=3, max_size=3), max_size=9),
+    st.integers(0, 9),
+)
+def test_the_best_of_a_longer_curve_follows_from_its_beginning(rounds, cut):
+    points = curve(*rounds)
+    first = best(points[:cut], ACCURACY)
+    kept = [p for p in points[:cut] if first and p.round == first.round] + points[cut:]
+    whole, rest = best(points, ACCURACY), best(kept, ACCURACY)
+    if any(p.value is not None for p in points[:cut]):
+        assert rest.round == whole.round
+
+
+def test_no_scores_and_none_in_common():
+    for before, after in (
+        ({}, {}),
+        ({0: None}, {0: None}),
+        ({0: 0.1}, {1: 0.1}),
+        ({0: 0.1}, {0: 0.2}),
+    ):
+        assert outvoted(before, after, 0.0, True) == outvoted(before, after, 0.0, False) == {}
