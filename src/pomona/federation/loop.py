@@ -487,7 +487,7 @@ class Loop:
         """Report the clients whose scores would decide against the others', whenever that
         changes.
         """
-        found = self.curve.overruled
-        for client in sorted(found.keys() - self._overruled):
-            self._say(f"{self.called(client)}, round {number}: {found[client]}", number)
-        self._overruled = frozenset(found)
+        reasons = self.curve.overruled
+        for client in sorted(reasons.keys() - self._overruled):
+            self._say(f"{self.called(client)}, round {number}: {reasons[client]}", number)
+        self._overruled = frozenset(reasons)

@@ -137,25 +137,26 @@ def bounds(
         beside: the tensors that are not models.
         measure: see ``Measure``.
     """
-    found = {}
+    limits = {}
     for name, example in spec.items():
         if example.is_floating_point():
-            before, round_ = earlier.get(name, ()), [own[name] for own in now.values()]
-            known = before if len(before) >= ENOUGH else (*before, *round_)
-            middle = median(known) if len(known) >= ENOUGH else 0.0
+            before, candidates = earlier.get(name, ()), [norms[name] for norms in now.values()]
+            counted = before if len(before) >= ENOUGH else (*before, *candidates)
+            middle = median(counted) if len(counted) >= ENOUGH else 0.0
             if middle > 0:
-                found[name] = _at_most((FACTOR_BESIDE if name in beside else FACTOR) * middle)
+                limits[name] = _at_most((FACTOR_BESIDE if name in beside else FACTOR) * middle)
             else:
-                found[name] = _early(before, round_, measure.of(name, example, name in beside))
-    return found
+                alone = measure.of(name, example, name in beside)
+                limits[name] = _early(before, candidates, alone)
+    return limits
 
 
 def _early(before: Sequence[float], now: Sequence[float], alone: Alone) -> Bound:
     """Return the bound of a tensor of which too few norms are known."""
-    known = sorted(norm for norm in (*before, *now) if norm > 0)
-    if len(known) != PAIR:
-        return _at_most(alone.with_others(median(known) if len(known) > PAIR else 0.0))
-    low, high = known
+    positive = sorted(norm for norm in (*before, *now) if norm > 0)
+    if len(positive) != PAIR:
+        return _at_most(alone.with_others(median(positive) if len(positive) > PAIR else 0.0))
+    low, high = positive
     most = alone.with_others(low)
     if low > alone.with_others() and high > most and not any(before):
         return Bound(UNBOUNDED, (low, high))
@@ -192,8 +193,8 @@ def largest(latest: Mapping[int, Mapping[str, float]], beside: Collection[str]) 
         beside: the tensors that are not models.
     """
     compared = []
-    for name in {name: None for own in latest.values() for name in own}:
-        order = sorted((own[name], client) for client, own in latest.items() if name in own)
+    for name in {name: None for norms in latest.values() for name in norms}:
+        order = sorted((norms[name], client) for client, norms in latest.items() if name in norms)
         if len(order) >= PAIR and order[-2][0] > 0:
             (low, second), (high, first) = order[-2:]
             usual = FACTOR_BESIDE if name in beside else FACTOR
