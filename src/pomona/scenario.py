@@ -26,7 +26,6 @@ from pomona.data import read
 from pomona.data.dataset import Dataset, network_shape
 from pomona.data.settings import DataSettings
 from pomona.data.tables.tabular import moments
-from pomona.federation.poison import poisoned
 from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
@@ -54,6 +53,7 @@ from pomona.partition.divergence import label_counts, noted, remarks
 from pomona.partition.groups import apply_turns
 from pomona.partition.natural import FromFile, Natural
 from pomona.partition.partition import Partition, client_names
+from pomona.partition.poison import poisoned
 from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import epsilon, of_groups, projected

@@ -15,10 +15,10 @@ from pomona.core.round import Roster
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import TOLD, Lying, lie
-from pomona.federation.poison import poisoned, triggered
 from pomona.methods import METHODS
 from pomona.methods.auto import FOUR
 from pomona.methods.base import Initial, Rows
+from pomona.partition.poison import poisoned, triggered
 from pomona.personal.model import PersonalModel
 from pomona.results.run_numbers import runs
 from pomona.results.tables.liars import liars, spans

@@ -11,11 +11,15 @@ from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS
 from pomona_federation.agreement import StudyAgreement
+from pomona_federation.study import SearchStudy, TrainingStudy
 
 
-def require_settings(agreed: StudyAgreement) -> None:
+def require_possible(agreed: StudyAgreement) -> None:
     """Raise ConfigError for a study that no silo could run, whatever its data."""
-    without_data(agreed).check_settings(agreed=True)
+    agreed.require_computable()
+    if isinstance(agreed.study, TrainingStudy | SearchStudy):
+        for trial in agreed.trials or (agreed,):
+            without_data(trial).check_settings(agreed=True)
 
 
 def without_data(agreed: StudyAgreement) -> Scenario:

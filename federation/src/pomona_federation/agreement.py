@@ -364,16 +364,11 @@ class StudyAgreement:
             )
 
     def require_computable(self) -> None:
-        """Raise ConfigError if the study cannot be run, whatever the silos' data."""
+        """Raise ConfigError if the study cannot be run."""
         self.require_places()
         if not isinstance(self.study, SurveyStudy):
             for agreed in (self, *self.trials):
                 _ = agreed.config
-        if isinstance(self.study, TrainingStudy | SearchStudy):
-            from pomona_federation.agreed_scenario import require_settings
-
-            for agreed in self.trials or (self,):
-                require_settings(agreed)
 
     @cached_property
     def agreement(self) -> str:

@@ -37,7 +37,7 @@ def _word(value: Any) -> Any:
 class Attack(Settings):
     """Clients that send or train on what is false; all others are honest.
 
-    ``federation.liars`` and ``federation.poison`` have the definition of each kind.
+    ``federation.liars`` and ``partition.poison`` have the definition of each kind.
     """
 
     clients: tuple[Place, ...] = Field(min_length=1, description="the clients that lie")

@@ -236,7 +236,8 @@ class PrivateObjective(Objective):
             return None
         if self.data.groups is None:
             raise ConfigError(WITHOUT_GROUPS)
-        return self.data.groups[rows].unique(return_inverse=True)[1]
+        numbers: Tensor = self.data.groups[rows].unique(return_inverse=True)[1]
+        return numbers
 
     def hessian(self, *_: Any, **__: Any) -> Tensor:
         """Refuse, because such a product is not a clipped gradient. Raises ConfigError."""

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from pomona.core.attack import Attack
 from pomona.federation.client import ClientRuntime
-from pomona.federation.poison import triggered
 from pomona.federation.scoring import Model
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.partition.poison import triggered
 from pomona.scenario import Scenario
 
 

@@ -22,6 +22,7 @@ from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
+from pomona_federation.agreed_scenario import require_possible
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
@@ -219,7 +220,7 @@ class StudyQueue:
         number = 1 + max((other.known.number for other in taken if other.known), default=0)
         agreed = federation.under(study)
         with named_file(path):
-            agreed.require_computable()
+            require_possible(agreed)
             if len(study.text.encode()) > LONGEST:
                 raise ConfigError(
                     f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"

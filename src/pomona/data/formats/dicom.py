@@ -17,9 +17,8 @@ from pomona.core.errors import DataError, listed
 from pomona.data.array_file import reading
 from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom_values import scale
-from pomona.data.images.grid import volume
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, decoding
+from pomona.data.images.image_file import ImageFile, decoding, volume
 from pomona.data.images.slice_stack import Slice, block
 
 MOST_FILES = 10_000

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
-from pomona.data.images.grid import LPS_TO_RAS, Grid, volume
-from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type
+from pomona.data.images.grid import LPS_TO_RAS, Grid
+from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 MOST_HEADER = 1 << 20  # bytes

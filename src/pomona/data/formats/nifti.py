@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
-from pomona.data.images.grid import Grid, volume
-from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type
+from pomona.data.images.grid import Grid
+from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 PACKED = (".gz", ".bz2")

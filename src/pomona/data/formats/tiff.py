@@ -20,9 +20,9 @@ from PIL import Image
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
 from pomona.data.formats import pictures
-from pomona.data.images.grid import UNORIENTED, Grid, volume
+from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, decoding, scaled
+from pomona.data.images.image_file import ImageFile, decoding, scaled, volume
 from pomona.data.images.packages import package
 
 ALPHA = {1, 2}  # of the tag ExtraSamples

@@ -5,7 +5,7 @@ z, y, x of the patient, that is from feet to head, from back to front and from l
 the closest stored axes, by permuting and flipping, never by interpolating.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.images.image_file import ImageFile
 from pomona.data.images.packages import package
 
 TOLERANCE = 0.1  # of the smallest side of a voxel: less is rounding of numbers in headers
@@ -158,28 +157,6 @@ class Grid:
         axes = [grid.turned_matrix[:3, :3] / grid.spacing for grid in (self, image)]
         angle = np.degrees(np.arccos((axes[0] * axes[1]).sum(axis=0).clip(-1, 1))).max()
         return f", turned by {angle:.3g} degrees" if angle > 0.05 else ""
-
-
-def volume(
-    grid: Grid,
-    channels: int,
-    dtype: np.dtype[Any],
-    voxels: Callable[[], NDArray[Any]],
-    **attributes: Any,
-) -> ImageFile:
-    """Create a file (D, H, W, C) of the voxels (i, j, k, C) that ``voxels`` returns on the grid's
-    stored axes; ``attributes``: further ones of ``ImageFile``.
-    """
-    notes = (*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED]))
-    return ImageFile(
-        grid.path,
-        (*grid.turned_shape, channels),
-        dtype,
-        lambda: np.ascontiguousarray(grid.turned(voxels())),
-        grid=grid,
-        notes=notes,
-        **attributes,
-    )
 
 
 def _times(values: Iterable[float]) -> str:

@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError, PomonaError
+from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import DTYPES, in_channels, plane_resized
-
-if TYPE_CHECKING:
-    from pomona.data.images.grid import Grid
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
@@ -56,7 +54,7 @@ class ImageFile:
     dtype: np.dtype[Any]
     load: Callable[[], NDArray[Any]]
     picture: bool = False
-    grid: "Grid | None" = None
+    grid: Grid | None = None
     unit: str = ""
     step: float = 0.0
     patient: str = ""
@@ -189,3 +187,25 @@ def decoding(path: Path) -> Iterator[None]:
     except Exception as fault:  # decoders raise all kinds of errors for damaged files
         reason = bounds.plain(str(fault), 120) or type(fault).__name__
         raise DataError(f"cannot read the image {path} ({reason}); replace or remove it") from fault
+
+
+def volume(
+    grid: Grid,
+    channels: int,
+    dtype: np.dtype[Any],
+    voxels: Callable[[], NDArray[Any]],
+    **attributes: Any,
+) -> ImageFile:
+    """Create a file (D, H, W, C) of the voxels (i, j, k, C) that ``voxels`` returns on the grid's
+    stored axes; ``attributes``: further ones of ``ImageFile``.
+    """
+    notes = (*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED]))
+    return ImageFile(
+        grid.path,
+        (*grid.turned_shape, channels),
+        dtype,
+        lambda: np.ascontiguousarray(grid.turned(voxels())),
+        grid=grid,
+        notes=notes,
+        **attributes,
+    )
