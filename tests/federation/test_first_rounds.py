@@ -21,6 +21,7 @@ from pomona.methods.base import Rows, is_model
 from pomona.testing import Federation
 from pomona.testing.problems import class_points, passes, uneven
 from problems import tiny
+from representatives import drawn
 
 RUN = {"rounds": 3, "model": {"name": "mlp", "hidden": [8]}, "participation": 1.0}
 
@@ -53,7 +54,8 @@ def verdicts(name, sizes, seed, rounds, **over):
 SIZES = [(3,), (3, 3), (3, 200), (3, 5, 30, 300)]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.long
+@pytest.mark.parametrize("name", drawn(METHODS, 20))
 def test_an_honest_client_is_never_refused_and_stays_far_from_its_bound(name):
     for seed, sizes in enumerate(SIZES):
         first, second = verdicts(name, sizes, seed, 2, epochs=1, batch_size=4)
@@ -91,7 +93,7 @@ METHOD = ["fedavg", "apple", "scaffold", "feddyn", "fedprox", "fedrep", "fedprot
 @pytest.mark.long
 @pytest.mark.parametrize("factor", [1e6, 1e30])
 @pytest.mark.parametrize("clients", [2, 3, 4])
-@pytest.mark.parametrize("name", METHOD)
+@pytest.mark.parametrize("name", drawn(METHOD, 3))
 def test_a_lie_in_the_first_round_is_refused_by_name_and_the_run_goes_on(
     name, clients, factor, monkeypatch
 ):
