@@ -98,10 +98,11 @@ class ModelChoice:
                     "the checkpoint notes another kind of best round; resume with the version of "
                     "Pomona that wrote it"
                 )
-            number, at, *known = tensor.tolist()
+            number, best, *figures = tensor.tolist()
             self._round[client] = int(number)
-            if at:
-                self._best[client] = Point(int(at), *(None if isnan(v) else v for v in known))
+            if best:
+                value, loss = (None if isnan(figure) else figure for figure in figures)
+                self._best[client] = Point(int(best), value, loss)
 
 
 @dataclass(frozen=True)
