@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from threading import Lock
+from types import SimpleNamespace
 
 import pytest
+from flwr.app import Error
+from flwr.common.constant import ErrorCode
 
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.server import flower_bus
-from pomona_federation.server.flower_bus import WHOLE, FlowerBus
+from pomona_federation.server.flower_bus import REASONS, WHOLE, FlowerBus, received
 
 
 @dataclass
@@ -42,6 +45,19 @@ def bus(monkeypatch):
     assert set(made.fetch(["first"])) == {"first"}
     made.grid.asked.clear()
     return made
+
+
+def test_flowers_error_numbers_are_told_in_words():
+    """Of every code that Flower has: what it says of the silo, and whether it is sent again."""
+    codes = [code for name, code in vars(ErrorCode).items() if name.isupper()]
+    assert {*REASONS} < {*codes}
+    for code in codes:
+        message = SimpleNamespace(has_error=lambda: True, error=Error(code, "/home/a/secret"))
+        undelivered = received(message)
+        assert undelivered.reason.startswith("its" if code != 3 else "the message")
+        assert undelivered.reason.endswith(f"(Flower's error {code})")
+        assert "secret" not in undelivered.reason
+        assert undelivered.again == (code in {3, 5, 8})
 
 
 @pytest.mark.parametrize("n", [0, 1, WHOLE, WHOLE + 1, 3 * WHOLE])

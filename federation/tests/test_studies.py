@@ -444,6 +444,26 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
 
 
+def test_a_study_that_the_silo_has_not_heard_of_is_asked_for_before_it_is_accepted(
+    federation, monkeypatch, capsys
+):
+    """Studies come to a silo within half a minute; its administrator may be faster."""
+    queue = StudyQueue(federation.server)
+    queue.submit(study_file(federation, "second"))
+    accept = ["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")]
+    with pytest.raises(SystemExit):
+        main(accept)  # no server listens
+    assert "cannot be asked" in "".join(capsys.readouterr())
+    monkeypatch.setattr(
+        "pomona_federation.silo.study_proposals.over_the_network",
+        lambda kit: asking(federation, kit.name),
+    )
+    with suppress(SystemExit):
+        main(accept)
+    assert "is accepted" in capsys.readouterr().out
+    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+
+
 def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federation):
     """A newcomer that never connects holds up nobody for a week."""
     queue = StudyQueue(federation.server)

@@ -146,7 +146,7 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
     own = data_settings(name="arrays", path=tmp_path / "b.npz")
     alone = read(tabular.read_as(own, array), keep_raw=True)
     np.testing.assert_allclose(tabular.agreed(alone, array).x[:, 0], same.x[:, 0])
-    assert 1e9 + 0.5 in read_raw(own, 0).numbers("0")
+    assert 1e9 + 0.5 in read_raw(own, 0, 0).numbers("0")
 
 
 def test_a_model_answers_for_raw_files(tmp_path):

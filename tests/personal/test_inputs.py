@@ -286,7 +286,7 @@ def pipe(path):
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
-        (postscript, "a drawing .* convert it to PNG"),
+        (postscript, "it is not PNG, JPEG"),
         (bomb, "takes more memory than a reader process may have"),
         (pipe, "a pipe"),
     ],

@@ -200,6 +200,8 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
     from pomona_federation.silo.known_studies import KnownStudies
 
     known = KnownStudies(folder)
+    if not known.named_so(study):
+        _hear(folder)
     named = known.named(study)
     if accepted:
         from pomona_federation.silo.silo_in_study import Silo
@@ -214,6 +216,16 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
         say(
             f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}"
         )
+
+
+def _hear(folder: Path) -> None:
+    """Ask the server for new studies; if it cannot be reached, those that are known remain."""
+    from pomona_federation.silo.study_proposals import consider, over_the_network
+
+    try:
+        consider(folder, over_the_network(folder), say)
+    except (PomonaError, OSError, ValueError) as fault:
+        say(f"the server cannot be asked for new studies now: {fault}")
 
 
 def _account() -> str:

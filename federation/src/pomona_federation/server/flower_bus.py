@@ -20,12 +20,16 @@ from pomona_federation.messages.message_bus import Message, Outgoing, Undelivere
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.server.held_requests import Arrivals
 
-# Flower's codes for a node or a process that is gone: message unavailable, node, silent app
-AGAIN = {
-    3,
-    5,
-    8,
+# What Flower's error codes say of a silo, and of a node or a process that is gone: sent again
+REASONS = {
+    1: "its node cannot load Pomona; have its administrator run `pomona silo check`",
+    2: "its worker failed at the task; its log says why",
+    3: "the message to it expired before its node took it",
+    4: "its answer was not kept by the server's SuperLink",
+    5: "its node is not connected: it was stopped, or restarted and is taken again within a minute",
+    8: "its worker ended during the task, and is started again",
 }
+AGAIN = {3, 5, 8}
 LOOK = 3.0  # seconds that one look waits for answers in transit
 SWEEP = (
     5.0  # seconds after which all answers are looked for, also those without notice from the gate
@@ -171,5 +175,6 @@ def received(message: FlowerMessage) -> Message | Undelivered:
     """
     if message.has_error():
         code = message.error.code
-        return Undelivered(f"Flower reports error {code}", again=code in AGAIN)
+        reason = REASONS.get(code, "its node refused the message")
+        return Undelivered(f"{reason} (Flower's error {code})", again=code in AGAIN)
     return unpacked(message.content)

@@ -162,19 +162,24 @@ class KnownStudies:
 
         Raises ConfigError unless unique.
         """
-        sought = which.replace(" ", "")
-        by_hash = len(sought) >= LEAST
-        found = [
-            k
-            for k in self._found()
-            if k.study.name == which or (by_hash and k.agreement.startswith(sought))
-        ]
-        if len(found) != 1:
-            how = "no study" if not found else f"{len(found)} studies"
+        studies = self.named_so(which)
+        if len(studies) != 1:
+            count = f"{len(studies)} studies" if studies else "no study"
             raise ConfigError(
-                f"{how} {which!r}; `pomona silo studies` lists names and hashes: give the hash"
+                f"{count} {which!r}; `pomona silo studies --ask` asks the server, and lists names "
+                "and hashes: give the hash"
             )
-        return found[0]
+        return studies[0]
+
+    def named_so(self, which: str) -> list[KnownStudy]:
+        """The known studies with this name, or these first digits of their hash (8 or more)."""
+        digits = which.replace(" ", "")
+        by_hash = len(digits) >= LEAST
+        return [
+            known
+            for known in self._found()
+            if known.study.name == which or (by_hash and known.agreement.startswith(digits))
+        ]
 
     def home(self, known: KnownStudy, trial: int | None = None) -> Path:
         """The folder of the files that the silo keeps for a study, or for a trial of a search.

@@ -3,8 +3,10 @@ the Medical Segmentation Decathlon.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +147,7 @@ def _dataset(
     masks: Sequence[Path] = ()
     if y is None:
         masks, problems = listing.files("mask", problems)
-    refuse(listing.path, [*problems, *_problems(listing, paths)])
+    refuse(listing.path, sorted([*problems, *_problems(listing, paths)], key=_line))
     rows = ImageRows(
         str(listing.path),
         listing.path.parent,
@@ -197,6 +199,12 @@ def _problems(listing: Listing, paths: Sequence[Path]) -> Iterator[str]:
         yield f"{len(unnamed)} of {len(paths)} lines name no client, first {unnamed[0]}; name it"
     yield from _scattered(listing, "group", cells.get("group", ()))
     yield from _scattered(listing, "path", [_real(path) for path in paths])
+
+
+def _line(problem: str) -> float:
+    """Return the number of the line that a problem begins with; those of no line come last."""
+    match = re.match(r"line (\d+)", problem)
+    return int(match[1]) if match else inf
 
 
 def _real(path: Path) -> str:
